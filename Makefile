@@ -7,40 +7,51 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope --no-loadscope-reorder
 TESTS ?=
+# Rooms that start no process and open no socket, and the layout of the project.
+PURE := allocator api cache cdi cel eviction layout scheduling
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
   taint_rules.py extended.py hard_problems.py all_different.py)
 
-.PHONY: help install demo test pytest compiled lint proto settings lock sbom audit image clean
+# Images often set it; then hundreds of processes that tests start would compile the same sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install demo docs test quick pytest compiled lint proto settings sentences lock sbom audit image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 QUIET = $$([ -t 2 ] || echo --quiet)
-INSTALL = --constraint requirements.lock --editable '.[dev]'
-DOCS = --constraint requirements.lock --editable '.[dev,docs]'
 UV = UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install $(QUIET) --python $(BIN)/python
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# uv checks each file by the hash that a constraint has. pip does so only for a whole list: it installs everything.
+PINNED = --constraint requirements.lock --build-constraint requirements-build.lock
+WITH_PIP = { $(PIP) --require-hashes --requirement requirements.lock --requirement requirements-build.lock && \
+  $(PIP) --no-deps --no-build-isolation --editable .; }
 
 install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
 
-$(VENV)/.installed: pyproject.toml requirements.lock
+$(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock requirements-uv.lock
 	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON): try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "1 of 2: the installer, uv"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+	@$(PIP) --require-hashes --requirement requirements-uv.lock
 	@echo "2 of 2: about $$(grep -c == requirements.lock) packages, downloaded and compiled; this may take a minute"
-	@$(UV) --compile-bytecode $(INSTALL) || $(BIN)/python -m pip install $(INSTALL)  # it reads pip.conf, too
+	@$(UV) --compile-bytecode $(PINNED) --editable '.[dev]' || $(WITH_PIP)  # pip reads pip.conf as well
 	@touch $@
 	@echo "$(VENV) is ready"
 
-demo: install  ## run the whole story on this machine: API server, nodes, plugins, operator, pods
+demo: install  ## run the full demo, locally: API server, nodes, plugins, operator, pods
 	$(BIN)/dra-devcluster demo
 
 test: lint pytest  ## run every check: lint, types, import contracts, tests
+
+quick: install  ## run the tests of the pure rooms and of the layout only: for the daily loop
+	$(BIN)/pytest --quiet $(PYTEST_ARGS) $(addprefix tests/,$(PURE))
 
 pytest: install  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
@@ -64,25 +75,30 @@ docs: $(VENV)/.docs  ## build the documentation as a site, in site/; fails on a 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.docs: $(VENV)/.installed
-	@$(UV) $(DOCS) || $(BIN)/python -m pip install --quiet $(DOCS)
+	@$(UV) $(PINNED) --editable '.[dev,docs]' || $(WITH_PIP)
 	@touch $@
 
 proto: install  ## make the gRPC code from proto/**/*.proto again
 	$(BIN)/python proto/generate.py
 
-settings: install  ## write docs/operator-settings.md and the schema of the Helm chart again from the settings
-	$(BIN)/python -m dra_operator.app.settings_page > docs/operator-settings.md
-	$(BIN)/python -m dra_operator.app.chart_schema > manifests/chart/values.schema.json
+settings: install  ## write the pages of settings and feature gates, and the schema of the Helm chart, again
+	$(BIN)/python -m dra_operator.app.settings.settings_page > docs/operator-settings.md
+	$(BIN)/python -m dra_operator.app.settings.chart_schema > manifests/values.schema.json
+	$(BIN)/python docs/gates_page.py > docs/feature-gates.md
 
-HASHES = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-header \
-  --no-annotate --constraint requirements.lock
+sentences: install  ## list every text that people read again, in docs/sentences.txt
+	$(BIN)/python docs/sentences.py > docs/sentences.txt
 
-lock: install  ## pin the newest allowed dependency versions in requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header \
-	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
-	$(HASHES) --extra otel --output-file requirements-image.lock pyproject.toml
-	echo 'hatchling>=1.27' | $(HASHES) --output-file requirements-build.lock -
+HASHES = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
+
+lock: install  ## pin the newest allowed dependency versions, with the hashes of their files, in requirements*.lock
+	$(HASHES) --python-version 3.11 --all-extras --upgrade --output-file requirements.lock pyproject.toml
+	$(HASHES) --python-version 3.13 --constraint requirements.lock --extra otel --output-file requirements-image.lock \
+	  pyproject.toml
+	echo 'hatchling>=1.27' | $(HASHES) --python-version 3.11 --constraint requirements.lock \
+	  --output-file requirements-build.lock -
+	echo 'uv>=0.5' | $(HASHES) --python-version 3.11 --upgrade --output-file requirements-uv.lock -
+	echo 'pip-audit>=2.10' | $(HASHES) --python-version 3.11 --upgrade --output-file requirements-audit.lock -
 
 sbom: install  ## write what the image holds to build/kopf-dra.cdx.json, an SBOM in CycloneDX's form
 	$(BIN)/python supply/sbom.py build/kopf-dra.cdx.json

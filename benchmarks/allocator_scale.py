@@ -17,9 +17,9 @@ from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.operator import settle_memory
-from dra_operator.cluster import Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.placement import Case, ExtendedResources, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.cache import Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.scheduling import CycleState, ExtendedResources, NoPlace, Plan, PodClaim, decided, plan
 
 Json = dict[str, Any]
 DEVICES = 8
@@ -90,11 +90,11 @@ def placed(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Pla
     return decided(plan(case_of(cluster, allocator, wanted)))
 
 
-def case_of(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Case:
+def case_of(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> CycleState:
     """A pod that uses one claim."""
     claims = (PodClaim("entry", wanted),)
-    usage = cluster.holdings.usage.snapshot()
-    return Case(POD, claims, ExtendedResources(POD, {}), cluster.loaded_nodes(), allocator, usage)
+    usage, extended = cluster.allocated_devices.usage.snapshot(), ExtendedResources(POD, {})
+    return CycleState(POD, claims, extended, cluster.loaded_nodes(), allocator, usage, cluster.claims.get)
 
 
 def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:
@@ -148,7 +148,7 @@ def longest_stall(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim)
 
 def candidates(allocator: Allocator, cluster: Cluster, wanted: ResourceClaim) -> str | None:
     """The first node that the index would try."""
-    return next(iter(allocator.candidates([wanted], cluster.holdings.usage)), None)
+    return next(iter(allocator.candidates([wanted], cluster.allocated_devices.usage)), None)
 
 
 def one_large_node(seconds: float) -> Result:
@@ -165,8 +165,8 @@ def one_large_node(seconds: float) -> Result:
     cluster = Cluster(inventory)
     node = convert(Node, {"metadata": {"name": "n1"}})
     wanted = [claim_for("true", count=32)]
-    outcome = allocator.allocate(node, wanted, cluster.holdings.usage)
-    spent = micros(lambda: allocator.allocate(node, wanted, cluster.holdings.usage), seconds=seconds)
+    outcome = allocator.allocate(node, wanted, cluster.allocated_devices.usage)
+    spent = micros(lambda: allocator.allocate(node, wanted, cluster.allocated_devices.usage), seconds=seconds)
     return Result("one node", "32 of 1,024 devices", 1024, spent, outcome=type(outcome).__name__.lower(), target="1 ms")
 
 
@@ -180,7 +180,7 @@ def building(nodes: int, seconds: float) -> Iterator[Result]:
     allocator = Allocator(inventory, new_share_id=lambda: "")
     cluster = Cluster(inventory)
     wanted = [convert(ResourceClaim, claim(*(request(name, deviceClassName=name) for name in CLASSES)))]
-    found = sum(1 for _ in allocator.candidates(wanted, cluster.holdings.usage))
+    found = sum(1 for _ in allocator.candidates(wanted, cluster.allocated_devices.usage))
     spent = time.process_time() - start
     gc.enable()
     assert found == nodes
@@ -190,7 +190,7 @@ def building(nodes: int, seconds: float) -> Iterator[Result]:
 
     def change() -> None:
         inventory.put_slice(next(changes))
-        next(iter(allocator.candidates(wanted, cluster.holdings.usage)))
+        next(iter(allocator.candidates(wanted, cluster.allocated_devices.usage)))
 
     yield Result(
         "building", "a slice that changes, index kept up", nodes, micros(change, seconds=seconds), target="1 ms"
@@ -205,7 +205,7 @@ def memory(nodes: int) -> Result:
     allocator = Allocator(inventory, new_share_id=lambda: "")
     wanted = [convert(ResourceClaim, claim(*(request(name, deviceClassName=name) for name in CLASSES)))]
     cluster = Cluster(inventory)
-    next(iter(allocator.candidates(wanted, cluster.holdings.usage)))
+    next(iter(allocator.candidates(wanted, cluster.allocated_devices.usage)))
     for name in names(nodes):
         inventory.view(convert(Node, {"metadata": {"name": name}}))
     gc.collect()

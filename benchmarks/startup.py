@@ -51,7 +51,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
     slices, objects = folder / "slices.json", folder / "objects.yaml"
     slices.write_text(SLICE)
     objects.write_text(OBJECTS)
-    operator, kubectl = ["-m", "dra_operator.cli"], ["-m", "dra_operator.commands.kubectl"]
+    operator, kubectl = ["-m", "dra_operator.cli"], ["-m", "dra_operator.kubectl.cli"]
     return {
         "python -c pass": ["-c", "pass"],
         "dra-operator --help": [*operator, "--help"],

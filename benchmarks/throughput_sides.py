@@ -63,7 +63,7 @@ def side_of(text: str, kubeconfig: Path, binaries: Path | None) -> Side:
     """A side as the command line names it. Raises ValueError."""
     if text == "operator":
         program = str(Path(sys.executable).with_name("dra-operator"))
-        ours = ("--concerns", "templates,release,placement", "--no-leader-elect")
+        ours = ("--controllers", "templates,release,placement", "--no-leader-elect")
         return Side(text, "dra-scheduler", ((program, "run", "--kubeconfig", str(kubeconfig), *ours),))
     if text == "reference":
         if binaries is None:

@@ -6,14 +6,14 @@
 True
 
 ``compile`` gives a ``Selector`` for prepared devices, ``Program(expression, environment).evaluate(variables)`` a value
-in any environment. Errors: see ``dra_cel.errors``.
+in any environment. Errors: see ``dra_cel.basics.errors``.
 """
 
-from .admission import admission_policies
-from .device import DEVICE_SELECTORS, PreparedDevice, device_selectors, prepare
-from .environment import Environment
-from .errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
-from .references import Reference
+from .analysis.references import Reference
+from .basics.errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
+from .environments.admission import admission_policies
+from .environments.device import DEVICE_SELECTORS, PreparedDevice, device_selectors, prepare
+from .environments.environment import Environment
 from .selector import Program, Selector, compile
 from .selector_verdict import selector_check
 

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
 from dra_api.cache import Cache
 
-from . import effort
-from .assembler import MachineProgram, assemble
-from .checker import check
-from .compiler import compile_selector
-from .constants import Constants
-from .cost import estimate
-from .device import DEVICE_SELECTORS, PreparedDevice
-from .environment import Environment
-from .errors import CompileError, CostLimitExceeded, EvaluationError
-from .lexer import Source
-from .machine import Machine, run, run_in_parts
-from .macros import Macros
-from .parser import parse
-from .references import Reference, references
-from .tree import Node, nodes
-from .types import Type, type_of
-from .validators import validate
-from .values import Optional
+from .analysis.checker import check
+from .analysis.constants import Constants
+from .analysis.cost import estimate
+from .analysis.driver_terms import driver_terms
+from .analysis.references import Reference, references
+from .analysis.validators import validate
+from .basics import effort
+from .basics.errors import CompileError, CostLimitExceeded, EvaluationError
+from .basics.types import Type, type_of
+from .basics.values import Optional
+from .environments.device import DEVICE_SELECTORS, PreparedDevice
+from .environments.environment import Environment
+from .evaluation.assembler import MachineProgram, assemble
+from .evaluation.compiler import compile_selector
+from .evaluation.machine import Machine, run, run_in_parts
+from .syntax.lexer import Source
+from .syntax.macros import Macros
+from .syntax.parser import parse
+from .syntax.tree import Node, nodes
 
 KEPT_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 2,500 usual ones, or nine of the largest that the API server admits."""
 _PROGRAM: Final = 4096
 _NODE: Final = 1024
+_DRIVER_TERM: Final = 1000
+"""The most units that a term about the driver may cost."""
 
 
 class Program:
@@ -108,6 +112,24 @@ class Selector(Program):
     def references(self) -> frozenset[Reference]:
         """The attributes and capacities that the expression names."""
         return references(self._root, self._constants)
+
+    @cached_property
+    def _driver_terms(self) -> list[MachineProgram]:
+        return [assemble(term, self.environment, self._constants) for term in driver_terms(self._root)]
+
+    @property
+    def names_driver(self) -> bool:
+        """Whether the selector has a term that depends on the driver alone."""
+        return bool(self._driver_terms)
+
+    def excludes(self, driver: str) -> bool:
+        """Whether a term about the driver alone rules its devices out, whatever they publish."""
+        bindings = PreparedDevice(driver, multiple=False).bindings
+        for term in self._driver_terms:
+            with suppress(EvaluationError, RecursionError):
+                if run(term.code, Machine(bindings, term.slots, _DRIVER_TERM)) is False:
+                    return True
+        return False
 
     def matches(self, device: PreparedDevice) -> bool:
         """Whether the device is selected. Raises EvaluationError."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dra_api.validation.selectors import SelectorCheck, SelectorVerdict
 
-from .device import device_selectors
-from .errors import CompileError
+from .basics.errors import CompileError
+from .environments.device import device_selectors
 from .selector import compile
 
 

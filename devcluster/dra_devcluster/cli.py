@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 
+from dra_api.releases.release import BUILT, NEWEST
 from dra_api.version import VERSION
 
 EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "jwt", "orjson"}
@@ -86,10 +87,16 @@ def parser() -> argparse.ArgumentParser:
         "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
     )
     up.add_argument(
+        "--kubernetes-version",
+        choices=BUILT,
+        default=str(NEWEST),
+        help="release that decides about feature gates and versions of resource.k8s.io (default %(default)s)",
+    )
+    up.add_argument(
         "--feature-gates",
         default="",
         metavar="A=true,B=false",
-        help="feature gates that differ from the defaults of Kubernetes 1.36",
+        help="feature gates that differ from the defaults of that release",
     )
     up.add_argument(
         "--authorization",

@@ -10,25 +10,30 @@ The operator is not part of it: it runs *on* a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import yaml
+from dra_api.releases.gates import Component, FeatureGates
+from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Connection, connection
 
 from .agent import AgentSettings, NodeAgent
-from .agent.gates import with_gates
+from .agent.settings import NODE_GATES, settings_for
 from .apiserver import DevApiServer, Mode
-from .apiserver.kubeconfig import NAME
-from .processes import ChildProcess, command
+from .apiserver.identity.kubeconfig import NAME
+from .apiserver.served.gates import API_SERVER
+from .fork_server import ForkedProcess, ForkServer
 
 DRIVER = "simulated.dra.example.com"
 SETTINGS = AgentSettings(pod_retry=2.0)
 """Those of a kubelet, except for a shorter pause after a failed prepare, because a person waits for it."""
+_CLUSTER: Final = Component("the development cluster", API_SERVER.gates | NODE_GATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class ClusterNode:
     """One node: its agent, and the plugin process on it if there is one."""
 
     agent: NodeAgent
-    plugin: ChildProcess | None = None
+    plugin: ForkedProcess | None = None
 
     @property
     def name(self) -> str:
@@ -59,7 +64,7 @@ class DevCluster:
 
     With ``devices`` above 0 each node has a process of the simulated driver with that many devices. All files are
     below ``folder``, whose path must be short: unix sockets allow 107 bytes in all. ``progress`` is told how many of
-    how many nodes are up. Raises ServerError, UnknownGate.
+    how many nodes are up. Raises ServerError, GateError.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class DevCluster:
         nodes: int = 1,
         devices: int = 0,
         port: int = 0,
+        release: Release = NEWEST,
         feature_gates: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
         authorization: Mode = "always-allow",
@@ -77,9 +83,15 @@ class DevCluster:
         agent_settings: AgentSettings = SETTINGS,
     ) -> None:
         self.folder = folder
-        self._agent_settings, server_gates = with_gates(agent_settings, feature_gates or {})
+        changes = feature_gates or {}
+        self._agent_settings = settings_for(release, FeatureGates.of(changes, release, _CLUSTER), agent_settings)
         self.server = DevApiServer(
-            port=port, feature_gates=server_gates, snapshot=snapshot, authorization=authorization, name=name
+            port=port,
+            release=release,
+            feature_gates={name: value for name, value in changes.items() if name in API_SERVER.gates},
+            snapshot=snapshot,
+            authorization=authorization,
+            name=name,
         )
         self.nodes: list[ClusterNode] = []
         self._node_names = [f"node-{number}" for number in range(1, nodes + 1)]
@@ -99,18 +111,17 @@ class DevCluster:
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         async with AsyncExitStack() as stack:
+            plugins = ForkServer("dra-kubelet-plugin", self.folder / "plugins.log") if self._devices else None
+            if plugins is not None:
+                await stack.enter_async_context(plugins)
             await stack.enter_async_context(self.server)
             self.server.write_kubeconfig(self.kubeconfig)
             administrator = self.connection()
+            nodes: list[AsyncExitStack] = []
+            stack.push_async_callback(_end_together, nodes)
             for name in self._node_names:
-                api = await stack.enter_async_context(
-                    Api(self._node_connection(administrator, name), user_agent="node-agent")
-                )
-                root = self.folder / "nodes" / name
-                agent = NodeAgent(api, name, root=root, settings=self._agent_settings)
-                await stack.enter_async_context(agent)
-                plugin = await stack.enter_async_context(self._plugin(agent)) if self._devices else None
-                self.nodes.append(ClusterNode(agent, plugin))
+                nodes.append(AsyncExitStack())
+                self.nodes.append(await self._start_node(name, administrator, nodes[-1], plugins))
                 if self._progress is not None:
                     self._progress(len(self.nodes), len(self._node_names))
             self._stack = stack.pop_all()
@@ -122,12 +133,24 @@ class DevCluster:
         await self._stack.aclose()
         self.nodes.clear()
 
+    async def _start_node(
+        self, name: str, administrator: Connection, stack: AsyncExitStack, plugins: ForkServer | None
+    ) -> ClusterNode:
+        after_agent = await stack.enter_async_context(AsyncExitStack())  # after the agent, which would miss the plugin
+        api = await stack.enter_async_context(Api(self._node_connection(administrator, name), user_agent="node-agent"))
+        agent = NodeAgent(api, name, root=self.folder / "nodes" / name, settings=self._agent_settings)
+        await stack.enter_async_context(agent)
+        plugin = self._plugin(agent, plugins) if plugins is not None else None
+        if plugin is not None:
+            after_agent.push_async_callback(plugin.stop)
+        return ClusterNode(agent, plugin)
+
     def _node_connection(self, administrator: Connection, name: str) -> Connection:
         """How a node reaches the API server: under its own name, as a kubelet does."""
         token = f"Bearer {self.server.node_token(name)}"
         return replace(administrator, authorization=lambda: token)
 
-    def _plugin(self, agent: NodeAgent) -> ChildProcess:
+    def _plugin(self, agent: NodeAgent, plugins: ForkServer) -> ForkedProcess:
         config = agent.root / "simulated.yaml"
         config.write_text(
             yaml.safe_dump(
@@ -142,6 +165,12 @@ class DevCluster:
                 }
             )
         )
-        arguments = command("dra-kubelet-plugin", "simulated", "--config", str(config))
         name = f"plugin-{agent.node_name}"
-        return ChildProcess(name, arguments, self.folder / f"{name}.log")
+        return plugins.start(name, ["simulated", "--config", str(config)], self.folder / f"{name}.log")
+
+
+async def _end_together(nodes: Iterable[AsyncExitStack]) -> None:
+    """End what was started of each node; two hundred plugins take their leave at the same time."""
+    ends = await asyncio.gather(*(node.aclose() for node in nodes), return_exceptions=True)
+    if failed := next((end for end in ends if isinstance(end, BaseException)), None):
+        raise failed

@@ -29,6 +29,7 @@ from dra_kube import (
 )
 
 from .cluster import DRIVER, DevCluster
+from .fork_server import ForkedProcess
 from .processes import ChildProcess, ProcessFailed, command
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Story:
     def __init__(self) -> None:
         self.started = time.monotonic()
         self.step = ""
-        self.needs: list[ChildProcess] = []
+        self.needs: list[ChildProcess | ForkedProcess] = []
 
     def tell(self, step: str) -> None:
         """Start a step."""
@@ -295,6 +296,7 @@ async def set_the_scene(scene: Scene, started: float) -> None:
         found, _ = await api.list(RESOURCE_SLICES)
         return found if len(found) == len(scene.cluster.nodes) else None
 
+    story.needs += [node.plugin for node in scene.cluster.nodes if node.plugin is not None]
     story.observe(f"nodes ready: {', '.join(await story.until('all nodes ready', ready_nodes))}")
     for piece in await story.until("one ResourceSlice per node", slices):
         devices = ", ".join(device["name"] for device in piece["spec"]["devices"])
@@ -302,7 +304,7 @@ async def set_the_scene(scene: Scene, started: float) -> None:
 
 
 async def play(folder: Path, story: Story) -> None:
-    """The whole story with everything in ``folder``. Raises StepFailed."""
+    """Run the full demo, with everything in ``folder``. Raises StepFailed."""
     started = time.monotonic()
     story.tell("An API server, two nodes, a plugin process on each, two devices per node")
     async with DevCluster(folder, nodes=2, devices=2) as cluster, Api(cluster.connection()) as api:

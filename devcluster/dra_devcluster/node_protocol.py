@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# Annotation of the Node object with the bearer token for requests to the node's own server.
+# Annotation of a Node as its agent writes it: the bearer token for requests to the node's own server. The API server of
+# a development cluster keeps it to itself; others have no use for it.
 SERVER_KEY_ANNOTATION: Final = "devcluster.kopf-dra/server-key"
 
 # Sub-protocols of the websocket of ``exec`` and ``attach``, best first.

@@ -22,6 +22,12 @@ class ProcessFailed(Exception):
     """A child process could not be started or ended on its own; the message holds the end of its log."""
 
 
+def ended(name: str, code: int, log: Path) -> ProcessFailed:
+    """That a process has ended, with the end of its log."""
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+    return ProcessFailed(f"{name} ended with exit code {code}:\n{tail}")
+
+
 def command(program: str, *arguments: str) -> list[str]:
     """The command line of one of our console scripts, from the same environment as this interpreter."""
     script = Path(sys.executable).parent / program
@@ -62,8 +68,7 @@ class ChildProcess:
     def check(self) -> None:
         """Raises ProcessFailed when the process has ended already."""
         if self._process is not None and self._process.returncode is not None:
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
-            raise ProcessFailed(f"{self.name} ended with exit code {self._process.returncode}:\n{tail}")
+            raise ended(self.name, self._process.returncode, self.log)
 
     async def kill(self) -> None:
         """End the process without warning; harmless when it has ended."""
@@ -88,7 +93,8 @@ class ChildProcess:
         left, before = self.grace, seconds_on_queue(process.pid)
         while left > _MOMENT:
             try:
-                await asyncio.wait_for(process.wait(), left)
+                async with asyncio.timeout(left):
+                    await process.wait()
             except TimeoutError:
                 now = seconds_on_queue(process.pid)
                 left = max((seconds - before.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)

@@ -7,18 +7,19 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dra_api.gates import UnknownGate
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import BUILT
 
 from .agent import AgentSettings, KubeletDefect
 from .apiserver import ServerError
-from .apiserver.kubeconfig import living, merged, read_kubeconfig, write_kubeconfig
+from .apiserver.identity.kubeconfig import living, merged, read_kubeconfig, write_kubeconfig
 from .cluster import SETTINGS, DevCluster
 from .processes import ProcessFailed
+from .publication import devices_published
 
 _MANY_NODES = 100
 """From so many nodes on the start takes long enough to report progress."""
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code: 2 for settings that cannot be used."""
     try:
         return asyncio.run(_up(arguments, Path(arguments.kubeconfig).absolute()))
-    except (ServerError, UnknownGate, UsageError) as error:
+    except (ServerError, GateError, UsageError) as error:
         print(f"dra-devcluster: {error}", file=sys.stderr)
         return 2
     except ProcessFailed as error:
@@ -74,10 +75,25 @@ def _agent_settings(arguments: argparse.Namespace) -> AgentSettings:
 
 
 async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
+    """A signal cancels the cluster, be it up or not yet; it is taken down without being cancelled again."""
+    running = asyncio.create_task(_run(arguments, kubeconfig))
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        print("Stopping.", flush=True)
+        running.cancel()
+        await asyncio.wait({running})
+    stopped.cancel()
+    if not running.cancelled():
+        await running
+    return 0
+
+
+async def _run(arguments: argparse.Namespace, kubeconfig: Path) -> None:
+    """Until it is cancelled."""
     _check_kubeconfig(kubeconfig, arguments.name)
     with TemporaryDirectory(prefix="dra-") as folder:
         cluster = DevCluster(
@@ -85,6 +101,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             nodes=arguments.nodes,
             devices=arguments.devices,
             port=arguments.port,
+            release=BUILT[arguments.kubernetes_version],
             feature_gates=parse_gates(arguments.feature_gates),
             snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
             authorization=arguments.authorization,
@@ -93,11 +110,10 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             agent_settings=_agent_settings(arguments),
         )
         async with cluster:
+            await devices_published(cluster)
             _write_kubeconfig(cluster, kubeconfig)
             print(_what_next(cluster, kubeconfig), flush=True)
-            await _until(stop, cluster)
-            print("Stopping.", flush=True)
-    return 0
+            await _report_ends(cluster)
 
 
 def _progress(done: int, wanted: int) -> None:
@@ -133,18 +149,17 @@ def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
         raise UsageError(f"cannot write the kubeconfig {path}: {reason}; name another with --kubeconfig") from error
 
 
-async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:
-    """Wait for the signal. Report a plugin process that exits before, and keep the cluster running."""
+async def _report_ends(cluster: DevCluster) -> None:
+    """Report plugin processes that end, and keep the cluster running."""
     alive = [node.plugin for node in cluster.nodes if node.plugin]
-    while not stop.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 1.0)
+    while True:
         for plugin in list(alive):
             try:
                 plugin.check()
             except ProcessFailed as error:
                 alive.remove(plugin)
                 print(error, file=sys.stderr, flush=True)
+        await asyncio.sleep(1.0)
 
 
 def _what_next(cluster: DevCluster, kubeconfig: Path) -> str:

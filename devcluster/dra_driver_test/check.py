@@ -6,7 +6,8 @@ A check is a function with a docstring; the decorator enters it under the name o
     async def answers_each_claim(bench: Bench) -> None:
         \"\"\"What a user reads in the report: the rule, and what happens to pods otherwise.\"\"\"
 
-It returns if the driver is fine, raises Finding if not, and Skipped if it does not apply.
+It returns if the driver is fine and raises Finding if not, NotJudged if the driver has too few devices for it, and
+Skipped if it does not apply.
 """
 
 from __future__ import annotations

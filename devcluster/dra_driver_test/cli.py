@@ -12,11 +12,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_api.version import VERSION
 from dra_devcluster.cli import EXTRA
 
 NODE = "driver-test"
 TIMEOUT = 180.0
+RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]
+"""Earlier ones lack what checks need."""
 INTERRUPTED = 130
 """As shells have it for a command that was ended by Ctrl-C; the driver is ended, too."""
 
@@ -57,8 +60,9 @@ def parser() -> argparse.ArgumentParser:
         prog="dra-driver-test",
         description="Check a DRA driver on this machine, without a cluster.",
         epilog="In the command, {node}, {kubelet}, {registry}, {plugins}, {cdi}, {kubeconfig} and {uid} are replaced "
-        "by what the driver has to use; NODE_NAME and KUBECONFIG are set, too. A command with {uid} can run twice at "
-        "the same time, for rolling updates. Exit codes: 0 no check failed, 1 one did, 2 wrong usage, 3 no bench.",
+        "by what the driver has to use; NODE_NAME and KUBECONFIG are also set. A command with {uid} can run twice at "
+        "the same time, for rolling updates. Exit codes: 0 no check failed, 1 one did, 2 wrong usage, 3 no bench, 4 no "
+        "check failed, and some were not judged, since the driver has too few devices.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     parser.add_argument("--list", action="store_true", help="list the checks with their explanations, and run none")
@@ -82,6 +86,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--node-name", metavar="NAME", default=NODE, help=f"name of the node ({NODE})")
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT, metavar="SECONDS", help=f"time for one check ({TIMEOUT:g})"
+    )
+    parser.add_argument(
+        "--kubernetes-version",
+        choices=RELEASES,
+        default=str(NEWEST),
+        help="release of the node that judges the driver, and of the embedded API server (%(default)s)",
     )
     parser.add_argument("--parameters", type=_object, metavar="JSON", help="parameters that the driver accepts")
     parser.add_argument("--bad-parameters", type=_object, metavar="JSON", help="parameters that the driver refuses")

@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from dra_api.releases.release import BUILT
+
 from .check import Check, chosen
 from .checks import all_checks
 from .errors import BenchError, Finding
@@ -17,7 +19,7 @@ from .report import as_json, as_junit, line, listing, summary
 from .runner import Result, Verdict, run
 from .target import Target, bench_for
 
-FAILED, USAGE, NO_BENCH = 1, 2, 3
+FAILED, USAGE, NO_BENCH, NOT_JUDGED = 1, 2, 3, 4
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -41,7 +43,10 @@ def execute(options: argparse.Namespace) -> int:
         print(f"dra-driver-test: {error}", file=sys.stderr)
         return NO_BENCH
     print(summary(results))
-    return FAILED if any(one.verdict is Verdict.FAILED for one in results) else 0
+    verdicts = {one.verdict for one in results}
+    if Verdict.FAILED in verdicts:
+        return FAILED
+    return NOT_JUDGED if Verdict.NOT_JUDGED in verdicts else 0
 
 
 async def _run(target: Target, checks: list[Check], timeout: float) -> tuple[str, list[Result]]:
@@ -91,4 +96,5 @@ def _target(options: argparse.Namespace) -> Target:
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         parameters=Parameters(options.parameters, options.bad_parameters),
         log=Path(options.log) if options.log else None,
+        release=BUILT[options.kubernetes_version],
     )

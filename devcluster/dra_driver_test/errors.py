@@ -2,6 +2,7 @@
 
 CheckEnd
 ├── Finding      the driver did something that it must not do; the text says what was expected
+├── NotJudged    the check applies, and the driver lacks what it needs, such as devices; the text has the remedy
 └── Skipped      the check does not apply to this driver, or not to this way of running it; the text says why
 BenchError       the bench cannot be set up: no API server, no driver, unusable settings
 """
@@ -15,6 +16,10 @@ class CheckEnd(Exception):
 
 class Finding(CheckEnd):
     """The driver is at fault."""
+
+
+class NotJudged(CheckEnd):
+    """Whether the driver is at fault cannot be told."""
 
 
 class Skipped(CheckEnd):

@@ -9,8 +9,8 @@
 
 from .check import Check, Level, chosen
 from .checks import all_checks
-from .errors import BenchError, Finding, Skipped
-from .harness.bench import Bench, Parameters
+from .errors import BenchError, Finding, NotJudged, Skipped
+from .harness.bench import Bench, Parameters, Watches
 from .harness.driver import CommandLauncher, Launcher, Running
 from .harness.limits import Limits
 from .harness.opening import open_bench
@@ -27,6 +27,7 @@ __all__ = [
     "Launcher",
     "Level",
     "Limits",
+    "NotJudged",
     "Parameters",
     "Place",
     "Result",
@@ -34,6 +35,7 @@ __all__ = [
     "Skipped",
     "Target",
     "Verdict",
+    "Watches",
     "all_checks",
     "bench_for",
     "chosen",

@@ -14,7 +14,8 @@ and in a test file, which becomes one test per check::
         dra_check()
 
 ``pytest --dra-check 'cdi.*'`` runs a part of them. A check that does not apply is a skipped test, a recommendation that
-is not followed is a warning.
+is not followed is a warning. A check that the driver has too few devices for is both: a skipped test and a warning of
+the class ``Unjudged``, which ``-W error::dra_driver_test.pytest_plugin.Unjudged`` makes a failure.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ from .target import Target, bench_for
 
 class Recommended(UserWarning):
     """What a good driver does, and this one does not."""
+
+
+class Unjudged(UserWarning):
+    """Whether the driver is at fault cannot be told: it lacks devices that the check needs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +88,9 @@ def dra_check(request: pytest.FixtureRequest, dra_bench: Callable[[Check], Any])
 
     def call() -> None:
         result = dra_bench(check)
+        if result.verdict is Verdict.NOT_JUDGED:
+            warnings.warn(f"{check.name}: {result.text}", Unjudged, stacklevel=2)
+            pytest.skip(f"not judged: {result.text}")
         if result.verdict is Verdict.SKIPPED:
             pytest.skip(result.text)
         if result.verdict is Verdict.WARNED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
@@ -12,18 +13,19 @@ from .check import Check
 from .runner import Result, Verdict
 
 _NAME = 58  # columns of the table
+_MARGIN = " " * 11
 _UNPRINTABLE = {code: None for code in range(32) if code not in (9, 10, 13)}  # that XML cannot hold
 
 
 def line(result: Result) -> str:
     """One line of the table, with what the check says below it."""
-    head = f"{result.verdict:8} {result.check.name:{_NAME}} {result.seconds:6.2f} s"
+    head = f"{result.verdict:10} {result.check.name:{_NAME}} {result.seconds:6.2f} s"
     if result.verdict is Verdict.PASSED:
         return head
-    text = result.text.replace("\n", "\n         ")
-    if result.verdict is Verdict.SKIPPED:
-        return f"{head}\n         {text}"
-    return f"{head}\n         {text}\n         rule: {result.check.summary} ({', '.join(result.check.references)})"
+    text = f"{head}\n{textwrap.indent(result.text, _MARGIN)}"
+    if result.verdict in (Verdict.SKIPPED, Verdict.NOT_JUDGED):
+        return text
+    return f"{text}\n{_MARGIN}rule: {result.check.summary} ({', '.join(result.check.references)})"
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -68,7 +70,7 @@ def as_json(driver: str, results: Sequence[Result]) -> str:
 
 
 def as_junit(driver: str, results: Sequence[Result]) -> str:
-    """As CI systems read it: a warning is a passed test with its text as output."""
+    """As CI systems read it: a warning is a passed test with its text as output, and what is not judged an error."""
     counts = Counter(one.verdict for one in results)
     suite = ElementTree.Element(
         "testsuite",
@@ -76,7 +78,7 @@ def as_junit(driver: str, results: Sequence[Result]) -> str:
         tests=str(len(results)),
         failures=str(counts[Verdict.FAILED]),
         skipped=str(counts[Verdict.SKIPPED]),
-        errors="0",
+        errors=str(counts[Verdict.NOT_JUDGED]),
         time=f"{sum(one.seconds for one in results):.3f}",
     )
     for one in results:
@@ -85,6 +87,8 @@ def as_junit(driver: str, results: Sequence[Result]) -> str:
         text = one.text.translate(_UNPRINTABLE)
         if one.verdict is Verdict.FAILED:
             ElementTree.SubElement(case, "failure", message=text.partition("\n")[0]).text = text
+        elif one.verdict is Verdict.NOT_JUDGED:
+            ElementTree.SubElement(case, "error", type=one.verdict, message=text)
         elif one.verdict is Verdict.SKIPPED:
             ElementTree.SubElement(case, "skipped", message=text)
         elif one.verdict is Verdict.WARNED:

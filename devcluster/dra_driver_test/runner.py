@@ -1,7 +1,7 @@
 """Runs checks on a bench, one after the other, each with a time-out.
 
 A check begins with a registered driver and ends with its claims unprepared and deleted. After a check that did not
-pass, the node is made fresh, so that one fault is not reported twice.
+pass, or that left a claim which cannot be unprepared, the node is made fresh, so that one fault is not reported twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 from dra_kube import KubeError
 
 from .check import Check, Level
-from .errors import BenchError, Finding, Skipped
+from .errors import BenchError, Finding, NotJudged, Skipped
 from .harness.bench import Bench
 
 TIMEOUT = 180.0
@@ -28,6 +28,7 @@ class Verdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     WARNED = "warned"  # failed, and the check is no more than a recommendation
+    NOT_JUDGED = "not judged"  # the driver lacks what the check needs
     SKIPPED = "skipped"
 
 
@@ -50,24 +51,33 @@ async def run(checks: Iterable[Check], bench: Bench, timeout: float = TIMEOUT) -
 async def run_check(check: Check, bench: Bench, timeout: float = TIMEOUT) -> Result:
     """Run one check."""
     start = time.monotonic()
-    text = skipped = ""
+    verdict, text = await _judged(check, bench, timeout)
+    if ended := bench.driver.why_ended():
+        text = f"{text}; {ended}" if verdict is Verdict.FAILED else ended
+        verdict = Verdict.FAILED
+    if not await bench.tidy() or verdict is Verdict.FAILED:
+        await bench.reset()
+    if verdict is Verdict.FAILED:
+        verdict = Verdict.FAILED if check.level is Level.MUST else Verdict.WARNED
+    return Result(check, verdict, text, time.monotonic() - start)
+
+
+async def _judged(check: Check, bench: Bench, timeout: float) -> tuple[Verdict, str]:
+    """The verdict with its text; a recommendation that is not followed is a failure here."""
     try:
         async with asyncio.timeout(timeout):
             await _run(check, bench)
     except Finding as finding:
-        text = str(finding)
+        return Verdict.FAILED, str(finding)
+    except NotJudged as unknown:
+        return Verdict.NOT_JUDGED, str(unknown)
     except Skipped as skip:
-        skipped = str(skip)
+        return Verdict.SKIPPED, str(skip)
     except TimeoutError:
-        text = f"not done after {timeout:g} s"
+        return Verdict.FAILED, f"not done after {timeout:g} s"
     except KubeError as error:
         raise BenchError(f"{check.name}: the API server refused what the check needs: {error}") from error
-    if ended := bench.driver.why_ended():
-        text = f"{text}; {ended}" if text else ended
-    await bench.tidy()
-    if text:
-        await bench.reset()
-    return Result(check, _verdict(check, text, skipped), text or skipped, time.monotonic() - start)
+    return Verdict.PASSED, ""
 
 
 async def _run(check: Check, bench: Bench) -> None:
@@ -80,9 +90,3 @@ async def _run(check: Check, bench: Bench) -> None:
     else:
         await bench.started()
     await check.run(bench)
-
-
-def _verdict(check: Check, text: str, skipped: str) -> Verdict:
-    if text:
-        return Verdict.FAILED if check.level is Level.MUST else Verdict.WARNED
-    return Verdict.SKIPPED if skipped else Verdict.PASSED

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_api.releases.release import NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
 
 from .errors import BenchError
@@ -22,7 +23,8 @@ from .harness.place import Place
 class Target:
     """Either ``command``, which starts the driver, or ``registry`` and ``cdi``, where a running driver has its files.
 
-    Without ``kubeconfig`` the bench has an API server of its own; a driver that runs already knows its own.
+    Without ``kubeconfig`` the bench has an API server of its own; a driver that runs already knows its own. The driver
+    is judged as on a node of ``release``, which is also that of the bench's own API server.
     """
 
     command: str | tuple[str, ...] = ""
@@ -32,6 +34,7 @@ class Target:
     kubeconfig: Path | None = None
     parameters: Parameters = field(default_factory=Parameters)
     log: Path | None = None
+    release: Release = NEWEST
 
     def check(self) -> None:
         """Raises BenchError for a target that says too little or too much."""
@@ -52,9 +55,9 @@ async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterat
     limits = limits or Limits()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dt-")))
-        kubeconfig = target.kubeconfig
+        kubeconfig, server = target.kubeconfig, None
         if kubeconfig is None:
-            server = await stack.enter_async_context(DevApiServer())
+            server = await stack.enter_async_context(DevApiServer(release=target.release))
             kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
         place = Place.below(folder / "node", target.node, kubeconfig)
         launcher = None
@@ -62,4 +65,6 @@ async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterat
             place = Place(target.node, folder / "node", target.registry, target.cdi, kubeconfig)
         else:
             launcher = CommandLauncher(target.command, target.log or folder / "driver.log", limits)
-        yield await stack.enter_async_context(open_bench(place, launcher, limits, target.parameters))
+        yield await stack.enter_async_context(
+            open_bench(place, launcher, limits, target.parameters, server, target.release)
+        )

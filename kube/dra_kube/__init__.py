@@ -17,6 +17,7 @@ from dra_api.api_resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -28,9 +29,9 @@ from dra_api.api_resources import (
     Resource,
 )
 
+from .access.connection import Connection, connection, contexts, namespace_of
+from .access.impersonation import Headers
 from .api import Api, Object, PatchKind, TypedList
-from .connection import Connection, connection, contexts, namespace_of
-from .election import Election, LeaseLost, NotLeading, Timing
 from .errors import (
     AlreadyExists,
     ApiError,
@@ -49,10 +50,11 @@ from .errors import (
     Unauthorized,
     Unreachable,
 )
-from .lease import LeaseLock
-from .sending import Guard, unguarded
-from .transport import Observe, unobserved
-from .watch import WatchEvent
+from .http.sending import Guard, unguarded
+from .http.transport import Observe, unobserved
+from .http.watch import WatchEvent
+from .leases.election import Election, LeaseLost, NotLeading, Timing
+from .leases.lease import LeaseLock
 
 __all__ = [
     "CONFIG_MAPS",
@@ -68,6 +70,7 @@ __all__ = [
     "PERSISTENT_VOLUMES",
     "PERSISTENT_VOLUME_CLAIMS",
     "PODS",
+    "POD_DISRUPTION_BUDGETS",
     "RESOURCE_CLAIMS",
     "RESOURCE_CLAIM_TEMPLATES",
     "RESOURCE_POOL_STATUS_REQUESTS",
@@ -86,6 +89,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "Guard",
+    "Headers",
     "Invalid",
     "KubeError",
     "LeaseLock",

@@ -8,7 +8,7 @@ Unreachable, or may do so until its time limit there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -19,12 +19,12 @@ from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, decode_list
 from dra_api.nesting import shallow
 
-from .connection import Connection
+from .access.connection import Connection
 from .errors import NotFound, NotServed, Unreachable
-from .sending import Guard, unguarded
-from .transport import Observe, Transport, unobserved
+from .http.sending import Guard, unguarded
+from .http.transport import Observe, Transport, unobserved
+from .http.watch import WatchEvent
 from .versions import from_served, to_served
-from .watch import WatchEvent
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -54,7 +54,7 @@ class Api:
     """A client of one API server; an async context manager.
 
     ``timeout`` is the limit in seconds for one request (watches are exempt). ``guard`` is asked right before each
-    write is sent, see ``dra_kube.sending``; ``observe`` is told of each request.
+    write is sent, see ``dra_kube.http.sending``; ``observe`` is told of each request.
     """
 
     def __init__(
@@ -179,16 +179,21 @@ class Api:
         return items, revision
 
     async def list_as(
-        self, resource: Resource, type_: type[T], namespace: str | None = None, **selectors: str
+        self,
+        resource: Resource,
+        type_: type[T],
+        namespace: str | None = None,
+        keep: Callable[[T], T] = lambda item: item,
+        **selectors: str,
     ) -> TypedList:
-        """All objects decoded into structs; a malformed one costs only itself."""
+        """All objects decoded into structs, or what ``keep`` makes of each; a malformed one costs only itself."""
         version = await self.version_of(resource)
         reshape = None if version == resource.versions[0] else partial(_listed, resource, version)
         items: AnyList = []
         malformed: Malformed = []
         revision = ""
         async for page, meta in self._pages(resource, namespace, selectors):
-            good, bad, _ = decode_list(type_, page, reshape)
+            good, bad, _ = decode_list(type_, page, reshape, keep)
             items += good
             malformed += bad
             revision = meta.resource_version

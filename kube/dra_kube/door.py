@@ -115,7 +115,7 @@ class _Seldom:
             if now - self._told_at >= SELDOM:
                 self._told_at = now
                 why = context.get("exception")
-                logger.warning("no connection for probes and metrics can be accepted: %s; see who holds them", why)
+                logger.warning("cannot accept connections for probes and metrics: %s; see which clients hold them", why)
         elif self._before is not None:
             self._before(loop, context)
         else:

@@ -7,7 +7,7 @@
     ├── Unreachable               refused, timed out, TLS failed, or what answered is no API server
     ├── NotServed                 the server does not serve the kind in any version we speak
     ├── NotSent                   a write that was held back, so that it certainly has no effect
-    │   └── NotLeading            by leader election, see ``dra_kube.election``
+    │   └── NotLeading            by leader election, see ``dra_kube.leases.election``
     ├── LeaseLost                 another process leads
     └── ApiError                  the server answered with a Status that is no success
         ├── BadRequest            400

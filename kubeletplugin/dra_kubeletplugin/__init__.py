@@ -9,56 +9,76 @@ A driver is one class; ``run`` makes a command of it (docs/driver-author.md is t
     run(Hello(), "hello.example.com", [device("hello-0")])
 
 ``serve`` is for a main program of your own, and ``KubeletPlugin`` for a plugin inside of another one.
+
+Its names are loaded when they are first used, so that a command can show its help without gRPC.
 """
 
+from typing import TYPE_CHECKING
+
+from dra_api.lazy_face import lazy
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
 
-from .cdi import CDI_DIR, CdiFolder
-from .command import run
-from .device_metadata import DeviceMetadata, decode_metadata, read_metadata
-from .device_status import DeviceStatus
-from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
-from .errors import (
-    AttributeUnknown,
-    CheckpointCorrupted,
-    ClaimError,
-    ClaimNotAllocated,
-    ClaimReplaced,
-    DeviceInUse,
-    DeviceNotPublished,
-    DroppedFields,
-    Fatal,
-    HealthFailed,
-    MetadataError,
-    PluginError,
-    PoolInvalid,
-    PoolRefused,
-    Recoverable,
-    RegistrationRefused,
-    ServerDied,
-    SettingsError,
-    StartError,
-    SyncFailed,
-    WatchFailed,
-)
-from .interceptor import Interceptor, request_id
-from .plugin import KubeletPlugin
-from .process import serve
-from .registration import RegistrationStatus
-from .settings import PluginSettings
-from .slices import (
-    Owner,
-    Pool,
-    Resources,
-    Slice,
-    SlicePublisher,
-    Statistics,
-    attribute,
-    check_resources,
-    counter_set,
-    device,
-)
-from .standard_attributes import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, numa_node, pci_attributes, pci_bus_id, pcie_root
+if TYPE_CHECKING:
+    from .attributes.numa import near_numa_nodes, numa_node_of_cpu
+    from .attributes.standard_attributes import (
+        NUMA_NODE,
+        PCI_BUS_ID,
+        PCIE_ROOT,
+        numa_node,
+        pci_attributes,
+        pci_bus_id,
+        pcie_root,
+    )
+    from .claims.device_status import DeviceStatus
+    from .commands.command import run
+    from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
+    from .errors import (
+        AttributeUnknown,
+        CheckpointCorrupted,
+        CheckpointNewer,
+        ClaimError,
+        ClaimNotAllocated,
+        ClaimReplaced,
+        DeviceInUse,
+        DeviceNotPublished,
+        DevicesFailed,
+        DroppedFields,
+        Fatal,
+        HealthFailed,
+        HostPartInUse,
+        MetadataError,
+        PluginError,
+        PoolInvalid,
+        PoolRefused,
+        Recoverable,
+        RegistrationRefused,
+        ServerDied,
+        SettingsError,
+        StartError,
+        SyncFailed,
+        WatchFailed,
+    )
+    from .files.cdi import CDI_DIR, CdiFolder
+    from .files.device_metadata import DeviceMetadata, decode_metadata, read_metadata
+    from .kubelet.interceptor import Interceptor, request_id
+    from .kubelet.registration import RegistrationStatus
+    from .plugin import KubeletPlugin
+    from .process import serve
+    from .settings import PluginSettings
+    from .slices import (
+        Owner,
+        Pool,
+        Resources,
+        Slice,
+        SlicePublisher,
+        Statistics,
+        attribute,
+        check_resources,
+        counter_set,
+        device,
+    )
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
     "CDI_DIR",
@@ -71,6 +91,7 @@ __all__ = [
     "CdiFolder",
     "CdiSpec",
     "CheckpointCorrupted",
+    "CheckpointNewer",
     "ClaimError",
     "ClaimNotAllocated",
     "ClaimRef",
@@ -83,11 +104,13 @@ __all__ = [
     "DeviceNode",
     "DeviceNotPublished",
     "DeviceStatus",
+    "DevicesFailed",
     "Driver",
     "DroppedFields",
     "Fatal",
     "HealthFailed",
     "Hook",
+    "HostPartInUse",
     "IntelRdt",
     "Interceptor",
     "KubeletPlugin",
@@ -120,7 +143,9 @@ __all__ = [
     "counter_set",
     "decode_metadata",
     "device",
+    "near_numa_nodes",
     "numa_node",
+    "numa_node_of_cpu",
     "pci_attributes",
     "pci_bus_id",
     "pcie_root",

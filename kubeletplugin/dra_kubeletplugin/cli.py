@@ -7,110 +7,22 @@ Spec: plugin-helper.md section 7.1.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
 import sys
-from collections.abc import AsyncIterable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from dra_api.version import VERSION
-from dra_kube import KubeError
 
-from . import Driver, PluginError, PluginSettings, Resources, SettingsError
-from .command import FLAGS, failed, serve_monitored, set_up_logging
-from .drivers.config_file import Config, ProcessConfig, read_file
-from .drivers.hostdev.driver import HostdevDriver
-from .drivers.hostdev.hotplug import Hotplug
-from .drivers.hostdev.listing import listing
-from .drivers.hostdev.looking import Looking
-from .drivers.hostdev.reading import read_config
-from .drivers.hostdev.scan import scan
-from .drivers.hostdev.tree import HostTree
-from .drivers.simulated import SimulatedDriver
-from .drivers.simulated_config import SimulatedConfig, resources_of
-from .scaffold import create
+from .commands.flags import FLAGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = parser().parse_args(arguments)
-    try:
-        options.run(options)
-    except (PluginError, KubeError) as error:
-        return failed("dra-kubelet-plugin", error)
-    return 0
+    from .commands.subcommands import run  # not for help, and not for wrong usage
 
-
-def _simulated(options: argparse.Namespace) -> None:
-    set_up_logging(options.log_level)
-    config = read_file(Path(options.config), SimulatedConfig) if options.config else SimulatedConfig()
-    config = _overridden(config, options)
-    if options.num_devices is not None:
-        config = msgspec.structs.replace(config, pools=None)
-    asyncio.run(_serve(SimulatedDriver(config.driver_name), config, options, partial(resources_of, config)))
-
-
-def _hostdev(options: argparse.Namespace) -> None:
-    set_up_logging(options.log_level)
-    config = _overridden(read_config(Path(options.config)), options)
-    tree = HostTree()
-    look = partial(scan, config, tree)
-    if options.list:
-        found = look()
-        print(listing(found), end="")
-        if found.problems:
-            raise SettingsError(f"{len(found.problems)} devices are left out, see leftOut")
-        return
-    hotplug = Hotplug(config, Looking(config, tree))
-    driver = HostdevDriver(config.driver_name, look, hotplug.health)
-    asyncio.run(_serve(driver, config, options, hotplug.resources))
-
-
-def _new(options: argparse.Namespace) -> None:
-    paths = create(options.name, options.folder)
-    print(*paths, sep="\n")
-    print(f"Now: pytest {paths[1]}, then python {paths[0]} --help")
-
-
-async def _serve(
-    driver: Driver,
-    config: ProcessConfig,
-    options: argparse.Namespace,
-    resources: Callable[[], Resources | AsyncIterable[Resources]],
-) -> None:
-    if not config.node_name:
-        raise SettingsError("the node name is missing: pass --node-name, set NODE_NAME, or nodeName in the file")
-    settings = PluginSettings(
-        driver_name=config.driver_name,
-        node_name=config.node_name,
-        registry_dir=config.plugin_registration_path,
-        data_dir=Path(config.datadir) / config.driver_name,
-        cdi_dir=config.cdi_dir,
-        device_metadata=config.enable_device_metadata,
-        rolling_update_uid=options.rolling_update_uid,
-        api_rate=config.kube_api_qps,
-        api_burst=config.kube_api_burst,
-    )
-    await serve_monitored(
-        driver,
-        settings,
-        resources(),
-        kubeconfig=config.kubeconfig,
-        endpoint=config.http_endpoint,
-        path=config.metrics_path,
-    )
-
-
-def _overridden(config: Config, options: argparse.Namespace) -> Config:
-    """The file, overridden by NODE_NAME (as a DaemonSet sets it), overridden by flags."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    given = {name: given[name] for name in given.keys() & set(config.__struct_fields__)}
-    if node := os.environ.get("NODE_NAME"):
-        given.setdefault("node_name", node)
-    return msgspec.structs.replace(config, **given)
+    return run(options)
 
 
 def _count(text: str) -> int:
@@ -124,11 +36,11 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "--drivername": {"metavar": "NAME", "dest": "driver_name", "help": "name of the driver"},
     "--plugin-registration-path": {
         "metavar": "DIR",
-        "help": "directory that the kubelet watches for plugins (/var/lib/kubelet/plugins_registry)",
+        "help": "directory that the kubelet watches for plugins (plugins_registry below --kubelet-dir)",
     },
     "--datadir": {
         "metavar": "DIR",
-        "help": "parent of the driver's data directory (/var/lib/kubelet/plugins)",
+        "help": "parent of the driver's data directory (plugins below --kubelet-dir)",
     },
     **FLAGS,
     "--enable-device-metadata": {
@@ -146,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command understands; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    drivers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    drivers = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     simulated = drivers.add_parser(
         "simulated",
         help="devices that exist only in a configuration file",
@@ -154,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
         "Defaults are in parentheses.",
         epilog=_EPILOG,
     )
-    simulated.set_defaults(run=_simulated)
     simulated.add_argument(
         "--config", metavar="FILE", help="YAML or JSON: driverName, nodeName, pools with their devices, ..."
     )
@@ -168,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
         "parentheses.",
         epilog=_EPILOG,
     )
-    hostdev.set_defaults(run=_hostdev)
     hostdev.add_argument(
         "--config", metavar="FILE", required=True, help="YAML or JSON: which devices, and what containers get"
     )
@@ -179,11 +89,12 @@ def parser() -> argparse.ArgumentParser:
     new = drivers.add_parser(
         "new",
         help="write a driver of your own: code, tests, image, manifests",
-        description="Write the files of a driver to begin with.",
+        description="Write the first files of a driver.",
     )
     new.add_argument("name", metavar="NAME", help="name of the driver, such as gpu.example.com")
-    new.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="where to (the name up to its first dot)")
-    new.set_defaults(run=_new)
+    new.add_argument(
+        "folder", metavar="FOLDER", nargs="?", type=Path, help="folder to write to (the name up to its first dot)"
+    )
     return parser
 
 

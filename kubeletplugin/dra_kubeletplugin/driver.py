@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
 
 import msgspec
-from dra_api.references import configs_for_result
+from dra_api.relations.references import configs_for_result
 from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
@@ -33,7 +33,9 @@ class PreparedDevice:
     ``requests`` are the requests of the claim that it serves (``request`` or ``request/subrequest``), ``share_id``
     the share of the allocation result, if that has one. ``edits`` is what containers with the device get; the library
     writes them to a CDI file. ``cdi_ids`` names further CDI devices, of files that the driver or its installer wrote.
-    ``attributes`` and ``network`` go into the metadata file of the container, if the settings turn that on.
+    ``attributes`` and ``network`` go into the metadata file of the container, if the settings turn that on. ``owns``
+    names parts of the host, such as the path and the number of a device node, that belong to this device alone: a claim
+    whose device owns what another claim was given is refused (administrators' access excepted).
     """
 
     pool: str
@@ -44,9 +46,10 @@ class PreparedDevice:
     share_id: str | None = None
     attributes: Mapping[str, DeviceAttribute] = field(default_factory=dict)
     network: NetworkDeviceData | None = None
+    owns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("requests", "cdi_ids"):
+        for name in ("requests", "cdi_ids", "owns"):
             object.__setattr__(self, name, _texts(self, name, getattr(self, name)))
         for cdi_id in self.cdi_ids:
             kind, _, name = cdi_id.rpartition("=")
@@ -67,6 +70,7 @@ class PreparedDevice:
         cdi_ids: Sequence[str] = (),
         attributes: Mapping[str, AttributeValue] | None = None,
         network: NetworkDeviceData | None = None,
+        owns: Sequence[str] = (),
     ) -> Self:
         """The device of an allocation result."""
         return cls(
@@ -78,6 +82,7 @@ class PreparedDevice:
             share_id=result.share_id,
             attributes={name: attribute(value) for name, value in (attributes or {}).items()},
             network=network,
+            owns=owns,  # type: ignore[arg-type]  # as above
         )
 
 

@@ -11,7 +11,9 @@
     │   ├── ClaimReplaced      a claim of that name exists, but with another uid
     │   ├── DeviceInUse        another claim on this node holds the device
     │   ├── DeviceNotPublished  the plugin does not publish the device, or not any more
+    │   ├── HostPartInUse      another claim on this node was given the same device node
     │   └── CheckpointCorrupted  the record of the claim cannot be read
+    │       └── CheckpointNewer  a newer version of the driver wrote it
     ├── AttributeUnknown       the host does not say what a standard attribute of a device is
     ├── MetadataError          a device metadata file cannot be read
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
@@ -22,7 +24,8 @@
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
     │   └── DroppedFields      the API server stored a slice without some of its fields
     └── Fatal                  the plugin cannot continue; the process should exit and be restarted
-        └── ServerDied         a gRPC server ended or its socket vanished
+        ├── ServerDied         a gRPC server ended or its socket vanished
+        └── DevicesFailed      the iterator of the driver's devices raised
 
 *Recoverable* and *Fatal* go to ``Driver.handle_error``; *Fatal* also ends ``KubeletPlugin.wait``.
 ``dra_cdi.CdiError`` stands beside the tree: a CDI name, value or file cannot be used.
@@ -34,6 +37,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dra_api.releases.gate_table import TABLE
+from dra_api.releases.release import Release
 from dra_kube import Forbidden
 
 _RIGHTS = "the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
@@ -82,6 +87,16 @@ class DeviceInUse(ClaimError):
         )
 
 
+class HostPartInUse(ClaimError):
+    """Another claim was given a part of the host that a device owns, and its containers may run."""
+
+    def __init__(self, device: str, part: str, holder: str) -> None:
+        super().__init__(
+            f"device {device} is at {part}, which was given to claim {holder}, whose containers may still use it: "
+            "delete the pods of that claim, or bring its device back"
+        )
+
+
 class DeviceNotPublished(ClaimError):
     """The pool of the device is published without it: it is gone since it was allocated. The kubelet calls again."""
 
@@ -95,11 +110,23 @@ class DeviceNotPublished(ClaimError):
 class CheckpointCorrupted(ClaimError):
     """The file that remembers a prepared claim is damaged; other claims are not concerned."""
 
+    remedy = "delete the pods of the claim, or if none is left on this node, remove the file"
+
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"the checkpoint {path} cannot be read: {reason}; delete the pods of the claim, or if none is left on this "
-            "node, remove the file"
-        )
+        super().__init__(f"the checkpoint {path} cannot be read: {reason}; {self.remedy}")
+        self.path = path
+
+
+class CheckpointNewer(CheckpointCorrupted):
+    """A newer version of the driver wrote the file: it is kept for that, and no other claim gets its devices."""
+
+    remedy = (
+        "start that version again, which unprepares the claim; to do without it, delete the pods of the claim, undo by "
+        "hand what was prepared, and remove the file"
+    )
+
+    def __init__(self, path: Path, formats: str) -> None:
+        super().__init__(path, f"a newer version of the driver wrote it ({formats})")
 
 
 class AttributeUnknown(PluginError):
@@ -136,12 +163,14 @@ class HealthFailed(Recoverable):
 
 
 class DroppedFields(Recoverable):
-    """The API server stored a slice without fields whose feature it has not enabled (RS-06)."""
+    """The API server stored a slice without fields whose feature it has not enabled, or does not know (RS-06)."""
 
     def __init__(self, pool: str, slice_index: int, features: Sequence[str]) -> None:
+        new = [feature for feature in features if feature in TABLE and TABLE[feature].steps[0].since >= Release.V1_37]
         super().__init__(
             f'pool "{pool}", slice #{slice_index}: some fields were dropped by the apiserver, '
             f"probably because these features are disabled: {', '.join(features)}"
+            + (f" (API servers before Kubernetes {Release.V1_37} do not have {', '.join(new)})" if new else "")
         )
         self.pool = pool
         self.slice_index = slice_index
@@ -150,6 +179,16 @@ class DroppedFields(Recoverable):
 
 class Fatal(PluginError):
     """The plugin can no longer work; its process should be restarted."""
+
+
+class DevicesFailed(Fatal):
+    """The iterator that gives the driver's devices raised, and cannot be asked again; the slices stay as they are."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(
+            f"the driver's devices failed with {type(error).__name__}: {error}; catch in their iterator what can go "
+            "wrong"
+        )
 
 
 class ServerDied(Fatal):

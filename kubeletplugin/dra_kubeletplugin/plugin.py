@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -22,21 +22,22 @@ from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
-from .calls import NodeCalls, fetch_claim
-from .cdi import CdiFolder
-from .checkpoint import ClaimRecords
-from .device_status import DeviceStatus, report_devices
-from .dra_service import LEGACY, V1, V1BETA1, DRAService
+from .claims.calls import NodeCalls, fetch_claim
+from .claims.device_status import DeviceStatus, report_devices
+from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService
+from .claims.lock import Turns
+from .claims.prepared import PreparedClaims
 from .driver import ClaimRef, Driver, PreparedDevice
 from .errors import Fatal, Recoverable, SettingsError, StartError
-from .health import HealthReports
-from .interceptor import Interceptor, LoggingInterceptor
-from .lock import Turns
-from .metadata_files import MetadataFiles
-from .new_folders import NewFolders, check_writable
-from .prepared import PreparedClaims
-from .registration import RegistrationService, RegistrationStatus
-from .server import SocketServer
+from .files.cdi import CdiFolder
+from .files.checkpoint import ClaimRecords
+from .files.claim_files import ClaimFiles
+from .files.metadata_files import MetadataFiles
+from .files.new_folders import NewFolders, check_writable
+from .kubelet.health import HealthReports
+from .kubelet.interceptor import Interceptor, LoggingInterceptor
+from .kubelet.registration import RegistrationService, RegistrationStatus
+from .kubelet.server import SocketServer
 from .settings import PluginSettings
 from .slices import Owner, Resources, SlicePublisher, Statistics
 
@@ -64,11 +65,16 @@ class KubeletPlugin:
         self._turns = Turns(serialize=settings.serialize, folder=settings.lock_folder)
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
-        metadata = MetadataFiles(settings.metadata_dir, settings.driver_name) if settings.device_metadata else None
+        metadata = MetadataFiles(settings.metadata_dir, settings.driver_name, settings.metadata_versions)
         self._prepared = PreparedClaims(
-            driver, settings.driver_name, self._records, self._cdi, metadata, self._offers, self._turns.deciding
+            driver,
+            settings.driver_name,
+            self._records,
+            ClaimFiles(self._cdi, metadata),
+            self._offers,
+            self._turns.deciding,
         )
-        self._health = HealthReports(driver, settings.node_name)
+        self._health = HealthReports(driver, settings.node_name, served=settings.serve_health)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
         self._versions = [version for version, on in served if on]
         services = [*(version.name for version in self._versions), *self._health.services]
@@ -149,6 +155,17 @@ class KubeletPlugin:
         """
         work = partial(self._prepared.update_metadata, claim, request, devices)
         await self._turns.run(f"update of the metadata of claim {claim}", [claim.uid], work)
+
+    async def prepare_again(self, devices: Collection[str], *, pool: str = "") -> None:
+        """Call the driver's ``prepare`` for the prepared claims that hold one of these devices, for they have changed.
+
+        Another answer replaces what containers get that start from now on. If ``prepare`` raises, the CDI files of the
+        claim are withdrawn, so that no container starts with it, until a later call finds it well again: each call
+        also tries those claims. The claim that ``prepare`` gets is as it was allocated, with this driver's results and
+        configuration, without its spec. ``pool`` is that of the devices, the node's if left out. Raises ClaimError.
+        """
+        if uids := self._prepared.holders(devices, pool or self.settings.node_name):
+            await self._turns.run("preparing changed devices again", uids, partial(self._prepared.prepare_again, uids))
 
     async def report_devices(self, claim: ClaimRef, statuses: Iterable[DeviceStatus]) -> None:
         """Say in the claim's status how its devices of this driver do, in place of what was said before.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from os import PathLike
 from typing import Any
 
@@ -14,7 +14,10 @@ from dra_kube import Api, connection
 from dra_kube.spans import start_traces
 
 from .driver import Driver
-from .interceptor import Interceptor
+from .driver_code import ENDINGS, is_ending
+from .ending import end_soon
+from .errors import DevicesFailed, PluginError
+from .kubelet.interceptor import Interceptor
 from .plugin import KubeletPlugin
 from .settings import PluginSettings
 from .slices import Resources
@@ -35,31 +38,50 @@ async def serve(
 
     ``resources`` that come and go are an asynchronous iterator, of which each value replaces the one before.
     ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
+    A process that has not ended 15 s after the signal is ended with exit code 1 (``ending.py``).
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
     start_traces(settings.driver_name, **{"k8s.node.name": settings.node_name})
-    loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    try:
+    with _signals(asyncio.get_running_loop(), stopped):
         async with (
             Api(connection(kubeconfig), user_agent=settings.driver_name) as api,
             KubeletPlugin(driver, settings, api, interceptors=interceptors) as plugin,
             beside(plugin),
         ):
-            await _first(plugin.wait(), stopped.wait(), _publish(plugin, resources))
+            await _first(plugin.wait(), stopped.wait(), _publish(plugin, driver, resources))
             log.info("stopping")
+
+
+@contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Iterator[None]:
+    """Until the block ends a signal sets ``stopped``; the process then ends soon, also if the loop is blocked."""
+
+    def stop(number: int, _frame: object) -> None:
+        end_soon()
+        loop.call_soon_threadsafe(stopped.set)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-async def _publish(plugin: KubeletPlugin, resources: Resources | AsyncIterable[Resources]) -> None:
-    """Publish all that comes, and then wait to be cancelled."""
+async def _publish(plugin: KubeletPlugin, driver: Driver, resources: Resources | AsyncIterable[Resources]) -> None:
+    """Publish all that comes, and then wait to be cancelled. Raises DevicesFailed for what an iterator raises."""
     if isinstance(resources, AsyncIterable):
-        async for current in resources:
-            await plugin.publish(current)
+        try:
+            async for current in resources:
+                await plugin.publish(current)
+        except (Exception, *ENDINGS) as error:
+            if isinstance(error, PluginError) or (isinstance(error, ENDINGS) and is_ending()):
+                raise
+            log.error("the driver's devices failed", exc_info=error)
+            failed = DevicesFailed(error)
+            driver.handle_error(failed, "the plugin cannot continue")
+            raise failed from error
     else:
         await plugin.publish(resources)
     await asyncio.Event().wait()

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 
-from .cdi import CDI_DIR
 from .errors import SettingsError
+from .files.cdi import CDI_DIR
+from .files.device_metadata import versions_to_write
 
 REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
 PLUGINS_DIR = Path("/var/lib/kubelet/plugins")
@@ -33,12 +35,14 @@ class PluginSettings:
     ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must have the same path for the
     kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
     the container runtime reads. ``device_metadata`` gives containers a file that describes their devices
-    (``device_metadata.py``). ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
-    and newer). ``serialize`` runs one prepare or unprepare at a time, otherwise one of each claim; across overlapping
-    instances through lock files in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before.
-    ``log_level`` is the level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool,
-    without node name in its slices (RS-05).
-    ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second, and at once.
+    (``device_metadata.py``): in the versions of a list such as ``("v1beta1", "v1alpha1")``, or with True in v1alpha1
+    only. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33 and newer).
+    ``serialize`` runs one prepare or unprepare at a time, otherwise one of each claim; across overlapping instances
+    through lock files in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before;
+    ``serve_health=False`` takes the health service away, also if the driver has ``health``. ``log_level`` is the level
+    of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in its
+    slices (RS-05). ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second, and at
+    once.
     """
 
     driver_name: str
@@ -47,13 +51,14 @@ class PluginSettings:
     registry_dir: str | PathLike[str] = REGISTRY_DIR
     data_dir: str | PathLike[str] | None = None
     cdi_dir: str | PathLike[str] = CDI_DIR
-    device_metadata: bool = False
+    device_metadata: bool | Sequence[str] = False
     registrar_socket: str = ""
     plugin_socket: str = ""
     rolling_update_uid: str = ""
     serve_v1: bool = True
     serve_v1beta1: bool = True
     serve_legacy: bool = False
+    serve_health: bool = True
     run_dra_service: bool = True
     run_registration: bool = True
     serialize: bool = True
@@ -77,6 +82,10 @@ class PluginSettings:
             raise SettingsError(
                 "rolling_update_uid determines the socket names: do not set registrar_socket or plugin_socket"
             )
+        try:
+            versions_to_write(self.device_metadata)
+        except ValueError as error:
+            raise SettingsError(f"device_metadata: {error}") from error
         if self.api_rate <= 0 or self.api_burst < 1:
             raise SettingsError("api_rate and api_burst must be positive: nothing would be published otherwise")
         for path in (self.registration_path, self.plugin_path):
@@ -96,15 +105,22 @@ class PluginSettings:
         return self.folder / "claims"
 
     @property
+    def metadata_versions(self) -> tuple[str, ...]:
+        """The versions of device metadata that are written; none if that is off."""
+        return versions_to_write(self.device_metadata)
+
+    @property
     def metadata_dir(self) -> Path:
         """Where device metadata files are."""
         return self.folder / "dra-device-metadata"
 
     @property
     def plugin_path(self) -> Path:
-        """Socket of the DRA service."""
-        instance = f"dra-{self.rolling_update_uid}.sock" if self.rolling_update_uid else "dra.sock"
-        return self.folder / (self.plugin_socket or instance)
+        """Socket of the DRA service; with a long driver name and a rolling update the uid is hashed."""
+        uid = self.rolling_update_uid
+        if not uid:
+            return self.folder / (self.plugin_socket or "dra.sock")
+        return _shortest(self.folder / f"dra-{uid}.sock", self.folder / f"dra-{_hash(uid, 6)}.sock")
 
     @property
     def registration_path(self) -> Path:
@@ -117,13 +133,12 @@ class PluginSettings:
             f"{driver}-{_hash(uid, 8)}-reg.sock",
             f"dra-{_hash(f'{driver}{_NUL}{uid}', 16)}-reg.sock",
         )
-        paths = [Path(self.registry_dir, name) for name in names]
-        return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
+        return _shortest(*(Path(self.registry_dir, name) for name in names))
 
     @property
     def plugin_sockets(self) -> re.Pattern[str]:
         """How the sockets of the DRA service of all instances are called."""
-        return re.compile(rf"dra(-{_POD_UID})?\.sock")
+        return re.compile(rf"dra(-{_POD_UID}|-[\w-]{{8}})?\.sock", re.ASCII)
 
     @property
     def registration_sockets(self) -> re.Pattern[str]:
@@ -145,6 +160,11 @@ def check_subdomain(what: str, name: str, *, limit: int) -> None:
             f"{what} {name!r} is not a DNS subdomain of at most {limit} characters: "
             "use lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit"
         )
+
+
+def _shortest(*paths: Path) -> Path:
+    """The first path that a socket can have, or else the last one."""
+    return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
 
 
 def _hash(text: str, size: int) -> str:

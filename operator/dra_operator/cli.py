@@ -16,9 +16,9 @@ from dra_api.version import VERSION
 from dra_operator.commands.console import finish
 
 RUN = "dra_operator.app.run_command"
-"""Has ``main``, which reads the rest of the command line itself: settings come from elsewhere, too."""
-SETTINGS = "dra_operator.app.command_line"
-"""Has the arguments of ``run``, for completion scripts."""
+"""Has ``main``, which takes the settings."""
+SETTINGS = "dra_operator.app.settings.command_line"
+"""Has ``CommandLine``, which reads the rest of the command line, and settings from elsewhere."""
 COMMANDS = {
     "cel": ("dra_operator.commands.cel_command", "try out CEL device selectors"),
     "simulate": ("dra_operator.commands.simulate_command", "allocate claims from files, without a cluster"),
@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["run"]:
-        return int(importlib.import_module(RUN).main(words[1:]))
+        settings = importlib.import_module(SETTINGS).CommandLine().settings(words[1:])  # help and wrong usage end here
+        return int(importlib.import_module(RUN).main(settings))
     options = parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
     return finish(lambda: int(importlib.import_module(COMMANDS[options.command][0]).run(options)))
 

@@ -3,22 +3,22 @@
 Pure: no I/O, no clock, no client. The names below are those that most users need; the structs are in ``resource`` (the
 kinds of the group), ``core`` (Pod, Node) and ``meta``. Errors; each module shows its own::
 
-    QuantityError, VersionError, DecodeError, ConversionError, UnknownGate   (all ValueError)
+    QuantityError, VersionError, DecodeError, ConversionError, GateError   (all ValueError)
     ClaimReferenceError and its children, in ``references``
 """
 
 from .codec import DecodeError, convert, decode, decode_list, encode, to_dict
 from .conversion import ConversionError
-from .gates import FeatureGates, UnknownGate
-from .quantity import Quantity, QuantityError, parse_quantity
-from .references import (
+from .relations.references import (
     ClaimNotCreatedYet,
     ClaimNotOwned,
     ClaimReferenceError,
     PodNotInGroup,
     UnsupportedClaimSource,
 )
-from .semver import Version, VersionError, parse_version
+from .releases.gates import FeatureGates, GateError
+from .values.quantity import Quantity, QuantityError, parse_quantity
+from .values.semver import Version, VersionError, parse_version
 
 __all__ = [
     "ClaimNotCreatedYet",
@@ -27,10 +27,10 @@ __all__ = [
     "ConversionError",
     "DecodeError",
     "FeatureGates",
+    "GateError",
     "PodNotInGroup",
     "Quantity",
     "QuantityError",
-    "UnknownGate",
     "UnsupportedClaimSource",
     "Version",
     "VersionError",

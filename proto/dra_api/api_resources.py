@@ -50,7 +50,7 @@ RESOURCE_CLAIMS = Resource(_DRA, _STABLE, "resourceclaims", "ResourceClaim", Tru
 RESOURCE_CLAIM_TEMPLATES = Resource(_DRA, _STABLE, "resourceclaimtemplates", "ResourceClaimTemplate", True)
 DEVICE_CLASSES = Resource(_DRA, _STABLE, "deviceclasses", "DeviceClass", False)
 RESOURCE_SLICES = Resource(_DRA, _STABLE, "resourceslices", "ResourceSlice", False)
-DEVICE_TAINT_RULES = Resource(_DRA, ("v1beta2", "v1", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", False)
+DEVICE_TAINT_RULES = Resource(_DRA, ("v1", "v1beta2", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", False)
 RESOURCE_POOL_STATUS_REQUESTS = Resource(
     _DRA, ("v1alpha3",), "resourcepoolstatusrequests", "ResourcePoolStatusRequest", False
 )
@@ -68,3 +68,5 @@ CSI_DRIVERS = Resource("storage.k8s.io", ("v1",), "csidrivers", "CSIDriver", Fal
 CSI_STORAGE_CAPACITIES = Resource("storage.k8s.io", ("v1",), "csistoragecapacities", "CSIStorageCapacity", True)
 VOLUME_ATTACHMENTS = Resource("storage.k8s.io", ("v1",), "volumeattachments", "VolumeAttachment", False)
 LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease", True)
+POD_DISRUPTION_BUDGETS = Resource("policy", ("v1",), "poddisruptionbudgets", "PodDisruptionBudget", True)
+RESOURCE_QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", True)

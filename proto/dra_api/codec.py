@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from .nesting import TOO_DEEP, shallow, was_cut
-from .quantity import Quantity, QuantityError, parse_quantity
+from .values.quantity import Quantity, QuantityError, parse_quantity
 
 T = TypeVar("T")
 
@@ -84,12 +84,16 @@ def to_dict(value: object) -> Any:
 
 
 def decode_list(
-    type_: type[T], data: bytes, reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    type_: type[T],
+    data: bytes,
+    reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    keep: Callable[[T], T] = lambda item: item,
 ) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
     """A list response: the good items, the bad ones with their errors, and the list's metadata.
 
     An item that nests too deep is among the bad ones, cut to what can be read. ``reshape`` brings each item from the
-    version in which it was served to that of ``type_``.
+    version in which it was served to that of ``type_``; ``keep`` says what is kept of an item, before the next one is
+    decoded.
     """
     try:
         envelope, is_cut = _envelope(data)
@@ -101,7 +105,8 @@ def decode_list(
         try:
             if is_cut and was_cut(bytes(raw)):
                 raise DecodeError(f"it is {TOO_DEEP}")
-            good.append(decode(type_, raw) if reshape is None else convert(type_, reshape(decode(dict, raw))))
+            item = decode(type_, raw) if reshape is None else convert(type_, reshape(decode(dict, raw)))
+            good.append(keep(item))
         except DecodeError as error:
             bad.append((bytes(raw), error))
     return good, bad, envelope.metadata

@@ -5,12 +5,15 @@ Spec: api.md section 10.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import field
 
 from .meta import LabelSelector, Object, Part
-from .quantity import Quantity
+from .values.quantity import Quantity
+
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+"""On the pods that show a node's static pods: the kubelet makes such a pod again as long as its node has the file."""
 
 
 class NodeSelectorRequirement(Part, frozen=True):
@@ -164,12 +167,18 @@ class Volume(Part, frozen=True):
     vsphere_volume: dict[str, Any] | None = None
 
 
+class PodOS(Part, frozen=True):
+    name: str = ""
+
+
 class PodSpec(Part, frozen=True):
     node_name: str = ""
+    os: PodOS | None = None
     scheduler_name: str = ""
     host_network: bool = False
     host_users: bool | None = None
     priority: int | None = None
+    preemption_policy: str = ""
     restart_policy: str = ""
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None

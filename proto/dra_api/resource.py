@@ -1,4 +1,4 @@
-"""The kinds of ``resource.k8s.io/v1``; DeviceTaintRule as in v1beta2, pool status requests as in v1alpha3.
+"""The kinds of ``resource.k8s.io/v1``, and pool status requests as in v1alpha3.
 
 Older versions of the API are converted to these shapes on the way in. Spec: api.md sections 4 to 7.
 """
@@ -9,7 +9,7 @@ from msgspec import Raw, field
 
 from .core import NodeSelector
 from .meta import Condition, Object, ObjectMeta, Part
-from .quantity import Quantity
+from .values.quantity import Quantity
 
 GROUP = "resource.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -68,6 +68,7 @@ class CounterSet(Part, frozen=True):
 class DeviceCounterConsumption(Part, frozen=True):
     counter_set: str = ""
     counters: dict[str, Counter] | None = None
+    compatibility_groups: tuple[str, ...] | None = None
 
 
 class DeviceTaint(Part, frozen=True):
@@ -78,8 +79,28 @@ class DeviceTaint(Part, frozen=True):
 
 
 class NodeAllocatableResourceMapping(Part, frozen=True):
+    """Up to 1.36."""
+
     capacity_key: str | None = None
     allocation_multiplier: Quantity | None = None
+
+
+class NodeAllocatableMapping(Part, frozen=True):
+    """From 1.37 on, as all that belongs to ``NodeAllocatableResource``."""
+
+    capacity_key: str | None = None
+    capacity_multiplier: Quantity | None = None
+    device_multiplier: Quantity | None = None
+
+
+class NodeAllocatableOverhead(Part, frozen=True):
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class NodeAllocatableResource(Part, frozen=True):
+    mapping: NodeAllocatableMapping | None = None
+    overhead: NodeAllocatableOverhead | None = None
 
 
 class Device(Part, frozen=True):
@@ -96,6 +117,7 @@ class Device(Part, frozen=True):
     binding_failure_conditions: tuple[str, ...] | None = None
     allow_multiple_allocations: bool | None = None
     node_allocatable_resource_mappings: dict[str, NodeAllocatableResourceMapping] | None = None
+    node_allocatable_resources: dict[str, NodeAllocatableResource] | None = None
 
 
 class ResourcePool(Part, frozen=True):
@@ -113,6 +135,8 @@ class ResourceSliceSpec(Part, frozen=True):
     per_device_node_selection: bool | None = None
     devices: tuple[Device, ...] | None = None
     shared_counters: tuple[CounterSet, ...] | None = None
+    partition_type_attribute: str | None = None
+    skip_node_operations: tuple[str, ...] | None = None
 
 
 class ResourceSlice(Object, frozen=True):
@@ -166,6 +190,11 @@ class DeviceToleration(Part, frozen=True):
     toleration_seconds: int | None = None
 
 
+class DeviceDerivedAttribute(Part, frozen=True):
+    name: str = ""
+    expression: str = ""
+
+
 class DeviceSubRequest(Part, frozen=True):
     name: str = ""
     device_class_name: str = ""
@@ -174,6 +203,7 @@ class DeviceSubRequest(Part, frozen=True):
     count: int = 0
     tolerations: tuple[DeviceToleration, ...] | None = None
     capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] | None = None
 
 
 class ExactDeviceRequest(Part, frozen=True):
@@ -184,6 +214,7 @@ class ExactDeviceRequest(Part, frozen=True):
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] | None = None
     capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] | None = None
 
 
 class DeviceRequest(Part, frozen=True):
@@ -224,6 +255,7 @@ class DeviceRequestAllocationResult(Part, frozen=True):
     binding_failure_conditions: tuple[str, ...] | None = None
     share_id: str | None = field(default=None, name="shareID")
     consumed_capacity: dict[str, Quantity] | None = None
+    skip_node_operations: tuple[str, ...] | None = None
 
 
 class DeviceAllocationConfiguration(Part, frozen=True):
@@ -329,6 +361,27 @@ class ResourcePoolStatusRequestSpec(Part, frozen=True):
     driver: str = ""
     pool_name: str | None = None
     limit: int | None = None
+    default_partition_type_attribute: str | None = None
+
+
+class PartitionTypeStatus(Part, frozen=True):
+    attribute: str = ""
+    type: str = ""
+    total: int | None = None
+    allocatable: int | None = None
+
+
+class ShareableCapacityStatus(Part, frozen=True):
+    name: str = ""
+    total: Quantity | None = None
+    consumed: Quantity | None = None
+    available: Quantity | None = None
+
+
+class ShareableSummaryStatus(Part, frozen=True):
+    fully_available_devices: int | None = None
+    partially_available_devices: int | None = None
+    capacity: tuple[ShareableCapacityStatus, ...] | None = None
 
 
 class PoolStatus(Part, frozen=True):
@@ -342,6 +395,8 @@ class PoolStatus(Part, frozen=True):
     unavailable_devices: int | None = None
     node_name: str | None = None
     validation_error: str | None = None
+    partition_summary: tuple[PartitionTypeStatus, ...] | None = None
+    shareable_summary: ShareableSummaryStatus | None = None
 
 
 class ResourcePoolStatusRequestStatus(Part, frozen=True):

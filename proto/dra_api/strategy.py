@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from .conversion import JSON
-from .gates import FeatureGates
+from .releases.gates import FeatureGates
 
 _STATUS_KINDS: Final = ("ResourceClaim", "DeviceTaintRule", "ResourcePoolStatusRequest")
 _METADATA_OF_SPEC: Final = (
@@ -40,6 +40,8 @@ def _claim_fields(devices: str) -> dict[str, tuple[str, ...]]:
             f"{_RESULTS}.consumedCapacity",
             "status.devices.*.shareID",
         ),
+        "derived_attributes": (f"{exactly}.derivedAttributes", f"{alternative}.derivedAttributes"),
+        "optional_node_operations": (f"{_RESULTS}.skipNodeOperations",),
         "device_status": ("status.devices",),
         "binding_conditions": (
             f"{_RESULTS}.bindingConditions",
@@ -53,7 +55,7 @@ _DEVICE: Final = "spec.devices.*"
 GATED_FIELDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ResourceClaim": _claim_fields("spec.devices"),
     "ResourceClaimTemplate": _claim_fields("spec.spec.devices"),
-    "DeviceClass": {"extended_resource": ("spec.extendedResourceName",)},
+    "DeviceClass": {"extended_resources": ("spec.extendedResourceName",)},
     "ResourceSlice": {
         "device_taints": (f"{_DEVICE}.taints",),
         "partitionable_devices": (
@@ -65,10 +67,13 @@ GATED_FIELDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_DEVICE}.{name}" for name in ("bindsToNode", "bindingConditions", "bindingFailureConditions")
         ),
         "consumable_capacity": (f"{_DEVICE}.allowMultipleAllocations", f"{_DEVICE}.capacity.*.requestPolicy"),
-        "node_allocatable_resources": (f"{_DEVICE}.nodeAllocatableResourceMappings",),
-        "list_type_attributes": tuple(
-            f"{_DEVICE}.attributes.*.{name}" for name in ("bools", "ints", "strings", "versions")
+        "compatibility_groups": (f"{_DEVICE}.consumesCounters.*.compatibilityGroups",),
+        "optional_node_operations": ("spec.skipNodeOperations",),
+        "node_allocatable_resources": (
+            f"{_DEVICE}.nodeAllocatableResourceMappings",
+            f"{_DEVICE}.nodeAllocatableResources",
         ),
+        "list_attributes": tuple(f"{_DEVICE}.attributes.*.{name}" for name in ("bools", "ints", "strings", "versions")),
     },
 }
 """Per kind and feature gate the fields that exist only with it; ``*`` stands for every entry of a list or map."""

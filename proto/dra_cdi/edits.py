@@ -180,5 +180,5 @@ def _once(what: str, values: Iterable[str]) -> None:
     seen = set()
     for value in values:
         if value in seen:
-            raise CdiError(f"the {what} {value!r} stands there twice: use each once")
+            raise CdiError(f"the {what} {value!r} is given twice: use each once")
         seen.add(value)

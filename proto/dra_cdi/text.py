@@ -38,7 +38,7 @@ def decode(text: str | bytes) -> CdiSpec:
     try:
         content = _load(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
-        raise CdiError(f"this is no text: {error}; write the file as UTF-8") from error
+        raise CdiError(f"this is not text: {error}; write the file as UTF-8") from error
     except _KeyTwiceError as error:
         raise CdiError(str(error)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: a number of thousands of digits
@@ -67,7 +67,7 @@ def _mapping(pairs: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
     mapping: dict[Hashable, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise _KeyTwiceError(f"the key {key!r} stands twice in one object: remove one of them")
+            raise _KeyTwiceError(f"the key {key!r} appears twice in one object: remove one of them")
         mapping[key] = value
     return {key: value for key, value in mapping.items() if value is not None}
 

@@ -5,6 +5,7 @@ subpackage           service                          short name in ``supported_
 ===================  ===============================  ==========================================
 registration.v1      Registration                     (none)
 dra.v1, dra.v1beta1  DRAPlugin                        ``v1.DRAPlugin``, ``v1beta1.DRAPlugin``
+health.v1            DRAResourceHealth                ``v1.DRAResourceHealth``
 health.v1alpha1      DRAResourceHealth                ``v1alpha1.DRAResourceHealth``
 podresources.v1      PodResourcesLister               (none)
 ===================  ===============================  ==========================================

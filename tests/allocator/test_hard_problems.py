@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_operator.allocator import Allocated, Refused
-from dra_operator.allocator.search.search import PRUNED_COST
+from dra_operator.allocator.search.search import PRUNED_STEP_FACTOR
 
 SIZES = (8, 16, 32, 64)
 MULTI = {"allowMultipleAllocations": True}
@@ -256,7 +256,7 @@ def test_nested_candidates_cost_two_frames_each(size: int) -> None:
     assert isinstance(outcome, Allocated)
     expected = [f"d{number:02}" for number in reversed(range(size))]
     assert [given.device for given in outcome.results[0].results] == expected
-    assert outcome.steps <= 100 + 2 * PRUNED_COST * size
+    assert outcome.steps <= 100 + 2 * PRUNED_STEP_FACTOR * size
 
 
 def test_thirty_two_of_a_thousand_take_one_step_each() -> None:

@@ -91,6 +91,7 @@ def test_the_oracle_gives_the_intended_answers_where_the_reference_errs() -> Non
             assert difference(found, defect["outcome"], defect.get("results")), case["name"]
 
 
+@pytest.mark.rule("AL-07")
 @settings(relaxed, max_examples=250)
 @given(sources)
 def test_the_allocator_agrees_with_brute_force(source: Random) -> None:

@@ -9,7 +9,8 @@ from allocator_lab import Answer, Json, Lab, claim, device, lab, make_node, pool
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
 from dra_api.resource import ResourceSlice
-from dra_operator.allocator import Features, NodeSelectionError, node_matches
+from dra_operator.allocator import Features, NodeSelectionError
+from dra_operator.allocator.published.node_selectors import matches as node_matches
 
 ONE = [claim(request("r"))]
 EVERYTHING = [claim(request("r", allocationMode="All"))]
@@ -107,8 +108,8 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
             slice_("s", device("a", consumes={"x": {"c": 1}}), count=2, node="n2"),
             slice_("t", count=2, nodeName="n2", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}]),
         ],
-        "nodeError",
-        "error",
+        "none",
+        "none",
     ),
     "a selector that cannot be parsed": (
         [
@@ -128,12 +129,14 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
 }
 
 
+@pytest.mark.rule("AL-01", "AL-02", "AL-03", "AL-04", "AL-05")
 @pytest.mark.parametrize(("slices", "one", "everything"), SEES.values(), ids=SEES.keys())
 def test_what_a_node_sees_of(slices: list[Json], one: Answer, everything: Answer) -> None:
     assert lab(slices, ONE).devices() == one
     assert lab(slices, EVERYTHING).devices() == everything
 
 
+@pytest.mark.rule("AL-01")
 def test_without_partitionable_devices_their_slices_do_not_exist() -> None:
     off = Features(partitionable_devices=False)
     per_device = [slice_("s", device("a", extra={"allNodes": True}), perDeviceNodeSelection=True)]
@@ -162,6 +165,7 @@ def test_decisions_follow_slices_as_they_change() -> None:
     assert made.devices() == [["r=drv/p/z"]]
 
 
+@pytest.mark.rule("AL-01")
 def test_a_node_that_changes_its_labels_sees_other_slices() -> None:
     terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
     made = lab([slice_("s", device("a"), nodeSelector=terms)], ONE)

@@ -203,6 +203,7 @@ def test_an_allocation_is_in_the_way_until_it_is_removed(problem: tuple[list[Jso
     assert made.devices() == build(problem).devices()
 
 
+@pytest.mark.rule("AL-14")
 @RELAXED
 @given(problems(), st.lists(st.integers(0, 10**6), max_size=30))
 def test_giving_back_is_the_exact_inverse_of_taking(

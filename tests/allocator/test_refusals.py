@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
-from dra_api.quantity import Quantity
+from dra_api.values.quantity import Quantity
 from dra_operator.allocator import DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
+from dra_operator.cel_language import CelSelectors
 
 Json = dict[str, Any]
 GALLERY = Path(__file__).with_name("refusals.txt")
@@ -37,6 +38,11 @@ def announced(slices: list[Json], **about: int) -> list[Json]:
     return [{**s, "spec": {**s["spec"], "pool": {**s["spec"]["pool"], **about}}} for s in slices]
 
 
+NIC = pool(device("n"), name="nics", driver="nic")
+HALF_NIC = announced(pool(device("n"), name="half", driver="nic"), resourceSliceCount=2)
+OF_DRIVER = 'device.driver == "drv"'
+
+
 def shared(name: str, memory: str, **policy: Any) -> Json:
     """A device that can be shared."""
     capacity = {"memory": {"value": memory, **({"requestPolicy": policy} if policy else {})}}
@@ -55,6 +61,7 @@ def share(amount: str) -> Usage:
     return usage
 
 
+NEWER = announced(pool(device("b"), name="p", nodeName="n2"), generation=2)
 SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     "nothing is published for the node": (
         Rule.NO_DEVICES,
@@ -62,7 +69,7 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     ),
     "only an older generation is published for the node": (
         Rule.NO_DEVICES,
-        lab([*FOUR, *announced(pool(device("b"), name="p", nodeName="n2"), generation=2)], [claim(PLAIN)]),
+        lab([*FOUR, *({**taking, "metadata": {"name": "theirs"}} for taking in NEWER)], [claim(PLAIN)]),
     ),
     "slices are missing": (
         Rule.NO_DEVICES,
@@ -87,6 +94,36 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     "one selector matches nothing": (
         Rule.SELECTOR,
         lab(pool(*EIGHT), [claim(request("r", "true", 'device.attributes["drv"].model == "C"'))]),
+    ),
+    "no device matches among those of several drivers": (
+        Rule.SELECTOR,
+        lab([*pool(*EIGHT), *NIC], [claim(request("r", 'device.attributes["drv"].?model.orValue("") == "C"'))]),
+    ),
+    "too few devices match among those of several drivers": (
+        Rule.SELECTOR,
+        lab(
+            [*pool(*EIGHT), *NIC], [claim(request("r", 'device.attributes["drv"].?model.orValue("") == "B"', count=3))]
+        ),
+    ),
+    "the driver that is asked for publishes nothing": (
+        Rule.NO_DEVICES,
+        lab([*NIC, *HALF_NIC], [claim(request("r", OF_DRIVER))], language=CelSelectors(Features())),
+    ),
+    "the driver that is asked for has an incomplete pool": (
+        Rule.NO_DEVICES,
+        lab(
+            [*NIC, *HALF_NIC, *announced(FOUR, resourceSliceCount=2)],
+            [claim(request("r", OF_DRIVER))],
+            language=CelSelectors(Features()),
+        ),
+    ),
+    "too few devices of the driver that is asked for match": (
+        Rule.SELECTOR,
+        lab(
+            [*NIC, *HALF_NIC, *pool(*EIGHT)],
+            [claim(request("r", OF_DRIVER, B, count=3))],
+            language=CelSelectors(Features()),
+        ),
     ),
     "selectors exclude each other": (
         Rule.SELECTOR,
@@ -392,8 +429,8 @@ ERRORS: dict[str, tuple[Lab, str]] = {
     "all devices of a pool that is not complete": (
         lab(announced(FOUR, resourceSliceCount=2), [claim(request("r", allocationMode="All"))]),
         "claim default/c, request r: asks for all devices, but resource pool drv/p is currently being updated, since "
-        "it announces 2 slices of its newest generation and has 1: have its driver publish the whole pool, or ask for "
-        "a number of devices",
+        "it announces 2 slices of its newest generation and has fewer: have its driver publish the whole pool, or ask "
+        "for a number of devices",
     ),
     "all devices though they differ": (
         lab(FOUR, [claim(request("r", allocationMode="All"), constraints=[ROOT])]),
@@ -403,6 +440,7 @@ ERRORS: dict[str, tuple[Lab, str]] = {
 }
 
 
+@pytest.mark.rule("AL-05", "AL-08")
 @pytest.mark.parametrize(("made", "text"), ERRORS.values(), ids=ERRORS.keys())
 def test_errors_name_object_field_and_remedy(made: Lab, text: str) -> None:
     outcome = made.decide()

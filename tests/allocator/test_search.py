@@ -21,8 +21,8 @@ from allocator_lab import (
     sub,
 )
 from dra_api.codec import convert
-from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values.quantity import Quantity
 from dra_operator.allocator import (
     Allocated,
     Allocator,
@@ -273,6 +273,25 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         ),
         [["r=drv/p/a", "r=drw/p/a"]],
     ),
+    "shares of one device consume its counters once": (
+        lab(
+            pool(device("a", consumes={"g": {"s": 1}}, capacity={"mem": 10}, extra=MULTI), counters={"g": {"s": 1}}),
+            [claim(*(request(f"r{i}", capacity={"requests": {"mem": "4"}}) for i in range(2)))],
+        ),
+        [["r0=drv/p/a", "r1=drv/p/a"]],
+    ),
+    "a counter of which more is consumed than there is closes its pool also for others' consumers": (
+        lab(
+            pool(
+                device("a", consumes={"g": {"s": 3}}),
+                device("b", consumes={"g": {"t": 1}}),
+                counters={"g": {"s": 2, "t": 1}},
+            ),
+            [claim(request("r"))],
+            usage=held("drv/p/a"),
+        ),
+        "none",
+    ),
     "shares of one device until its capacity is used up": (
         lab(
             pool(device("a", capacity={"mem": 10}, extra=MULTI), device("b", capacity={"mem": 10}, extra=MULTI)),
@@ -373,6 +392,21 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         ),
         [["r=drv/p/b"]],
     ),
+    "but not on a tainted one": (
+        lab(
+            pool(device("a", extra=TAINT), device("b", k=1)),
+            [claim(request("r", 'device.attributes["drv"].k == 1'))],
+        ),
+        "error",
+    ),
+    "and not for All on a device in use": (
+        lab(
+            pool(device("a"), device("b", k=1)),
+            [claim(request("r", 'device.attributes["drv"].k == 1', allocationMode="All"))],
+            usage=held("drv/p/a"),
+        ),
+        "error",
+    ),
     "a request that asks for nothing known is fatal": (lab(MODELS, [claim(first_available("r"))]), "error"),
     "an unknown class is fatal": (lab(MODELS, [claim(request("r", deviceClassName="nope"))]), "error"),
     "an expression that does not compile is fatal when it is needed": (
@@ -383,6 +417,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
 }
 
 
+@pytest.mark.rule("AL-06", "AL-07", "AL-08", "AL-09", "AL-10", "AL-11", "AL-13", "AL-14", "AL-15")
 @pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
 def test_gives(made: Lab, expected: Answer) -> None:
     assert made.devices() == expected
@@ -403,6 +438,7 @@ def test_gives_the_same_when_it_looks_ahead_from_the_start(
     assert made.devices() == expected
 
 
+@pytest.mark.rule("AL-15")
 def test_a_share_says_what_it_consumes() -> None:
     policy = {"default": "1", "validRange": {"min": "2", "step": "2", "max": "8"}}
     shared = device("a", capacity={"mem": {"value": "10", "requestPolicy": policy}, "cores": "4"}, extra=MULTI)
@@ -421,6 +457,7 @@ CONSUMES = {
 }
 
 
+@pytest.mark.rule("AL-15")
 @pytest.mark.parametrize(("wanted", "allowed", "expected"), CONSUMES.values(), ids=CONSUMES.keys())
 def test_a_share_of_a_range_consumes_whole_steps(wanted: str, allowed: dict[str, str], expected: str) -> None:
     capacity = {"mem": {"value": "8", "requestPolicy": {"default": "8", "validRange": allowed}}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.allocator.pruning.subset_sum import FINEST, largest_sum
+from dra_operator.allocator.pruning.subset_sum import FINEST_ROOM_UNITS, largest_sum
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ def test_the_largest_sum_of_whole_things(room: int, sizes: set[int], filled: int
 
 
 def test_a_room_of_very_many_units_is_rounded_only() -> None:
-    assert largest_sum(2 * FINEST + 1, frozenset({2 * FINEST, 3})) == 2 * FINEST + 1
+    assert largest_sum(2 * FINEST_ROOM_UNITS + 1, frozenset({2 * FINEST_ROOM_UNITS, 3})) == 2 * FINEST_ROOM_UNITS + 1
 
 
 @given(st.integers(0, 60), st.frozensets(st.integers(1, 20), max_size=4))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_api.admin_access import refuse_creation, refuse_status_update
 from dra_api.codec import convert
 from dra_api.core import Namespace
+from dra_api.relations.admin_access import refuse_creation, refuse_status_update
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 
 TEXT = (

@@ -7,7 +7,6 @@ import json
 import pytest
 from dra_api.codec import DecodeError, convert, decode, decode_list, encode, to_dict
 from dra_api.core import Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     AllocatedDeviceStatus,
     Counter,
@@ -16,6 +15,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_api.values.quantity import Quantity
 
 
 def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:

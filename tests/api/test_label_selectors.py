@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.label_selectors import EVERYTHING, NOTHING, Requirement, Selector
 from dra_api.meta import LabelSelector
+from dra_api.relations.label_selectors import EVERYTHING, NOTHING, Requirement, Selector
 
 LABELS = {"app": "web", "tier": "x"}
 
@@ -45,6 +45,16 @@ def wish(operator: str, *values: str, key: str = "app") -> Selector:
 )
 def test_labels_are_selected(given: Selector, selected: bool) -> None:
     assert given.matches(LABELS) is selected
+
+
+@pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist", "Like"])
+@pytest.mark.parametrize("key", ["app", "zone"])
+@pytest.mark.parametrize("values", [(), ("web",), ("db", "mail")])
+def test_many_objects_are_selected_as_each_of_them(operator: str, key: str, values: tuple[str, ...]) -> None:
+    requirement = Requirement(key, operator, frozenset(values))
+    several: list[dict[str, str]] = [{}, LABELS, {"app": "db"}, {"zone": "web"}]
+    labelled = [(labels, number) for number, labels in enumerate(several)]
+    assert requirement.among(labelled) == [it for it in labelled if requirement.holds(it[0])]
 
 
 def test_what_asks_for_the_same_is_equal() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod, PodGroup
-from dra_api.references import (
+from dra_api.relations.references import (
     ClaimName,
     ClaimNotCreatedYet,
     ClaimNotOwned,
@@ -298,3 +299,13 @@ def test_configurations_apply_to_all_or_to_the_named_requests_in_order() -> None
     assert [config.source for config in configs_for_result(configs, "gpu")] == ["all", "base"]
     assert configs_for_result(None, "gpu") == []
     assert (base_request("gpu/large"), base_request("gpu")) == ("gpu", "gpu")
+
+
+def test_the_claims_of_a_pod_are_found_in_time_that_grows_as_their_number() -> None:
+    """Each entry searched all that the status records: 4.5 s for as many as a megabyte has room for."""
+    entries = [{"name": f"e{number}", "resourceClaimTemplateName": "t"} for number in range(9_000)]
+    statuses = [{"name": entry["name"], "resourceClaimName": f"p-{entry['name']}"} for entry in entries]
+    large = pod(*entries, resourceClaimStatuses=statuses)
+    begun = time.process_time()
+    assert len(list(claims_of_pod(large))) == 9_000
+    assert time.process_time() - begun < 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -55,10 +56,23 @@ def resolve(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
             return schema
 
 
+def later(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields of the part in 1.37, in as far as they say what is a list; 1.36 described the others."""
+    found: dict[str, Any] = {}
+    for file in ("resource.v1.json", "resource.v1alpha3.json"):
+        for name, model in json.loads((API_SCHEMA / "1.37" / file).read_text()).items():
+            if re.sub(r"^(Resource)?V1(alpha3)?", "", name) == struct.__name__:
+                found |= {
+                    field: {"type": "array"} if content["type"].startswith("List[") else {}
+                    for field, content in model["fields"].items()
+                }
+    return found
+
+
 def differences(
     struct: type[msgspec.Struct], schema: dict[str, Any], schemas: dict[str, Any], path: str
 ) -> Iterator[str]:
-    described = resolve(schema, schemas).get("properties", {})
+    described = later(struct) | resolve(schema, schemas).get("properties", {})
     ours = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     if struct not in PARTIAL:
         yield from (f"{path}.{name}: not in our {struct.__name__}" for name in described.keys() - ours.keys())

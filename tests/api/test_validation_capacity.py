@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
+from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import Release
 from dra_api.resource import Device, DeviceCapacity
 from dra_api.validation.bindingconditions import binding_conditions
 from dra_api.validation.capacity import capacity
 
+OLD, NEW = FeatureGates.of({}, Release.V1_36), FeatureGates.of({}, Release.V1_37)
+FRACTIONAL = FeatureGates.of({"DRAFractionalCapacityRange": True}, Release.V1_37)
 
-def errors_of(policy: dict[str, Any]) -> list[str]:
-    it = convert(DeviceCapacity, {"value": "10", "requestPolicy": policy})
-    errors = capacity(it, "c", shareable=True)
+
+def errors_of(policy: dict[str, Any], gates: FeatureGates = OLD, value: str = "10") -> list[str]:
+    it = convert(DeviceCapacity, {"value": value, "requestPolicy": policy})
+    errors = capacity(it, "c", shareable=True, gates=gates)
     return [
         f"{error.type.removeprefix('FieldValue')} {error.field.removeprefix('c.requestPolicy')}" for error in errors
     ]
@@ -60,6 +65,48 @@ def test_valid_values(default: str | None, values: list[str], expected: list[str
 )
 def test_valid_ranges(default: str | None, bounds: dict[str, str], expected: list[str]) -> None:
     assert errors_of({"default": default, "validRange": bounds}) == expected
+
+
+@pytest.mark.parametrize(
+    ("default", "bounds", "old", "new"),
+    [
+        pytest.param("1", {"min": "-1"}, [], ["Invalid .validRange.min"], id="a negative minimum"),
+        pytest.param("-1", {"min": "-1"}, [], ["Invalid .default", "Invalid .validRange.min"], id="a negative default"),
+        pytest.param("10E", {"min": "0"}, [], ["Invalid .default"], id="a default beyond 64 bits"),
+        pytest.param("1", {"min": "1", "max": "10E"}, [], ["Invalid .validRange.max"], id="a maximum beyond 64 bits"),
+        pytest.param("1", {"min": "0", "step": "0"}, *[["Invalid .validRange.step"]] * 2, id="no step, a divisor once"),
+        pytest.param("9E", {"min": "9E"}, [], [], id="large"),
+    ],
+)
+def test_amounts_of_policies_are_neither_negative_nor_beyond_64_bits_from_1_37_on(
+    default: str, bounds: dict[str, str], old: list[str], new: list[str]
+) -> None:
+    """K37-FR-08, K37-BUG-12, K37-BUG-13. A step of zero was refused here before Kubernetes refused it."""
+    policy = {"default": default, "validRange": bounds}
+    assert (errors_of(policy, OLD, "100E"), errors_of(policy, NEW, "100E")) == (old, new)
+
+
+@pytest.mark.parametrize(
+    ("default", "bounds", "on", "off"),
+    [
+        pytest.param("250m", {"min": "100m", "step": "100m"}, ["Invalid .validRange.step"], [], id="between steps"),
+        pytest.param("300m", {"min": "100m", "step": "100m"}, [], [], id="at a step"),
+        pytest.param(
+            "1u",
+            {"min": "1u", "step": "1u"},
+            ["Invalid .default", "Invalid .validRange.min", "Invalid .validRange.step"],
+            [],
+            id="finer than thousandths",
+        ),
+        pytest.param("2", {"min": "1", "step": "2"}, *[["Invalid .validRange.step"]] * 2, id="whole numbers"),
+    ],
+)
+def test_ranges_with_fractions_are_counted_in_thousandths_with_their_gate(
+    default: str, bounds: dict[str, str], on: list[str], off: list[str]
+) -> None:
+    """K37-FR-05, K37-FR-06; the cases F9 and F10 of the specification."""
+    policy = {"default": default, "validRange": bounds}
+    assert (errors_of(policy, FRACTIONAL), errors_of(policy, NEW)) == (on, off)
 
 
 def test_values_and_range_exclude_each_other() -> None:

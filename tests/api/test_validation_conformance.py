@@ -17,8 +17,9 @@ import pytest
 from corpus import each_case
 from dra_api import conversion
 from dra_api.codec import convert
-from dra_api.gates import FeatureGates
 from dra_api.meta import Object
+from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import Release
 from dra_api.resource import (
     DeviceCapacity,
     DeviceClass,
@@ -42,6 +43,8 @@ from dra_api.validation import (
 )
 from dra_api.validation.capacity import capacity
 
+RECORDED = FeatureGates.of({}, Release.V1_36)
+"""The answers are those of 1.36."""
 FILES = (
     "devicecapacity",
     "deviceclass",
@@ -114,10 +117,12 @@ def with_raw(value: object) -> Any:
 
 def errors_of(kind: str, case: dict[str, Any]) -> list[FieldError]:
     if kind == "devicecapacity":
-        return list(capacity(convert(DeviceCapacity, case["object"]), "spec.devices.capacity", shareable=True))
+        it = convert(DeviceCapacity, case["object"])
+        return list(capacity(it, "spec.devices.capacity", shareable=True, gates=RECORDED))
     new: Object = with_raw(convert(TYPES[kind], case["object"]))
     old: Object | None = with_raw(convert(TYPES[kind], case["oldObject"])) if "oldObject" in case else None
-    gates = FeatureGates.of(case.get("featureGates", {}))
+    defaults = msgspec.to_builtins(RECORDED)
+    gates = msgspec.convert(defaults | case.get("featureGates", {}), FeatureGates)  # one by one, as no release allows
     if case["operation"] == "updateStatus":
         status: dict[type, Callable[..., list[FieldError]]] = {
             ResourceClaim: validate_resource_claim_status,
@@ -132,7 +137,7 @@ def errors_of(kind: str, case: dict[str, Any]) -> list[FieldError]:
             validate_resource_claim_template, gates=gates, check_selector=check_selector
         ),
         ResourcePoolStatusRequest: validate_resource_pool_status_request,
-        ResourceSlice: validate_resource_slice,
+        ResourceSlice: functools.partial(validate_resource_slice, gates=gates),
     }
     return validators[type(new)](new, old)
 

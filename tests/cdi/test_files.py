@@ -143,11 +143,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a network interface without a name": (with_interfaces(("eth0", "")), "the name of a network device is empty"),
     "a network interface twice": (
         with_interfaces(("e", "a"), ("e", "b")),
-        "hostInterfaceName of netDevices 'e' stands there twice",
+        "hostInterfaceName of netDevices 'e' is given twice",
     ),
     "one name for two network interfaces": (
         with_interfaces(("d", "a"), ("e", "a")),
-        "the name of netDevices 'a' stands there twice",
+        "the name of netDevices 'a' is given twice",
     ),
     "a negative group": (file(device({"additionalGids": [-1]})), "an entry of additionalGids is -1"),
     "an unknown field of the file": (file(extra=1), "unknown field extra: remove it, or correct its name"),
@@ -155,8 +155,8 @@ REFUSED: dict[str, tuple[str, str]] = {
         with_node(mode=7),
         "device 'gpu0', containerEdits.deviceNodes[0]: unknown field mode",
     ),
-    "a key twice": (file()[:-1] + ', "kind": "a/b"}', "the key 'kind' stands twice"),
-    "a key twice in YAML": ("kind: a/b\nkind: a/b\n", "the key 'kind' stands twice"),
+    "a key twice": (file()[:-1] + ', "kind": "a/b"}', "the key 'kind' appears twice"),
+    "a key twice in YAML": ("kind: a/b\nkind: a/b\n", "the key 'kind' appears twice"),
     "a variable instead of a list": (file(device({"env": "A=1"})), "containerEdits.env: Expected `array`, got `str`"),
 }
 
@@ -188,7 +188,7 @@ def test_what_runtimes_refuse_is_refused_with_device_field_and_remedy(case: str)
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
-    with pytest.raises(CdiError, match=r"this is no text: .* write the file as UTF-8"):
+    with pytest.raises(CdiError, match=r"this is not text: .* write the file as UTF-8"):
         decode(b"\xff\xfe\x00")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from dra_cel import CelError, CompileError, EvaluationError, Program, admission_policies
+from dra_cel.basics.types import INT, STRING
 from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
-from dra_cel.types import INT, STRING
 
 
 def decide(attributes: Mapping[str, str]) -> Decision:

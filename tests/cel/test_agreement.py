@@ -14,7 +14,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_cel import CelError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
-from dra_cel.cost import estimate
+from dra_cel.analysis.cost import estimate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

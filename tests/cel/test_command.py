@@ -94,6 +94,15 @@ def test_tries_an_expression_on_devices_of_any_api_version(tmp_path: Path, capsy
     assert out[-1] == "1 matches, 1 does not match, 1 fails"
 
 
+def test_a_release_decides_what_a_device_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "slices.yaml"
+    file.write_text(SLICES)
+    expression = ["--new", "-e", "device.allowMultipleAllocations", "-f", str(file), "--kubernetes-version"]
+    assert call(*expression, "1.36") == 0
+    assert call(*expression, "1.35") == 1
+    assert "undefined field 'allowMultipleAllocations'" in capsys.readouterr().err
+
+
 def test_a_selector_that_does_not_compile_is_shown_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +172,7 @@ def test_missing_arguments_and_files_are_explained(tmp_path: Path, capsys: pytes
         ["x.json", "--repeat", "-1"],
         ["x.json", "--new"],
         ["x.json", "--list-attributes"],
+        ["x.json", "--kubernetes-version", "1.35"],
         ["x.json", "--no-consumable-capacity"],
     ],
 )

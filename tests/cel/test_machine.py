@@ -10,12 +10,13 @@ from types import FunctionType
 from typing import Any, Final
 
 import pytest
-from dra_cel import EvaluationError, Program, admission_policies, instructions, machine
-from dra_cel.assembler import assemble
-from dra_cel.constants import Constants
-from dra_cel.instructions import Label
-from dra_cel.lexer import Source
-from dra_cel.machine import Instruction, Machine
+from dra_cel import EvaluationError, Program, admission_policies
+from dra_cel.analysis.constants import Constants
+from dra_cel.evaluation import instructions, machine
+from dra_cel.evaluation.assembler import assemble
+from dra_cel.evaluation.instructions import Label
+from dra_cel.evaluation.machine import Instruction, Machine
+from dra_cel.syntax.lexer import Source
 
 ENVIRONMENT: Final = replace(admission_policies(result=None), bindings=True)
 VARIABLES: Final[Mapping[str, Any]] = {"object": {"a": 1, "list": [1, 2], "yes": True, "no": {}}, "params": {}}

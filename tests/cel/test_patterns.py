@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_api.resource import Device
-from dra_cel import CompileError, CostLimitExceeded, EvaluationError, Selector, device_selectors, effort, prepare
+from dra_cel import CompileError, CostLimitExceeded, EvaluationError, Selector, device_selectors, prepare
+from dra_cel.basics import effort
 from dra_cel.libraries import regexes
 from dra_cel.libraries.pattern_size import pattern_size
 from hypothesis import assume, example, given, settings
@@ -196,7 +197,7 @@ def resident():
 device = prepare("gpu.example.com", Device())
 environment = device_selectors()
 before = resident()
-for number in range(20):
+for number in range(7):
     kinds = (rf"(?:\\pL\\pL\\pL){{300}}N{number}x", rf"^\\pL{{1,80}}{number}x", rf"(a|b)*a(a|b){{12}}{number}x")
     for kind in kinds:
         terms = [f"'{'ab' * 40}'.matches('{kind}' + string({term}))" for term in range(25)]
@@ -210,6 +211,6 @@ print(resident() - before)
 
 
 def test_thousands_of_hostile_patterns_take_little_memory() -> None:
-    """3,000 patterns. A process that keeps 128 compiled ones of any size, as the package does, grows by 500 MB."""
+    """A thousand patterns. A process that keeps 128 compiled ones of any size, as the package does, grows by 500 MB."""
     answer = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, timeout=300, check=True)
     assert int(answer.stdout) < 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tracemalloc
 
 import pytest
 from dra_api.resource import Device
@@ -23,21 +22,36 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[-24:])
-def test_a_selector_weighs_at_least_what_it_takes(shape: str) -> None:
-    Selector(shape.format(0), device_selectors()).explain(DEVICE)
+WEIGHED = """
+import gc
+import sys
+import tracemalloc
+from dra_api.resource import Device
+from dra_cel import Selector, device_selectors, prepare
+
+device = prepare("gpu.example.com", Device())
+for shape in sys.argv[1:]:
+    Selector(shape.format(0), device_selectors()).explain(device)
+    gc.collect()
     tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        used = [Selector(shape.format(number), device_selectors()) for number in (1, 2)]
-        for selector in used:
-            selector.explain(DEVICE)
-            assert not selector.references
-            assert selector.max_cost >= 0
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken <= 1.15 * sum(selector.memory for selector in used)
+    used = [Selector(shape.format(number), device_selectors()) for number in (1, 2)]
+    for selector in used:
+        selector.explain(device)
+        assert not selector.references
+        assert selector.max_cost >= 0
+    gc.collect()
+    print(tracemalloc.get_traced_memory()[0], sum(selector.memory for selector in used))
+    tracemalloc.stop()
+"""
+
+
+def test_a_selector_weighs_at_least_what_it_takes() -> None:
+    """In a process of its own: what other tests leave behind changes what an object takes."""
+    command = [sys.executable, "-c", WEIGHED, *SHAPES]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    for shape, line in zip(SHAPES, answer.stdout.splitlines(), strict=True):
+        taken, said = map(int, line.split())
+        assert taken <= 1.15 * said, shape[-24:]
 
 
 def test_an_expression_is_compiled_once_whether_or_not_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +78,7 @@ ATTACK = """
 from dra_api.resource import Device
 from dra_operator.allocator import Features
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.intake.cel_language import CelSelectors
+from dra_operator.cel_language import CelSelectors
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -73,14 +87,14 @@ def resident():
 compiled = Compiled(CelSelectors(Features()))
 device = Device(name="gpu-0")
 before = resident()
-for number in range(300):
+for number in range(36):
     text = f"{number} < 0 || " + " || ".join(["[0].map(a, a) == []"] * 440)
     assert compiled.predicate(text)("gpu.example.com", device) is False
 print(resident() - before)
 """
 
 
-def test_hundreds_of_large_selectors_take_little_memory() -> None:
-    """By number alone, 300 selectors of 8.8 kB take 450 MB, and 4,096 of them were kept."""
+def test_dozens_of_large_selectors_take_little_memory() -> None:
+    """By number alone, 36 selectors of 8.8 kB take 60 MB, and 4,096 of them were kept."""
     answer = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, timeout=300, check=True)
-    assert int(answer.stdout) < 128
+    assert int(answer.stdout) < 40

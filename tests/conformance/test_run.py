@@ -18,7 +18,14 @@ from kit_compare import Unreadable, difference, number
 
 Json = dict[str, Any]
 CEL = [str(Path(sys.executable).parent / "dra-operator"), "cel", "-"]
-SIMULATE = [str(Path(sys.executable).parent / "dra-operator"), "simulate", "-", "--semantics"]
+SIMULATE = [
+    str(Path(sys.executable).parent / "dra-operator"),
+    "simulate",
+    "-",
+    "--kubernetes-version",
+    "1.36",
+    "--semantics",
+]
 HEAD = "import json, sys, time\nfor line in sys.stdin:\n    case = json.loads(line)\n"
 NONE = "[{'node': node['metadata']['name'], 'outcome': 'none'} for node in case['nodes']]"
 ANSWER = "    print(json.dumps({'name': case['name'], 'nodes': nodes}), flush=True)\n"

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from command import left_in, run
+from dra_api.releases.release import NEWEST
 
 BIN = Path(sys.executable).parent
 STORY = [
-    r"API server v1\.36\S* at https://127\.0\.0\.1:\d+",
+    rf"API server v{NEWEST}\.\S+ at https://127\.0\.0\.1:\d+",
     r"plugin on node-2 registered and published device-00, device-01",
     r"operator started, process \d+",
     r"claim own-1-device-\w+ generated, allocated (node-[12]/device-0[01]), reserved for own-1",
@@ -25,6 +26,8 @@ STORY = [
     r"no pod, nothing allocated, no CDI file; claims made by hand stay, unallocated: shared",
     r"operator ended by itself with exit code 0",
 ]
+SCRIPT = "import sys; sys.executable = sys.argv.pop(1); from dra_devcluster.cli import main; sys.exit(main(['demo']))"
+"""The demo, with another interpreter for the processes that it starts."""
 
 
 async def test_the_story_is_told_in_order_and_nothing_else_is_said(home: Path) -> None:
@@ -40,21 +43,29 @@ async def test_the_story_is_told_in_order_and_nothing_else_is_said(home: Path) -
 
 
 async def test_a_step_that_fails_is_named_with_the_exit_code(home: Path) -> None:
-    programs = home / "bin"
-    programs.mkdir()
-    for name in ("dra-kubelet-plugin", "python3"):
-        (programs / name).symlink_to(BIN / name)
+    programs = home / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python3").symlink_to(BIN / "python3")
+    for name in ("lib", "pyvenv.cfg"):
+        (programs.parent / name).symlink_to(BIN.parent / name)
     broken = programs / "dra-operator"
     broken.write_text("#!/bin/sh\necho this operator is out of order >&2\nexit 7\n")
     broken.chmod(0o755)
-    script = (
-        "import sys; sys.executable = sys.argv.pop(1); from dra_devcluster.cli import main; sys.exit(main(['demo']))"
-    )
-    code, output = await run([sys.executable, "-c", script, str(programs / "python3")], TMPDIR=home)
+    code, output = await run([sys.executable, "-c", SCRIPT, str(programs / "python3")], TMPDIR=home)
     assert code == 1
     assert "FAILED: A class, a template, and two pods that each want a device of their own: " in output
     assert "operator ended with exit code 7" in output
     assert "this operator is out of order" in output
     assert "--- the last lines of operator.log" in output
     assert "Traceback" not in output
-    assert left_in(home) == ["bin"]
+    assert left_in(home) == ["venv"]
+
+
+async def test_a_plugin_that_cannot_start_ends_the_story_at_once(home: Path) -> None:
+    (home / "python3").symlink_to(BIN / "python3")  # without its venv: our packages are not beside it
+    code, output = await run([sys.executable, "-c", SCRIPT, str(home / "python3")], TMPDIR=home)
+    assert code == 1
+    assert "plugin-node-1 ended with exit code 1" in output
+    assert "No module named 'dra_devcluster'" in output
+    assert "Traceback" not in output
+    assert left_in(home) == ["python3"]

@@ -14,7 +14,7 @@ from command import alive, children, left_in, run, running
 from dra_devcluster.cluster import DevCluster
 from dra_devcluster.up import _progress
 from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
-from dra_kube.connection import contexts
+from dra_kube.access.connection import contexts
 from waiting import until
 
 CONFIG_MAP = {"metadata": {"name": "kept", "namespace": "default"}, "data": {"a": "b"}}
@@ -27,6 +27,11 @@ def up(home: Path, *flags: str | Path) -> list[str | Path]:
 def sockets_below(home: Path) -> list[Path] | None:
     """Registration sockets of plugins on the first node."""
     return list(home.glob("*/nodes/node-1/plugins_registry/*.sock")) or None
+
+
+def begun_nodes(home: Path) -> list[Path]:
+    """Configurations of plugins that were started, or are about to be."""
+    return list(home.glob("dra-*/nodes/*/simulated.yaml"))
 
 
 def sleeper(node: str) -> dict[str, Any]:
@@ -64,6 +69,41 @@ async def test_it_runs_until_a_signal_and_leaves_nothing(number: signal.Signals,
         assert "Traceback" not in cluster.output
         assert alive(family) == set()
     assert left_in(home) == ["kubeconfig"]
+
+
+@pytest.mark.parametrize("moment", [1, 5])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_a_cluster_that_is_not_up_yet(moment: int, number: signal.Signals, home: Path) -> None:
+    """At once: it had minutes to go, and no kubeconfig was written."""
+    async with running(up(home, "--nodes", "1000", "--devices", "1"), TMPDIR=home) as cluster:
+
+        async def begun() -> bool:
+            return len(begun_nodes(home)) >= moment
+
+        await until("the first nodes", begun)
+        family = children(cluster.process.pid)
+        assert await cluster.end(number) == 0
+        assert cluster.output == "Stopping.\n"
+        assert alive(family) == set()
+    assert left_in(home) == []
+
+
+async def test_a_cluster_that_is_up_shows_the_devices_of_its_nodes(home: Path) -> None:
+    async with running(up(home, "--nodes", "2", "--devices", "300"), TMPDIR=home) as cluster:
+        await cluster.says("The API server listens on")
+        async with Api(connection(home / "kubeconfig")) as api:
+            slices, _ = await api.list(RESOURCE_SLICES)
+        assert sum(len(piece["spec"]["devices"]) for piece in slices) == 600
+        assert await cluster.end(signal.SIGTERM) == 0
+
+
+async def test_a_cluster_plays_the_release_that_was_chosen(home: Path) -> None:
+    async with running(up(home, "--kubernetes-version", "1.35"), TMPDIR=home) as cluster:
+        await cluster.says("The API server listens on https://127.0.0.1:")
+        async with Api(connection(home / "kubeconfig")) as api:
+            (node,), _ = await api.list(NODES)
+            assert node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.35.")
+            assert (await api.raw_get("/version"))["minor"] == "35"
 
 
 async def test_the_kubeconfig_appears_when_the_cluster_can_be_used(home: Path) -> None:
@@ -199,11 +239,15 @@ BAD_INPUT = [
      "cannot write the snapshot HOME/missing/objects: No such file or directory"),
     ("a snapshot that is a folder", ["--snapshot", "HOME"], "cannot read the snapshot HOME: Is a directory"),
     ("a feature gate that does not exist", ["--feature-gates", "DRANothing=true"],
-     "unknown feature gates DRANothing; known are DRAAdminAccess, "),
+     "unknown feature gate DRANothing; known are DRAAdminAccess, "),
     ("a defect that no kubelet has", ["--kubelet-defects", "accumulated-cdi-ids, clumsiness"],
      "--kubelet-defects: clumsiness is not known; choose from accumulated-cdi-ids, "),
     ("programs in a folder that is missing", ["--programs", "HOME/missing"],
      "--programs: HOME/missing is not a folder; make it, and put the programs of your images there"),
+    ("a feature gate that is locked", ["--feature-gates", "DRAAdminAccess=false"],
+     "feature gate DRAAdminAccess is locked to true in Kubernetes 1.37: leave it out"),
+    ("a release that is not built", ["--kubernetes-version", "1.38"],
+     "argument --kubernetes-version: invalid choice: '1.38'"),
     ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
      "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
     ("a port beyond all ports", ["--port", "70000"], "'70000' is not a port: choose one from 0"),

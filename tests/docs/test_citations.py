@@ -22,7 +22,9 @@ def test_docstrings_state_rules_in_words() -> None:
 
 
 def test_no_rule_is_defined_twice() -> None:
-    defined = re.findall(r"^(?:\| )?([A-Z0-9]{2,3}-\d+) ", "\n".join(p.read_text() for p in SPEC.glob("*.md")), re.M)
+    defined = re.findall(
+        r"^(?:\| )?([A-Z0-9]{2,3}-(?:[A-Z]+-)?\d+) ", "\n".join(p.read_text() for p in SPEC.glob("*.md")), re.M
+    )
     assert sorted(defined) == sorted(rules())
 
 
@@ -33,7 +35,7 @@ def test_links_of_the_specification_lead_somewhere(path: Path) -> None:
 
 
 def test_the_entrance_names_every_page() -> None:
-    assert set(re.findall(r"^\| \[([\w-]+\.md)\]", (SPEC / "README.md").read_text(), re.MULTILINE)) == {
+    assert set(re.findall(r"^\| \[([\w.-]+\.md)\]", (SPEC / "README.md").read_text(), re.MULTILINE)) == {
         path.name for path in SPEC.glob("*.md") if path.name != "README.md"
     }
 

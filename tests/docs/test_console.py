@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dra_devcluster.agent.sandbox import why_impossible
+from dra_devcluster.agent.processes.sandbox import why_impossible
 from pages import BY_NAME, PAGES, ROOT, Line
 
 
@@ -46,9 +46,19 @@ class Story:
 RUNNING = "kubectl wait pod --all --for=jsonpath='{.status.phase}'=Running --timeout=60s"
 STORIES = {
     "a cluster to play with": Story(
-        (("README.md", 1), ("README.md", 2), ("README.md", 3), ("docs/simulate.md", 0), ("docs/operator.md", 0)),
+        (
+            ("README.md", 1),
+            ("README.md", 2),
+            ("README.md", 3),
+            ("docs/simulate.md", 0),
+            ("docs/operator.md", 0),
+            ("docs/kubectl-dra.md", 0),
+        ),
         check="! grep -q Traceback servers.log",
         words={
+            "kubectl dra why pod inline-claim": "kubectl wait pod inline-claim --for=condition=PodScheduled "
+            "--timeout=60s; kubectl dra why pod inline-claim",
+            "pod/train -n ml": "pod/inline-claim -n default",
             "why pod NAME -n NAMESPACE": "why pod inline-claim -n default",
             "FILE": "dev.kubeconfig",
             "8080": "0",  # another process of this machine may have that port
@@ -68,6 +78,11 @@ STORIES = {
         tuple(("docs/driver-author.md", number) for number in range(4, 7)),
         check="kubectl get pod hello",
         # The folder of the node is the only thing that a reader has to fill in: `up` printed it.
+        words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
+    ),
+    "devices of this machine": Story(
+        tuple(("docs/hostdev.md", number) for number in range(2, 5)),
+        check="kubectl get pod player",
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
     ),
     "roles, tokens and a stuck claim": Story(
@@ -91,8 +106,12 @@ STORIES = {
 ENGINE = "needs a container engine and a registry; .ci/image builds the image without them"
 BY_CI = ".ci/run does it, in a fresh clone"
 INSTALLS = "installs into the environment in which the tests run"
+RECORDED = "tests/kubectl compares it with the recorded answer about a cluster in a file"
 DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the image"
 NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
+    ("docs/quality.md", "python docs/quality.py"): "needs data that is not in the repository, and hours",
+    ("docs/simulate.md", "dra-operator simulate --trace"): "tests/quality plays this trace",
+    ("docs/gangs.md", "kubectl apply -f"): "tests/controllers/test_gangs.py places such pods",
     ("README.md", "git clone"): BY_CI,
     ("README.md", "make "): BY_CI,
     ("README.md", "docker "): ENGINE,
@@ -105,6 +124,14 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/driver-author.md", "git clone"): BY_CI,
     ("docs/driver-author.md", "make install"): BY_CI,
     ("docs/driver-author.md", "dra-driver-test"): "takes two minutes; tests/drivertest runs it on other drivers",
+    ("docs/kubectl-dra.md", "kubectl dra lint"): RECORDED,
+    ("docs/kubectl-dra.md", "kubectl dra doctor"): RECORDED,
+    ("docs/kubectl-dra.md", "kubectl dra taint"): RECORDED,
+    ("docs/kubectl-dra.md", "kubectl dra topology"): RECORDED,
+    ("docs/kubectl-dra.md", "kubectl dra fit"): RECORDED,
+    ("docs/kubectl-dra.md", "kubectl dra drain"): RECORDED,
+    ("docs/defragment.md", "kubectl dra defrag -f"): RECORDED,
+    ("docs/defragment.md", "kubectl dra defrag --for"): "moves pods, as tests/kubectl/test_defrag.py does",
     ("CONTRIBUTING.md", "pre-commit install"): "changes the clone of the project",
     ("CONTRIBUTING.md", ".venv/bin/python -m hatchling"): "make compiled builds a wheel in the same way",
     ("CONTRIBUTING.md", "docker "): ENGINE,
@@ -114,6 +141,7 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/driver-test.md", "dra-driver-test"): "takes minutes, and one of them a node; tests/drivertest has its own",
     ("docs/hostdev.md", "dra-kubelet-plugin hostdev --config serial.yaml"): "needs root on a node with such devices",
     ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
+    ("docs/kubernetes-1.37.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl rollout"): DEPLOYED,
     ("docs/operating.md", "kubectl label"): DEPLOYED,
     ("docs/operating.md", "kubectl get resourceclaims"): DEPLOYED,
@@ -121,9 +149,12 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/operator.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
     ("docs/operator.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
     ("docs/operator.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
+    ("docs/why.md", "kubectl "): "tests/operator/test_why.py asks about pods that wait",
     ("docs/operator.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }
-LASTING = re.compile(r"(dra-devcluster up|kopf run|dra-operator run|\d+_\w+\.py)\b")
+LASTING = re.compile(
+    r"(dra-devcluster up|kopf run|dra-operator run|dra-kubelet-plugin hostdev .*--node-name|\d+_\w+\.py)\b"
+)
 SECONDS = 200
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 import pytest
-from dra_kubeletplugin.command import FLAGS
+from dra_kubeletplugin.commands.flags import FLAGS
 from pages import BY_NAME, PAGES, ROOT, Page
 
 OURS = {
@@ -30,7 +30,7 @@ STARTS = (
     "devcluster/dra_devcluster",
     "cel/dra_cel",
 )
-MADE = {".venv/", "dist/", "site/"}  # by commands on the pages
+MADE = {".venv/", "dist/", "site/", "hello.py"}  # by commands on the pages, or by the reader
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
 
@@ -98,14 +98,19 @@ def test_the_table_of_changes_is_fifteen_rows_with_four_files_at_most() -> None:
     assert [change for change, names in files.items() if len(names) > 4] == []
 
 
+def test_the_walk_of_a_pod_names_twenty_files_at_most() -> None:
+    walk = BY_NAME["docs/design.md"].text.partition("## 2. One pod")[2].partition("\n## ")[0]
+    assert 15 <= len(set(re.findall(r"`([\w/]+\.py)`", walk))) <= 20
+
+
 def test_every_page_is_found_from_the_entrance() -> None:
-    entrances = ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/adr/README.md")
+    entrances = ("README.md", "docs/contents.md", "CONTRIBUTING.md", "docs/design.md", "docs/adr/README.md")
     linked = {link for name in entrances for link in BY_NAME[name].links}
     assert [page.name for page in PAGES[1:] if ROOT / page.name not in linked] == []
 
 
 def test_the_site_has_every_page() -> None:
-    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     generated = {name for name in listed if name == "index.md" or name.startswith("reference/")}
     assert listed - generated == pages

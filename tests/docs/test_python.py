@@ -1,4 +1,7 @@
-"""The Python on the pages runs. The blocks of a page share their names, as they do for a reader who types them in."""
+"""The Python on the pages runs. The blocks of a page share their names, as they do for a reader who types them in.
+
+Tests are run by test_pasted_tests.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import ast
 import inspect
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,8 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.agent import LocalRuntime, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
-from dra_kubeletplugin.testing import DriverNode
-from dra_operator.intake.cel_language import CelSelectors
-from pages import PAGES, Page
+from dra_operator.cel_language import CelSelectors
+from pages import PAGES, Page, is_test
 
 Names = dict[str, Any]
 NOT_RUN = {("docs/driver-author.md", 6): "serves until a signal, in a kubelet's folders"}
@@ -89,12 +91,6 @@ BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
 }
 
 
-def driver_tests(names: Names) -> list[Callable[[DriverNode], Awaitable[None]]]:
-    """Functions that ask for the fixture ``driver_node``, removed from the names."""
-    found = [name for name, item in names.items() if getattr(item, "__annotations__", {}).get("driver_node")]
-    return [names.pop(name) for name in found]
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page.blocks("python")], ids=lambda page: page.name)
 async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> None:
     names: Names = {"api": api}
@@ -105,10 +101,7 @@ async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> No
             for shown, instead in OTHERWISE.items():
                 block = block.replace(shown, instead)
             code = compile(block, f"{page.name}, block {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            if (page.name, number) in NOT_RUN:
+            if (page.name, number) in NOT_RUN or is_test(block):
                 continue
             if inspect.isawaitable(waiting := eval(code, names)):
                 await waiting
-            for test in driver_tests(names):
-                with DriverNode(root / "t") as driver_node:
-                    await test(driver_node)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from dra_operator.placement import NodeAnswer
+from dra_operator.scheduling import NodeStatus
 
 PAGE = Path(__file__).parents[2] / "docs/simulate.md"
 
 
 def test_the_page_lists_every_answer_of_a_node() -> None:
     table = PAGE.read_text().partition("| `answer` |")[2]
-    assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == [answer.kind for answer in get_args(NodeAnswer)]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == [answer.kind for answer in get_args(NodeStatus)]

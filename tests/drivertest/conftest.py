@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 from bad_benches import OpenBench, benches_on
-from dra_devcluster.apiserver import serve_in_thread
+from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 
 
 @pytest.fixture(scope="session")
-def kubeconfig() -> Iterator[Path]:
+def server() -> Iterator[DevApiServer]:
+    """The API server."""
+    with serve_in_thread() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(server: DevApiServer) -> Iterator[Path]:
     """Of the API server."""
-    with tempfile.TemporaryDirectory(prefix="dt-") as folder, serve_in_thread() as server:
+    with tempfile.TemporaryDirectory(prefix="dt-") as folder:
         yield server.write_kubeconfig(Path(folder) / "kubeconfig")
 
 
@@ -26,6 +33,6 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def bad_bench(kubeconfig: Path) -> OpenBench:
+def bad_bench(server: DevApiServer, kubeconfig: Path) -> OpenBench:
     """Opens benches with the bad driver."""
-    return benches_on(kubeconfig)
+    return benches_on(kubeconfig, server)

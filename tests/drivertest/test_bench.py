@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
+from dra_api.releases.release import Release
 from dra_driver_test.kit import Place, Verdict, all_checks, chosen, open_bench, run, run_check
 
+HEALTH = ["health.is-offered-if-it-is-served", "health.comes-at-once"]
 CHECKS = {check.name: check for check in all_checks()}
 
 
@@ -30,6 +33,7 @@ async def test_a_check_that_restarts_is_skipped_for_a_driver_that_only_has_socke
 
 async def test_a_check_has_a_time_out(bad_bench: OpenBench) -> None:
     async with bad_bench("it publishes nothing") as bench:
+        await bench.ready()
         result = await run_check(CHECKS["slices.are-published"], bench, timeout=0.5)
     assert (result.verdict, result.text) == (Verdict.FAILED, "not done after 0.5 s")
 
@@ -41,10 +45,39 @@ async def test_after_a_failed_check_the_next_one_finds_a_fresh_node(bad_bench: O
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
 
 
+async def test_a_claim_that_stays_prepared_is_not_the_fault_of_the_next_check(bad_bench: OpenBench) -> None:
+    async with bad_bench("unprepare fails") as bench:
+        names = ["prepare.answers-a-claim", "prepare.says-the-same-again"]
+        results = [await run_check(CHECKS[name], bench) for name in names]
+    assert [one.text for one in results] == ["", ""]
+
+
 async def test_a_driver_that_gives_up_during_a_check_fails_it(bad_bench: OpenBench) -> None:
     async with bad_bench("it gives up after a refusal") as bench:
         result = await run_check(CHECKS["registration.survives-a-refusal"], bench)
     assert "the driver ended: not registered" in result.text
+
+
+@pytest.mark.parametrize(
+    ("release", "fault", "names", "verdicts"),
+    [
+        (Release.V1_36, "health is offered and not served", HEALTH, ["warned", "failed"]),
+        (Release.V1_37, "health is offered and not served", HEALTH, ["passed", "skipped"]),
+        (
+            Release.V1_36,
+            "its device metadata are v1alpha1 only",
+            ["metadata.have-a-version-of-the-release"],
+            ["passed"],
+        ),
+        (Release.V1_36, "a NUMA node is -1", ["slices.write-standard-attributes-as-agreed"], ["passed"]),
+    ],
+)
+async def test_a_driver_is_judged_as_on_a_node_of_the_release(
+    release: Release, fault: str, names: list[str], verdicts: list[str], bad_bench: OpenBench
+) -> None:
+    """K37-HEALTH-09, K37-META-03, K37-NUMA-01: other faults of 1.37 stand in the table of planted faults."""
+    async with bad_bench(fault, release=release) as bench:
+        assert [(await run_check(CHECKS[name], bench)).verdict.value for name in names] == verdicts
 
 
 async def test_a_recommendation_that_is_not_followed_is_a_warning(bad_bench: OpenBench) -> None:
@@ -54,8 +87,29 @@ async def test_a_recommendation_that_is_not_followed_is_a_warning(bad_bench: Ope
 
 
 @pytest.mark.parametrize("name", ["prepare.answers-a-big-batch", "claims.follow-a-new-allocation"])
-async def test_a_driver_with_too_few_devices_is_not_blamed(name: str, bad_bench: OpenBench) -> None:
+async def test_a_driver_with_too_few_devices_is_not_judged(name: str, bad_bench: OpenBench) -> None:
     async with bad_bench("it has one device") as bench:
         result = await run_check(CHECKS[name], bench)
-    assert result.verdict is Verdict.SKIPPED
-    assert "the driver published 1" in result.text
+    assert result.verdict is Verdict.NOT_JUDGED
+    assert "the driver published 1 and 3 with counters or taints" in result.text
+
+
+async def test_a_driver_whose_devices_exclude_each_other_is_not_judged(bad_bench: OpenBench) -> None:
+    async with bad_bench("all its devices have counters") as bench:
+        result = await run_check(CHECKS["prepare.answers-a-claim"], bench)
+    assert result.verdict is Verdict.NOT_JUDGED
+    assert "the driver published 0 and 4 with counters or taints" in result.text
+    assert "test it where it has more devices" in result.text
+
+
+@pytest.mark.parametrize("fault", ["it has no devices", "it publishes nothing"])
+async def test_a_driver_without_devices_is_not_judged_and_awaited_once(fault: str, bad_bench: OpenBench) -> None:
+    patience = replace(PATIENT, published=2.0)
+    async with bad_bench(fault, limits=patience) as bench:
+        results = [one async for one in run(chosen(all_checks(), ["prepare.*", "claims.*", "slices.*"]), bench)]
+    failed = {one.check.name for one in results if one.verdict is Verdict.FAILED}
+    unjudged = [one for one in results if one.verdict is Verdict.NOT_JUDGED]
+    assert failed == ({"slices.are-published"} if fault == "it publishes nothing" else set())
+    assert len(unjudged) > 20
+    assert all("the driver published no " in one.text for one in unjudged)
+    assert sum(one.seconds > patience.published for one in results) <= 3, "for slices, for devices, and a slow machine"

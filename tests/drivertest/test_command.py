@@ -47,6 +47,23 @@ def test_a_failed_check_is_exit_code_1_and_says_the_rule(capsys: pytest.CaptureF
     assert printed.splitlines()[-1].startswith("0 passed, 1 failed")
 
 
+def test_a_check_that_is_not_judged_is_exit_code_4_and_says_what_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = ["--check", "prepare.answers-a-claim", "--check", "slices.are-published"]
+    code = main([*checks, "--json", str(tmp_path / "out.json"), "--", *BAD, "all its devices have counters"])
+    printed = capsys.readouterr().out
+    assert code == 4
+    assert "test it where it has more devices" in printed
+    assert printed.splitlines()[-1].startswith("1 passed, 0 failed, 0 warned, 1 not judged")
+    assert json.loads((tmp_path / "out.json").read_text())["counts"]["not judged"] == 1
+
+
+def test_a_failed_check_counts_more_than_one_that_is_not_judged() -> None:
+    checks = ["--check", "prepare.answers-a-claim", "--check", "prepare.accepts-an-empty-call"]
+    assert main([*checks, "--", *BAD, "all its devices have counters", "an empty prepare call fails"]) == 1
+
+
 def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--", sys.executable, "-c", "raise SystemExit('no hardware')"]) == 3
     said = capsys.readouterr().err
@@ -111,20 +128,27 @@ def test_patterns_choose_checks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_says_what_is_wrong_and_which_rule() -> None:
     assert line(result(Verdict.PASSED)).split() == ["passed", "noun.rule", "0.25", "s"]
-    assert line(result(Verdict.SKIPPED, "no devices")).splitlines()[1:] == ["         no devices"]
+    assert line(result(Verdict.SKIPPED, "no devices")).splitlines()[1:] == ["           no devices"]
     assert line(result(Verdict.FAILED, "bad\nvery")).splitlines()[1:] == [
-        "         bad",
-        "         very",
-        "         rule: The rule. (KM-14)",
+        "           bad",
+        "           very",
+        "           rule: The rule. (KM-14)",
     ]
-    assert summary([result(verdict) for verdict in Verdict]) == "1 passed, 1 failed, 1 warned, 1 skipped in 1.0 s"
+    counts = ", ".join(f"1 {word}" for word in ("passed", "failed", "warned", "not judged", "skipped"))
+    assert summary([result(verdict) for verdict in Verdict]) == f"{counts} in 1.2 s"
 
 
 def test_junit_has_failures_and_skips_and_no_byte_that_xml_forbids() -> None:
-    results = [result(Verdict.FAILED, "bad \x1b[31m"), result(Verdict.SKIPPED, "why"), result(Verdict.WARNED, "hm")]
+    results = [
+        result(Verdict.FAILED, "bad \x1b[31m"),
+        result(Verdict.SKIPPED, "why"),
+        result(Verdict.WARNED, "hm"),
+        result(Verdict.NOT_JUDGED, "no device"),
+    ]
     suite = ElementTree.fromstring(as_junit("d", results))
-    assert [[child.tag for child in case] for case in suite] == [["failure"], ["skipped"], ["system-out"]]
-    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("1", "1")
+    assert [[child.tag for child in case] for case in suite] == [["failure"], ["skipped"], ["system-out"], ["error"]]
+    assert [suite.attrib[name] for name in ("failures", "skipped", "errors")] == ["1", "1", "1"]
+    assert suite[3][0].attrib == {"type": "not judged", "message": "no device"}
     assert suite[0][0].text == "bad [31m"
 
 

@@ -6,28 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFTEST = f"""
-import sys
-import pytest
-from dra_driver_test.kit import Target
+from pages import BY_NAME, ROOT
 
-pytest_plugins = ["dra_driver_test.pytest_plugin"]
-
-@pytest.fixture(scope="session")
-def dra_target():
-    bad = {str(ROOT / "tests/support/bad_driver_process.py")!r}
-    return Target(command=(sys.executable, bad, "{{kubelet}}", "it lends a device twice"))
-"""
-TEST = """
-def test_driver(dra_check):
-    dra_check()
+CONFTEST, TEST = BY_NAME["docs/driver-test.md"].blocks("python")
+MY_DRIVER = f"""
+import os, sys
+node, kubelet, cdi = sys.argv[1:]
+bad = {str(ROOT / "tests/support/bad_driver_process.py")!r}
+os.execv(sys.executable, [sys.executable, bad, kubelet, FAULT])
 """
 
 
-def suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def suite(folder: Path, *arguments: str, fault: str = "it lends a device twice") -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_driver.py").write_text(TEST)
+    (folder / "my_driver.py").write_text(MY_DRIVER.replace("FAULT", repr(fault)))
     call = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *arguments, str(folder)]
     return subprocess.run(call, capture_output=True, text=True, cwd=folder, check=False)
 
@@ -40,3 +33,10 @@ def test_each_check_is_a_test(tmp_path: Path) -> None:
     assert "SKIPPED" in done.stdout
     assert "no bad parameters are known" in done.stdout
     assert "Recommended: claims.do-not-take-a-device-in-use" in done.stdout
+
+
+def test_a_check_that_is_not_judged_is_skipped_with_a_warning(tmp_path: Path) -> None:
+    done = suite(tmp_path, "--dra-check", "prepare.answers-a-claim", fault="all its devices have counters")
+    assert done.returncode == 0, done.stdout
+    assert "not judged: the check needs 1 device " in done.stdout
+    assert "Unjudged: prepare.answers-a-claim" in done.stdout

@@ -12,7 +12,7 @@ from kopf.testing import KopfRunner
 from operator_process import OperatorProcess
 from scene import Scene
 from second_operator import second_operator
-from under_kopf import kopf_run
+from under_kopf import WITHOUT_RULES, kopf_run
 from world import World, world
 
 
@@ -25,8 +25,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def operator(cluster: World) -> Iterator[KopfRunner]:
-    """The operator as ``kopf run`` starts it; that it ends cleanly is checked when the session ends."""
-    with kopf_run(cluster.kubeconfig) as runner:
+    """The operator as ``kopf run`` starts it; that it ends cleanly is checked when the session ends.
+
+    It leaves DeviceTaintRules to ``second``.
+    """
+    with kopf_run(cluster.kubeconfig, main=WITHOUT_RULES) as runner:
         yield runner
     assert runner.exit_code == 0, runner.output
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import envtest
 import pytest
+from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import RESOURCE_CLAIMS, Api, Invalid, Object, connection
@@ -46,7 +47,7 @@ def kubeconfig(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield real
     else:
         versions = {f"resource.k8s.io/{each}": value for each, value in served.items()}
-        with serve_in_thread(api_versions=versions, feature_gates=GATES) as server:
+        with serve_in_thread(api_versions=versions, feature_gates=GATES, release=Release.V1_36) as server:
             yield server.write_kubeconfig(folder / "kubeconfig")
 
 

@@ -103,7 +103,7 @@ async def test_prj_003_the_claim_of_a_finished_pod_goes_and_stays_away(scene: Sc
         return await scene.claims() == []
 
     await until("the claim deleted", none_left)
-    options = ["--scheduler-name", scene.namespace, "--concerns", "templates,release"]
+    options = ["--scheduler-name", scene.namespace, "--controllers", "templates,release"]
     async with operator_process(scene.world.kubeconfig, tmp_path / "log", "restarted", *options) as operator:
         await operator.becomes_ready()
         await stays("no claim", none_left, 1.0)

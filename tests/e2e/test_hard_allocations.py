@@ -27,7 +27,7 @@ async def wish_for_what_takes_too_long(scene: Scene, scheduler: str) -> list[Obj
 async def test_int_009_without_a_limit_in_time_the_budget_of_steps_ends_the_search(
     scene: Scene, tmp_path: Path
 ) -> None:
-    options = ["--scheduler-name", scene.namespace, "--concerns", "placement"]
+    options = ["--scheduler-name", scene.namespace, "--controllers", "placement"]
     options += ["--feature-gates", "DRASchedulerFilterTimeout=false", "--search-budget", "100000"]
     await wish_for_what_takes_too_long(scene, scene.namespace)
     async with operator_process(scene.world.kubeconfig, tmp_path / "log", "patient", *options) as operator:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_api.references import claims_of_pod
+from dra_api.relations.references import claims_of_pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_operator.allocator import DeviceId
 from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction, selects
@@ -81,6 +81,7 @@ TABLE: list[tuple[str, list[Any], list[ResourceSlice], float | None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("TE-01", "TE-02", "TE-03")
 @pytest.mark.parametrize(("results", "slices", "seconds"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_when_the_pods_of_a_claim_are_due(
     results: list[Any], slices: list[ResourceSlice], seconds: float | None
@@ -94,6 +95,7 @@ def test_seconds_beyond_the_calendar_are_never_over() -> None:
     assert seconds > timedelta(days=365 * 7000).total_seconds()
 
 
+@pytest.mark.rule("TE-02")
 @pytest.mark.parametrize(
     ("selector", "selected"),
     [
@@ -118,12 +120,14 @@ def test_a_rule_evicts_from_the_devices_that_it_selects_published_or_not(
     assert due_in([result()], rules=[rule(selector=selector)]) == (0 if selected else None)
 
 
+@pytest.mark.rule("TE-02")
 @pytest.mark.parametrize("effect", ["NoSchedule", "None", "Explode"])
 def test_a_rule_with_another_effect_evicts_no_pod(effect: str) -> None:
     assert not evicts(rule(selector={}, effect=effect))
     assert due_in([result()], rules=[rule(selector={}, effect=effect)]) is None
 
 
+@pytest.mark.rule("TE-03")
 def test_causes_are_listed_once_rules_first_by_name_then_devices() -> None:
     slices = [slice_of({"dev-1": [taint("b"), taint("a")], "dev-0": [taint("c", "NoSchedule"), taint("d")]})]
     allocation = claim(result("dev-1"), result("dev-0"), result("dev-1")).status.allocation
@@ -168,11 +172,13 @@ PODS: list[tuple[str, Pod, list[ResourceClaim], bool]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("TE-01", "TE-04")
 @pytest.mark.parametrize(("user", "claims", "goes"), [row[1:] for row in PODS], ids=[row[0] for row in PODS])
 def test_which_pods_of_a_tainted_claim_have_to_go(user: Pod, claims: list[ResourceClaim], goes: bool) -> None:
     assert (pod_due(user, *claims) is not None) == goes
 
 
+@pytest.mark.rule("TE-04")
 def test_the_earliest_claim_of_a_pod_counts_and_causes_are_those_of_all() -> None:
     slices = [slice_of({"dev-0": [taint()], "dev-1": [taint("hot")]})]
     late, soon = (

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from dra_cdi import CdiDirectory, CdiError
-from dra_devcluster.agent.checkpoint import CheckpointFile
+from dra_devcluster.agent.claims.checkpoint import CheckpointFile
 from dra_devcluster.agent.errors import CheckpointCorrupted as NodeCheckpointCorrupted
 from dra_kube import ConnectionSettingsError, connection
 from dra_kubeletplugin import SettingsError
-from dra_kubeletplugin.checkpoint import ClaimRecords
 from dra_kubeletplugin.drivers.config_file import read_file
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.errors import CheckpointCorrupted
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
 
 
 def cdi(path: Path) -> None:

@@ -14,9 +14,10 @@ from aiohttp.test_utils import TestServer
 from dra_api.core import Node
 from dra_api.nesting import TOO_DEEP
 from dra_api.resource import ResourceClaim
-from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection, transport
-from dra_kube.tls import client_tls
-from dra_operator.app.handlers import session_for
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection
+from dra_kube.access.tls import client_tls
+from dra_kube.http import transport
+from dra_operator.sources.handlers import session_for
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[dict[str, Handler]], Awaitable[Api]]
@@ -478,9 +479,9 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
         while True:
             await response.write(b"x" * 1000)
 
-    monkeypatch.setattr("dra_kube.transport.LARGEST", 100_000)
-    monkeypatch.setattr("dra_kube.exchange.LARGEST", 100_000)
-    monkeypatch.setattr("dra_kube.watch._LONGEST", 100_000)
+    monkeypatch.setattr("dra_kube.http.transport.LARGEST", 100_000)
+    monkeypatch.setattr("dra_kube.http.exchange.LARGEST", 100_000)
+    monkeypatch.setattr("dra_kube.http.watch._LONGEST", 100_000)
     routes = ("GET /api/v1/nodes/n", "DELETE /api/v1/nodes/n", "GET /api/v1/nodes")
     api = await serve(dict.fromkeys(routes, endless))
     for request in (api.get, api.delete):

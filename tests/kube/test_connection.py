@@ -17,7 +17,8 @@ from authority import Authority
 from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
 from secrecy import MARK, secret_in
 
-MODULE = sys.modules["dra_kube.connection"]  # dra_kube.connection is the function
+MODULE = sys.modules["dra_kube.access.connection"]  # dra_kube.access.connection is the function
+CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 
 def write(folder: Path, server: str = "https://127.0.0.1:1234/", proxy: str = "", **user: object) -> Path:
@@ -215,7 +216,7 @@ def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(loader, "SERVICE_CERT_FILENAME", str(ca))
     monkeypatch.setattr(loader.InClusterConfigLoader, "_read_token_file", _reads_always(loader))
-    monkeypatch.setattr(MODULE, "LOOK_UP_PERIOD", 0.0)
+    monkeypatch.setattr(CREDENTIALS, "LOOK_UP_PERIOD", 0.0)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
@@ -274,7 +275,7 @@ def test_credentials_that_the_server_refuses_are_loaded_anew(
     source: Callable[[Path], dict[str, Any]],
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(CREDENTIALS, "time", SimpleNamespace(monotonic=lambda: now))
     token = tmp_path / "token"
     token.write_text("one")
     file = write(tmp_path, **source(token))

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from authority import Authority
-from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable, sending, transport
-from dra_kube.connecting import connect
-from dra_kube.exchange import Exchange
-from dra_kube.tls import client_tls
+from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable
+from dra_kube.access.tls import client_tls
+from dra_kube.http import sending, transport
+from dra_kube.http.connecting import connect
+from dra_kube.http.exchange import Exchange
 from waiting import becomes
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}

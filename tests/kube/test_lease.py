@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pytest
 from dra_kube import AlreadyExists, Conflict, Forbidden, NotFound, Resource, Unreachable
-from dra_kube.election import DROP_EARLY, Election, LeaseLost, NotLeading, Timing
-from dra_kube.lease import LeaseLock
+from dra_kube.leases.election import DROP_EARLY, Election, LeaseLost, NotLeading, Timing
+from dra_kube.leases.lease import LeaseLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,18 +93,26 @@ class World:
         self.server, self.time = Server(), 1000.0
         self.locks: dict[str, LeaseLock] = {}
 
-    def candidate(self, name: str, *, clock_off: float = 0.0, wall_off: float = 0.0) -> LeaseLock:
+    def candidate(
+        self, name: str, *, clock_off: float = 0.0, wall_off: float = 0.0, annotations: Mapping[str, str] | None = None
+    ) -> LeaseLock:
         def now() -> datetime:
             return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.time + wall_off)
 
         election = Election(name, TIMING, clock=lambda: self.time + clock_off, now=now)
-        self.locks[name] = LeaseLock(self.server, "ns", "the-lease", election)
+        self.locks[name] = LeaseLock(self.server, "ns", "the-lease", election, annotations or {})
         return self.locks[name]
 
     @property
     def writers(self) -> list[str]:
         """Who may send a write right now."""
         return [name for name, lock in self.locks.items() if allowance(lock) is not None]
+
+    @property
+    def annotations(self) -> Object:
+        assert self.server.stored is not None
+        annotations: Object = self.server.stored["metadata"]["annotations"]
+        return annotations
 
     @property
     def spec(self) -> Object:
@@ -122,6 +130,16 @@ def allowance(lock: LeaseLock) -> float | None:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+async def test_the_lease_has_what_its_leader_says_of_itself_beside_the_annotations_of_others(world: World) -> None:
+    a, b = world.candidate("a", annotations={"says": "a"}), world.candidate("b", annotations={"says": "b"})
+    world.server.stored = {"metadata": {"resourceVersion": "0", "annotations": {"of-others": "stays"}}}
+    assert await a.attempt()
+    assert world.annotations == {"of-others": "stays", "says": "a"}
+    await a.release()
+    assert await b.attempt()
+    assert world.annotations == {"of-others": "stays", "says": "b"}
 
 
 async def test_the_first_candidate_leads_at_once_and_the_second_one_stands_by(world: World) -> None:
@@ -352,7 +370,20 @@ async def test_a_lease_without_content_is_free(world: World) -> None:
     a = world.candidate("a")
     world.server.stored = {"metadata": {"name": "the-lease", "namespace": "ns", "resourceVersion": "1"}}
     assert await a.attempt()
-    assert world.spec["leaseTransitions"] == 1
+    assert world.spec["leaseTransitions"] == 0
+
+
+async def test_a_lease_that_is_made_anew_without_content_is_still_its_leaders(world: World) -> None:
+    """As when the manifests are deleted and applied again while operators run."""
+    a, b = world.candidate("a"), world.candidate("b")
+    await a.attempt()
+    await b.attempt()
+    world.server.stored = {"metadata": {"name": "the-lease", "namespace": "ns", "resourceVersion": "1"}}
+    assert not await b.attempt(), "a may still write"
+    assert await a.attempt()
+    world.server.stored = {"metadata": {"name": "the-lease", "namespace": "ns", "resourceVersion": "2"}, "spec": {}}
+    world.time += 10
+    assert await b.attempt()
 
 
 async def test_a_missing_namespace_is_an_error(world: World) -> None:

@@ -16,9 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from authority import Authority
-from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable, sending
-from dra_kube.retry_after import seconds_of
-from dra_kube.tls import client_tls
+from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable
+from dra_kube.access.tls import client_tls
+from dra_kube.http import sending
+from dra_kube.http.retry_after import seconds_of
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from aiohttp import AddrInfoType
-from dra_devcluster.apiserver.certificates import make_identity
-from dra_kube.sockets import Sockets
+from dra_devcluster.apiserver.identity.certificates import make_identity
+from dra_kube.http.sockets import Sockets
 
 
 class Mute(threading.Thread):

@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestServer
 from authority import Authority
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import Api, Connection, Unreachable, connection
-from dra_kube.tls import client_tls
-from dra_operator.app.handlers import session_for
+from dra_kube.access.tls import client_tls
+from dra_operator.sources.handlers import session_for
 
 Call = Callable[[Connection], Awaitable[None]]
 

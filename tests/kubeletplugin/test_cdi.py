@@ -20,6 +20,7 @@ def cdi(tmp_path: Path) -> CdiFolder:
     return folder
 
 
+@pytest.mark.rule("TD-02")
 def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
     edits = ContainerEdits(
         env=("A=1", "B="),
@@ -46,6 +47,7 @@ def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
     }
 
 
+@pytest.mark.rule("TD-03")
 def test_all_files_of_a_claim_go_and_no_others(cdi: CdiFolder) -> None:
     for uid, part in (("uid-1", "a"), ("uid-1", "b"), ("uid-10", "a"), ("uid", "1-a")):
         cdi.write(uid, part, EDITS)

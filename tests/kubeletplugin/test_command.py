@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dra_api.resource import Device, ResourceClaim
 from dra_kubeletplugin import Driver, Pool, Prepared, device, run
-from dra_kubeletplugin.command import _pools
+from dra_kubeletplugin.commands.command import _pools
 
 
 class Nothing(Driver):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from dra_kubeletplugin import (
     read_metadata,
     results_for,
 )
-from dra_kubeletplugin.device_metadata import MetadataDevice, MetadataRequest
-from dra_kubeletplugin.testing import Container, DriverNode
+from dra_kubeletplugin.files.device_metadata import MetadataDevice, MetadataRequest
+from dra_kubeletplugin.testing import ClaimFailed, Container, DriverNode
 
 NAME = "gpu.example.com"
 ROOT = "/var/run/kubernetes.io/dra-device-attributes"
@@ -55,7 +56,8 @@ def content(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-async def test_a_container_is_told_what_is_known_of_its_devices_ph11(driver_node: DriverNode) -> None:
+@pytest.mark.rule("PH-11")
+async def test_a_container_is_told_what_is_known_of_its_devices(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0", "bare", request="req/big")
         container = await driver.prepare(claim)
@@ -90,7 +92,8 @@ async def test_a_device_without_edits_mounts_its_metadata_too(driver_node: Drive
         assert (await driver.prepare(await driver.claim("other"))).edits.mounts == (), "off unless asked for"
 
 
-async def test_a_claim_from_a_template_has_the_name_that_the_pod_knows_ph11(driver_node: DriverNode) -> None:
+@pytest.mark.rule("PH-11")
+async def test_a_claim_from_a_template_has_the_name_that_the_pod_knows(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0", name="pod-1-gpu-x7k2p", pod_claim_name="gpu")
         ((place, file),) = mounted(await driver.prepare(claim)).items()
@@ -98,7 +101,8 @@ async def test_a_claim_from_a_template_has_the_name_that_the_pod_knows_ph11(driv
         assert content(file)[0]["podClaimName"] == "gpu"
 
 
-async def test_prj_017_an_update_is_seen_by_a_running_container_and_survives_a_restart_ph12(
+@pytest.mark.rule("PH-12")
+async def test_prj_017_an_update_is_seen_by_a_running_container_and_survives_a_restart(
     driver_node: DriverNode,
 ) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
@@ -126,6 +130,23 @@ async def test_prj_017_an_update_is_seen_by_a_running_container_and_survives_a_r
         assert (content(file)[0]["metadata"]["generation"], file.stat().st_ino) == (3, inode)
 
 
+async def test_a_file_has_the_versions_that_the_driver_wants_in_its_order_also_after_updates(
+    driver_node: DriverNode,
+) -> None:
+    """K37-META-02, -04 and -07; the cases M2 and M7 of the specification."""
+    group = "metadata.resource.k8s.io"
+    async with driver_node.run(Gpu, NAME, device_metadata=["v1beta1", "v1alpha1"]) as driver:
+        claim = await driver.claim("gpu-0")
+        (file,) = mounted(await driver.prepare(claim)).values()
+        for generation in (1, 2, 3):
+            newer, older = content(file)
+            assert (newer.pop("apiVersion"), older.pop("apiVersion")) == (f"{group}/v1beta1", f"{group}/v1alpha1")
+            assert newer == older
+            assert newer["metadata"]["generation"] == generation
+            await driver.plugin.update_metadata(claim, "req", [PreparedDevice(pool="worker-1", device="gpu-0")])
+        assert decode_metadata(file.read_bytes()).metadata.uid == claim.uid
+
+
 async def test_an_update_of_what_is_not_prepared_is_refused(driver_node: DriverNode) -> None:
     device = PreparedDevice(pool="worker-1", device="gpu-0")
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
@@ -142,7 +163,8 @@ async def test_an_update_of_what_is_not_prepared_is_refused(driver_node: DriverN
             await driver.plugin.update_metadata(claim, "req", [device])
 
 
-async def test_unprepare_removes_the_files_of_the_claim_and_not_of_its_successor_ph13(driver_node: DriverNode) -> None:
+@pytest.mark.rule("PH-09", "PH-13")
+async def test_unprepare_removes_the_files_of_the_claim_and_not_of_its_successor(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         old = await driver.claim("gpu-0")
         (old_file,) = mounted(await driver.prepare(old)).values()
@@ -165,6 +187,23 @@ async def test_files_of_claims_that_nothing_is_known_of_go_at_the_next_start(dri
         assert not left.exists()
 
 
+async def test_files_stay_with_their_claims_after_metadata_were_switched_off_and_go_with_them(
+    driver_node: DriverNode,
+) -> None:
+    async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
+        claim = await driver.claim("gpu-0")
+        (file,) = mounted(await driver.prepare(claim)).values()
+        unknown = driver.settings.metadata_dir / "some-uid" / "req"
+        unknown.mkdir(parents=True)
+    async with driver_node.run(Gpu, NAME) as driver:
+        later = await driver.prepare(await driver.claim("gpu-1", name="later"))
+        assert mounted(later) == {}
+        assert (file.exists(), unknown.exists()) == (True, False), "a container that starts again mounts it again"
+        await driver.unprepare(claim)
+        assert list(driver.settings.metadata_dir.iterdir()) == []
+
+
+@pytest.mark.rule("PH-11")
 async def test_metadata_that_cannot_be_written_do_not_keep_a_claim_from_being_prepared(
     driver_node: DriverNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,9 +214,24 @@ async def test_metadata_that_cannot_be_written_do_not_keep_a_claim_from_being_pr
         assert "cannot write the device metadata" in caplog.text
 
 
+@pytest.mark.rule("PH-09")
+async def test_metadata_that_cannot_be_removed_are_an_error_of_their_claim(driver_node: DriverNode) -> None:
+    async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
+        claim = await driver.claim("gpu-0")
+        (file,) = mounted(await driver.prepare(claim)).values()
+        folder = file.parent.parent
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        with pytest.raises(ClaimFailed, match="cannot remove the device metadata"):
+            await driver.unprepare(claim)
+        folder.unlink()
+        await driver.unprepare(claim)
+
+
 # --- readers ---
 
 KNOWN = '{"apiVersion": "metadata.resource.k8s.io/v1alpha1", "kind": "DeviceMetadata", "podClaimName": "x"}'
+BETA = KNOWN.replace("v1alpha1", "v1beta1")
 NEWER = '{"apiVersion": "metadata.resource.k8s.io/v9", "kind": "DeviceMetadata", "podClaimName": {"new": "shape"}}'
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -196,20 +250,23 @@ BROKEN: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.rule("PH-14")
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_a_reader_refuses_ph14(case: str) -> None:
+def test_what_a_reader_refuses(case: str) -> None:
     text, message = BROKEN[case]
     with pytest.raises(MetadataError, match=message):
         decode_metadata(text)
 
 
-@pytest.mark.parametrize("text", [KNOWN, NEWER + "\n" + KNOWN, KNOWN + NEWER, KNOWN + "garbage"])
-def test_a_reader_takes_the_first_version_that_it_knows_ph14(text: str) -> None:
+@pytest.mark.rule("PH-14")
+@pytest.mark.parametrize("text", [KNOWN, NEWER + "\n" + KNOWN, KNOWN + NEWER, KNOWN + "garbage", BETA])
+def test_a_reader_takes_the_first_version_that_it_knows(text: str) -> None:
     assert decode_metadata(text.encode()) == DeviceMetadata(pod_claim_name="x")
 
 
+@pytest.mark.rule("PH-14")
 @pytest.mark.parametrize(("folder", "template"), [("resourceclaims", False), ("resourceclaimtemplates", True)])
-def test_a_reader_gets_the_devices_of_all_drivers_ph14(folder: str, template: bool, tmp_path: Path) -> None:
+def test_a_reader_gets_the_devices_of_all_drivers(folder: str, template: bool, tmp_path: Path) -> None:
     place = tmp_path / folder / "gpu" / "req"
     place.mkdir(parents=True)
     for driver in ("a.example.com", "b.example.com"):
@@ -221,7 +278,8 @@ def test_a_reader_gets_the_devices_of_all_drivers_ph14(folder: str, template: bo
     assert found == DeviceMetadata(pod_claim_name="x", requests=(MetadataRequest(name="req", devices=both),))
 
 
-def test_a_reader_is_told_which_file_is_missing_or_broken_ph14(tmp_path: Path) -> None:
+@pytest.mark.rule("PH-14")
+def test_a_reader_is_told_which_file_is_missing_or_broken(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match=r"no metadata files found in .*/resourceclaims/gpu/req"):
         read_metadata("gpu", "req", root=tmp_path)
     place = tmp_path / "resourceclaims/gpu/req"

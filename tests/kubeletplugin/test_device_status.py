@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.meta import Condition
+from dra_api.releases.release import Release
 from dra_api.resource import NetworkDeviceData, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import RESOURCE_CLAIMS, Api, Conflict, connection
 from dra_kubeletplugin import ClaimError, ClaimRef, DeviceStatus, Driver, KubeletPlugin, Prepared
-from dra_kubeletplugin.device_status import report_devices
+from dra_kubeletplugin.claims.device_status import report_devices
 from dra_kubeletplugin.testing import DriverNode, PluginApi
 
 NAME, OTHER = "gpu.example.com", "nic.example.com"
@@ -61,10 +62,21 @@ async def make_claim(api: Api) -> ClaimRef:
     return ClaimRef("default", "claim", made["metadata"]["uid"])
 
 
+WITHOUT_STATUS = dict.fromkeys(
+    (
+        "DRAResourceClaimDeviceStatus",
+        # they need it
+        "DRADeviceBindingConditions",
+        "DRAResourceClaimGranularStatusAuthorization",
+    ),
+    False,
+)
+
+
 @pytest.fixture
 async def world(driver_node: DriverNode, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    gates = getattr(request, "param", {})
-    async with DevApiServer(feature_gates=gates) as server:
+    options = getattr(request, "param", {})
+    async with DevApiServer(**options) as server:
         async with Api(connection(server.write_kubeconfig(driver_node.root / "kubeconfig"))) as api:
             gpu, nic = (KubeletPlugin(Idle(), driver_node.settings(name), api) for name in (NAME, OTHER))
             yield World(api, gpu, nic, await make_claim(api))
@@ -134,7 +146,7 @@ async def test_a_claim_made_anew_between_reading_and_writing_is_left_alone(world
     assert await world.devices() == []
 
 
-@pytest.mark.parametrize("world", [{"DRAResourceClaimDeviceStatus": False}], indirect=True)
+@pytest.mark.parametrize("world", [{"feature_gates": WITHOUT_STATUS, "release": Release.V1_36}], indirect=True)
 async def test_a_server_that_drops_the_status_is_an_error_with_a_remedy(world: World) -> None:
     with pytest.raises(ClaimError, match="enable its feature gate DRAResourceClaimDeviceStatus"):
         await world.gpu.report_devices(world.claim, [DeviceStatus(pool="p", device="gpu-0")])

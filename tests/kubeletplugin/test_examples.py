@@ -17,7 +17,7 @@ from dra_devcluster.processes import ChildProcess, command
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Api
 from dra_kubeletplugin import Driver
 from dra_kubeletplugin.testing import ClaimFailed, Container, DriverNode, RunningDriver
-from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1 import api_pb2 as health_pb2
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KINDS = {kind.kind: kind for kind in (DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, PODS)}

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from dra_api.resource import ResourceClaim
-from dra_kubeletplugin import Driver, PluginSettings, Prepared, cli, command
+from dra_kubeletplugin import Driver, PluginSettings, Prepared, cli
+from dra_kubeletplugin.commands import command, subcommands
+from dra_kubeletplugin.commands import flags as shared_flags
 
 Start = Callable[[list[str]], object]
 NEEDED = {"--node-name": "n1"}
@@ -37,7 +39,7 @@ def started(start: Start, flags: Mapping[str, str | None]) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NODE_NAME", raising=False)
-        for module in (command, cli):
+        for module in (command, subcommands):
             patch.setattr(module, "serve_monitored", serve)
             patch.setattr(module, "set_up_logging", lambda level: found.update(level=level))
         start([flag if value is None else f"{flag}={value}" for flag, value in {**NEEDED, **flags}.items()])
@@ -57,11 +59,11 @@ def other_value(properties: Mapping[str, Any]) -> str | None:
     ("start", "flag", "value"),
     [
         pytest.param(start, flag, other_value(properties), id=f"{start.__name__} {flag}")
-        for start, flags in ((own, command.FLAGS), (simulated, cli._FLAGS))
+        for start, flags in ((own, shared_flags.FLAGS), (simulated, cli._FLAGS))
         for flag, properties in flags.items()
     ],
 )
 def test_a_flag_has_an_effect(start: Start, flag: str, value: str | None) -> None:
     plain = started(start, {})
-    assert plain.keys() == {"settings", "level", "kubeconfig", "endpoint", "path"}
+    assert plain.keys() == {"settings", "level", "kubeconfig", "endpoint", "path"} | set(plain) & {"beside"}
     assert started(start, {flag: value}) != plain

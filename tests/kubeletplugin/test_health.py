@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import grpc
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import (
@@ -19,10 +20,10 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
 )
-from dra_kubeletplugin.health import HEALTH_SERVICES
+from dra_kubeletplugin.kubelet.health import HEALTH_SERVICES
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
-from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1 import api_pb2 as health_pb2
 from waiting import becomes
 
 GOOD = DeviceHealth(pool="p", device="gpu-0", healthy=True)
@@ -101,7 +102,7 @@ async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
 async def test_a_report_is_repeated_before_devices_become_unknown(
     kubelet: FakeKubelet, driver: Reporting, monkeypatch: pytest.MonkeyPatch, timeout: int, of_kubelet: float
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.health._KUBELET_TIMEOUT_SECONDS", of_kubelet)
+    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._KUBELET_TIMEOUT_SECONDS", of_kubelet)
     stream = kubelet.health()
     driver.reports.put_nowait([DeviceHealth(pool="p", device="gpu-0", healthy=True, timeout_seconds=timeout)])
     assert await heard(stream) == await heard(stream)
@@ -126,7 +127,7 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     report: BaseException | DeviceHealth | list[Any],
     message: str,
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._RETRY_SECONDS", 0.01)
     driver.reports.put_nowait(report)
     await becomes(lambda: driver.begun == 2)
     [error] = driver.errors
@@ -168,7 +169,22 @@ async def test_a_driver_without_health_leaves_a_kubelet_waiting_instead_of_faili
             stream.cancel()
 
 
-async def test_a_driver_with_health_says_so_when_it_registers_ph03(kubelet: FakeKubelet) -> None:
+@pytest.mark.rule("PH-03")
+async def test_without_its_health_service_a_plugin_neither_advertises_nor_serves_one_nor_asks_the_driver(
+    api: PluginApi, driver: Reporting, settings: PluginSettings
+) -> None:
+    """K37-HEALTH-04; the case H9 of the specification."""
+    settings = replace(settings, serve_health=False)
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
+        assert not [name for name in (await kubelet.get_info()).supported_versions if "Health" in name]
+        for service in HEALTH_SERVICES:
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await asyncio.wait_for(anext(kubelet.health(service)), 30)
+            assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert driver.begun == 0
+
+
+async def test_a_driver_with_health_says_so_when_it_registers(kubelet: FakeKubelet) -> None:
     assert list((await kubelet.get_info()).supported_versions) == [
         "v1.DRAPlugin",
         "v1beta1.DRAPlugin",

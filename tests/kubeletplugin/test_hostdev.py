@@ -18,13 +18,15 @@ from dra_api.resource import Device, ResourceClaim
 from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
-from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of
+from dra_kubeletplugin.drivers.hostdev.device import Found
+from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
+from dra_kubeletplugin.drivers.hostdev.edits import edits_of, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
 from dra_kubeletplugin.drivers.hostdev.inventory import WITHDRAWN, Inventory
 from dra_kubeletplugin.drivers.hostdev.looking import Looking
 from dra_kubeletplugin.drivers.hostdev.reading import read_config
-from dra_kubeletplugin.drivers.hostdev.scan import Found, scan
+from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost
@@ -185,11 +187,21 @@ def test_devices_are_in_the_order_of_entries_and_numbers(host: FakeHost, read: R
     assert list(found.devices) == ["l-loop1", "l-loop9", "l-loop10", "f-fuse"]
 
 
-def test_a_second_device_of_one_name_costs_only_itself(host: FakeHost, read: Read) -> None:
+def test_of_two_devices_of_one_name_none_is_given_unless_one_had_it_before(host: FakeHost, read: Read) -> None:
     host.serial_adapter("ttyUSB0", "1-2", serial="SAME")
     host.serial_adapter("ttyUSB1", "1-4", serial="SAME")
     host.serial_adapter("ttyUSB2", "1-5", serial="OTHER")
-    found = scan(read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]"), host)
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
+    both = "/dev/ttyUSB0 and /dev/ttyUSB1 would all have the name 's-same', so none gets it; make the id differ, or"
+    found = scan(config, host)
+    assert list(found.devices) == ["s-other"]
+    assert found.problems == tuple(
+        f"entry 's', device /dev/ttyUSB{number}: {both} group them with groupBy" for number in (0, 1)
+    )
+    host.unplug("ttyUSB1")
+    before = scan(config, host)
+    host.serial_adapter("ttyUSB1", "1-4", serial="SAME")
+    found = scan(config, host, before)
     assert list(found.devices) == ["s-same", "s-other"]
     assert found.problems == (
         "entry 's', device /dev/ttyUSB1: /dev/ttyUSB0 has the name 's-same' already; make the id differ, or group them "
@@ -223,6 +235,25 @@ def test_attributes_of_the_file_come_on_top(host: FakeHost, read: Read) -> None:
     assert found["model"] == "FTDI FT232R"
     assert found["usb"] == "0403"
     assert "none" not in found, "a text that asks for a fact that the device lacks is left out"
+
+
+def test_an_attribute_can_be_an_integer(host: FakeHost, read: Read) -> None:
+    host.interface("eth7", mtu="9000", speed="-1")
+    text = "devices: [{name: net, sysfs: ['/sys/class/net/*'], attributes: {mtu: {int: '{sysfs.mtu}'}, %s}}]"
+    found = attributes(one(scan(read(text % "speed: {int: '{sysfs.speed}'}, none: {int: '{numaNode}'}"), host)))
+    assert (found["mtu"], found["speed"]) == (9000, -1)
+    assert "none" not in found
+    (problem,) = scan(read(text % "state: {int: '{sysfs.operstate}'}"), host).problems
+    assert "'up', which is no integer" in problem
+
+
+def test_a_network_interface_moves_into_the_container(host: FakeHost, read: Read) -> None:
+    host.interface("eth7")
+    text = "devices: [{name: net, sysfs: ['/sys/class/net/*'], container: {netDevices: [%s]}}]"
+    for given, name in (("{}", "eth7"), ("{name: data}", "data")):
+        (made,) = scan(read(text % given), host).devices.values()
+        assert to_dict(edits_of(made)) == {"netDevices": [{"hostInterfaceName": "eth7", "name": name}]}
+        assert owned(made) == ("network interface eth7",)
 
 
 ONE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
@@ -289,11 +320,11 @@ def test_a_gpu_gives_the_nodes_below_it(host: FakeHost, read: Read) -> None:
     ]
 
 
-def claim_of(device: str, parameters: str = "") -> ResourceClaim:
-    """A claim that holds a device, perhaps with a configuration."""
+def claim_of(device: str, parameters: str = "", more: tuple[str, ...] = ()) -> ResourceClaim:
+    """A claim that holds a device, perhaps with a configuration, and more devices."""
     config = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": msgspec.Raw(parameters.encode())}}
     devices = {
-        "results": [{"request": "r", "driver": DRIVER, "pool": "n", "device": device}],
+        "results": [{"request": "r", "driver": DRIVER, "pool": "n", "device": name} for name in (device, *more)],
         "config": [config] if parameters else [],
     }
     body = {"metadata": {"namespace": "ns", "name": "c", "uid": "u"}, "status": {"allocation": {"devices": devices}}}
@@ -327,8 +358,20 @@ async def test_a_device_plugged_in_again_is_given_with_its_present_node(host: Fa
     assert prepared.edits.device_nodes[0].host_path == "/dev/ttyUSB1"
 
 
+async def test_a_container_sees_all_devices_of_a_claim_in_its_variables(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0", "1-2")
+    host.serial_adapter("ttyUSB1", "1-4")
+    driver = driver_of(read("devices: [{name: s, paths: ['/dev/ttyUSB*'], container: {env: {PORT: '{path}'}}}]"), host)
+    both = await driver.prepare(claim_of("s-ttyusb0", more=("s-ttyusb1",)))
+    variables: dict[str, str] = {}
+    for device in both:
+        assert device.edits is not None
+        variables |= device.edits.environment()
+    assert variables == {"PORT": "/dev/ttyUSB1", "PORT_0": "/dev/ttyUSB0", "PORT_1": "/dev/ttyUSB1"}
+
+
 BAD_CLAIMS = [
-    ("s-gone", "", "device s-gone is not there any more: plug it in again, or delete the pod"),
+    ("s-gone", "", "device s-gone is gone: plug it in again, or delete the pod"),
     ("s-ttyusb0", '{"containerPaht": "/x"}', "claim ns/c: .*unknown field `containerPaht`"),
     ("s-ttyusb0", '{"containerPath": "x"}', "device s-ttyusb0: containerPath 'x': must begin with '/'"),
     ("s-ttyusb0", '{"containerPath": "/"}', "device s-ttyusb0: containerPath '/': must begin with '/', name a file"),
@@ -386,6 +429,24 @@ def test_a_host_path_whose_fact_is_missing_leaves_the_node_out(host: FakeHost, r
     assert to_dict(edits_of(made)) == {"deviceNodes": [{"path": "/dev/x", "permissions": "rw"}]}
 
 
+def test_hardware_whose_text_would_lead_elsewhere_is_not_offered(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0", "1-2", serial="../../sda")
+    host.serial_adapter("ttyUSB1", "1-4", serial="B")
+    mounts = "mounts: [{hostPath: '/srv/{serial}'}]"
+    found = scan(read(f"devices: [{{name: s, paths: ['/dev/ttyUSB*'], container: {{{mounts}}}}}]"), host)
+    assert list(found.devices) == ["s-ttyusb1"]
+    (problem,) = found.problems
+    assert "the device says '../../sda' for serial" in problem
+
+
+def test_nodes_that_would_be_one_in_the_container_are_refused(host: FakeHost, read: Read) -> None:
+    """Of two nodes at one place the container would see the second one only."""
+    host.camera("video0", "video1", port="1-3", serial="C1")
+    text = "devices: [{name: c, paths: ['/dev/video*'], groupBy: '{usbPort}', container: {path: '/dev/cam/{serial}'}}]"
+    (problem,) = scan(read(text), host).problems
+    assert "its nodes /dev/video0 and /dev/video1 are both /dev/cam/C1 in containers: write {node}" in problem
+
+
 def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:
     host.serial_adapter("ttyUSB0")
     assert one(scan(read("devices: [{name: s, paths: ['/dev/tty**']}]"), host)).name == "s-ttyusb0"
@@ -441,7 +502,11 @@ BAD_FILES = [
     ("no YAML", "a: [", "hostdev.yaml is neither YAML nor JSON"),
     ("nothing", "", "devices: there is no entry, so nothing would be published; add one"),
     ("an unknown field", "devices: [{name: s, path: /dev/x}]",
-     r"unknown field `path` - at `\$\.devices\[0\]` \(the entry 's'\)"),
+     r"unknown field `path` - at `\$\.devices\[0\]` \(the entry 's'\); the fields there are name, paths, sysfs"),
+    ("an unknown field of the file", "device: []", "unknown field `device`; the fields there are .*devices"),
+    ("an unknown field within", X + "container: {mounts: [{from: /x}]}}]",
+     "unknown field `from` .*; the fields there are hostPath, containerPath, options$"),
+    ("an attribute of a wrong kind", X + "attributes: {a: {integer: 1}}}]", "the fields there are int$"),
     ("a wrong type", "devices: [{name: s, paths: /dev/x}]", r"Expected `array`, got `str`.*paths` \(the entry 's'\)"),
     ("a name in capitals", "devices: [{name: S, paths: [/dev/x]}]",
      r"devices\[0\] \('S'\)\.name: use lower-case letters"),
@@ -486,6 +551,8 @@ def test_the_examples_are_usable(example: Path, host: FakeHost) -> None:
     host.gpu()
     host.simple("kvm", "10:232")
     host.simple("fuse", "10:229")
+    host.simple("null", "1:3")
+    host.simple("zero", "1:5")
     found = scan(read_config(example), host)
     assert not found.problems
     assert found.devices
@@ -608,15 +675,35 @@ def test_the_devices_of_this_machine() -> None:
         assert to_dict(edits_of(made))["deviceNodes"] == [{"path": made.parts[0].path, "permissions": "rw"}]
 
 
-LISTS = [
-    ("devices: [{name: nothing, paths: [/dev/null]}]", 0),
-    ("devices: [{name: nothing, paths: [/dev/null], attributes: {a: '%s'}}]" % ("x" * 65), 2),
+LISTS: list[tuple[str, int, list[str]]] = [
+    ("devices: [{name: nothing, paths: [/dev/null]}]", 0, []),
+    (
+        "devices: [{name: nothing, paths: [/dev/null], attributes: {a: '%s'}}]" % ("x" * 65),
+        2,
+        ["entry 'nothing': what its patterns match is no device node, or is left out"],
+    ),
+    (
+        "devices: [{name: nothing, paths: [/dev/null, '/dev/nowhere*']}, {name: x, paths: [/dev/none]}]",
+        0,
+        [
+            "entry 'nothing': /dev/nowhere* matches nothing on this host",
+            "entry 'x': /dev/none matches nothing on this host",
+        ],
+    ),
+    (
+        "devices: [{name: nothing, paths: [/dev/null]}, {name: x, paths: [/dev/zero], match: {serial: A1}}]",
+        0,
+        [
+            "entry 'x': what its patterns match is no device node with the facts serial that match asks for, or is "
+            "left out"
+        ],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "code"), LISTS)
+@pytest.mark.parametrize(("text", "code", "nothing"), LISTS)
 def test_the_command_lists_what_it_finds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, nothing: list[str]
 ) -> None:
     path = tmp_path / "hostdev.yaml"
     path.write_text(text)
@@ -624,6 +711,7 @@ def test_the_command_lists_what_it_finds(
     listed = yaml.safe_load(capsys.readouterr().out)
     assert len(listed["devices"]) == (0 if code else 1)
     assert len(listed["leftOut"]) == (1 if code else 0)
+    assert listed["foundNothing"] == nothing
 
 
 def test_a_wrong_file_ends_the_command_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

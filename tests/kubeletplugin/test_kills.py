@@ -13,19 +13,22 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import node_world
 import pytest
-from dra_kubeletplugin import PreparedDevice, attribute, cdi, checkpoint, decode_metadata, metadata_files, prepared
+from dra_kubeletplugin import PreparedDevice, attribute, decode_metadata
+from dra_kubeletplugin.claims import prepared
+from dra_kubeletplugin.files import cdi, checkpoint, claim_files, metadata_files
 from node_world import NodeWorld, allocated, ref
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-TRACED = {module.__file__ for module in (cdi, checkpoint, metadata_files, prepared, node_world)}
+TRACED = {module.__file__ for module in (cdi, checkpoint, claim_files, metadata_files, prepared, node_world)}
 
 Step = Callable[[NodeWorld], Awaitable[None]]
 
@@ -68,10 +71,18 @@ async def update_metadata(node: NodeWorld) -> None:
     await node.prepared.update_metadata(ref("a"), "req", [device])
 
 
+async def prepare_again(node: NodeWorld) -> None:
+    """The device is somewhere else on the host now."""
+    node.driver.answer = lambda prepared: [replace(device, owns=("elsewhere",)) for device in prepared]
+    await node.prepared.prepare_again(["uid-of-a"])
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
+
+
 CALLS: list[tuple[str, Step, Step, int]] = [
     ("prepare", nothing, prepare, 13),
     ("unprepare", prepare, unprepare, 8),
     ("prepare another allocation", prepare_before, prepare, 20),
+    ("prepare changed devices again", prepare, prepare_again, 6),
     ("update the metadata", prepare, update_metadata, 5),
 ]
 
@@ -109,6 +120,7 @@ async def next_process(node: NodeWorld, then: Step) -> None:
     await unprepare(node)
 
 
+@pytest.mark.rule("PH-15")
 async def test_what_was_answered_is_on_the_disk_when_the_power_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dra_kubeletplugin.slices.due import DueTimes, Reason
 from dra_kubeletplugin.slices.pace import Pace
 
 
+@pytest.mark.rule("RS-02")
 def test_a_pool_that_never_becomes_quiet_is_due_after_twice_the_quiet_time() -> None:
     due = DueTimes()
     looked = []
@@ -16,6 +17,7 @@ def test_a_pool_that_never_becomes_quiet_is_due_after_twice_the_quiet_time() -> 
     assert looked == list(range(60, 600, 65)), "the next change after a sync starts over"
 
 
+@pytest.mark.rule("RS-02")
 def test_a_pool_that_becomes_quiet_is_due_after_the_quiet_time() -> None:
     due = DueTimes()
     due.changed("p", 0.0, 30.0)
@@ -25,6 +27,7 @@ def test_a_pool_that_becomes_quiet_is_due_after_the_quiet_time() -> None:
     assert due.next_moment() is None
 
 
+@pytest.mark.rule("RS-02")
 def test_intervals_between_failures_double_up_to_a_minute_and_have_a_random_part() -> None:
     due = DueTimes()
     intervals = []
@@ -38,12 +41,14 @@ def test_intervals_between_failures_double_up_to_a_minute_and_have_a_random_part
     assert len({interval / min(0.005 * 2**number, 60.0) for number, interval in enumerate(intervals)}) > 10
 
 
+@pytest.mark.rule("RS-02")
 def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
     due = DueTimes()
     due.failed("p", 0.0, at_least=5.0)
     assert 5.0 <= (due.next_moment() or 0.0) <= 6.25
 
 
+@pytest.mark.rule("RS-02")
 def test_a_refused_pool_is_due_again_after_five_minutes_and_at_once_when_it_is_published() -> None:
     due = DueTimes()
     due.refused("p", 0.0)
@@ -52,6 +57,7 @@ def test_a_refused_pool_is_due_again_after_five_minutes_and_at_once_when_it_is_p
     assert due.take(1.0) == ["p"]
 
 
+@pytest.mark.rule("RS-02")
 def test_a_hundred_requests_at_once_and_fifty_per_second_afterwards() -> None:
     pace = Pace(rate=50.0, burst=100)
     waits = [pace.take(1000.0) for _ in range(300)]

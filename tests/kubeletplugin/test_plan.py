@@ -84,6 +84,12 @@ CASES = [
     ("the driver's generation counts when it is larger", publish(pool("a")), pool("a", generation=7), (7, 0, 1, 0)),
     ("and not when it is smaller", publish(pool("a", generation=7)), pool("b", generation=3), (7, 0, 1, 0)),
     ("a first generation given by the driver", (), pool("a", generation=7), (7, 0, 0, 1)),
+    (
+        "calls to skip are a change",
+        publish(pool("a")),
+        Pool.of([device("a")], skip_node_operations=("*",)),
+        (1, 0, 1, 0),
+    ),
     ("all nodes are a change", publish(pool("a")), pool("a", all_nodes=True), (1, 0, 1, 0)),
 ]
 

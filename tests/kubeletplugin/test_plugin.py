@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import grpc
@@ -35,10 +36,10 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
-from dra_kubeletplugin.dra_service import LEGACY, V1, V1BETA1, WireVersion
-from dra_kubeletplugin.interceptor import LoggingInterceptor
+from dra_kubeletplugin.claims.dra_service import LEGACY, V1, V1BETA1, WireVersion
+from dra_kubeletplugin.kubelet.interceptor import Interceptor, LoggingInterceptor
+from dra_kubeletplugin.kubelet.server import SocketServer
 from dra_kubeletplugin.monitoring import Metrics, monitored
-from dra_kubeletplugin.server import SocketServer
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
@@ -124,7 +125,8 @@ async def kubelet(running: KubeletPlugin, settings: PluginSettings) -> AsyncIter
 # --- registration ---
 
 
-async def test_get_info_names_driver_socket_and_services_in_order_ph03(
+@pytest.mark.rule("PH-03", "PH-04")
+async def test_get_info_names_driver_socket_and_services_in_order(
     kubelet: FakeKubelet, settings: PluginSettings
 ) -> None:
     info = await kubelet.get_info()
@@ -132,6 +134,7 @@ async def test_get_info_names_driver_socket_and_services_in_order_ph03(
     assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
 
 
+@pytest.mark.rule("PH-03")
 @pytest.mark.parametrize(("off", "left"), [("serve_v1", "v1beta1.DRAPlugin"), ("serve_v1beta1", "v1.DRAPlugin")])
 async def test_a_version_can_be_left_out(
     api: PluginApi, driver: Sample, settings: PluginSettings, off: str, left: str
@@ -157,7 +160,8 @@ async def test_a_kubelet_of_old_is_served_on_demand(
         assert (await kubelet.unprepare([A], LEGACY))["uid-of-a"].error == ""
 
 
-async def test_the_verdict_of_the_kubelet_is_remembered_ph04(kubelet: FakeKubelet, running: KubeletPlugin) -> None:
+@pytest.mark.rule("PH-04")
+async def test_the_verdict_of_the_kubelet_is_remembered(kubelet: FakeKubelet, running: KubeletPlugin) -> None:
     assert running.registration_status is None
     with pytest.raises(grpc.aio.AioRpcError, match="wrong version"):
         await kubelet.notify(registered=False, error="wrong version")
@@ -179,8 +183,9 @@ async def test_faults_can_be_injected_into_registration(kubelet: FakeKubelet, fa
 # --- prepare and unprepare on the wire ---
 
 
+@pytest.mark.rule("PH-08")
 @pytest.mark.parametrize("version", [V1, V1BETA1], ids=lambda version: version.name)
-async def test_prepared_devices_on_the_wire_ph08(
+async def test_prepared_devices_on_the_wire(
     kubelet: FakeKubelet, claim: MakeClaim, version: WireVersion, driver: Sample
 ) -> None:
     await claim("a", request="req/sub", result={"shareID": "s"})
@@ -212,8 +217,9 @@ WHOLE_CALL = [
 ]
 
 
+@pytest.mark.rule("PH-08")
 @pytest.mark.parametrize(("changes", "message"), [case[1:] for case in WHOLE_CALL], ids=[c[0] for c in WHOLE_CALL])
-async def test_the_whole_call_fails_for_ph08(
+async def test_the_whole_call_fails_for(
     kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, changes: dict[str, Any], message: str
 ) -> None:
     await claim("b")
@@ -232,6 +238,19 @@ async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api
     assert (await kubelet.prepare([A]))["uid-of-a"].devices
 
 
+async def test_an_error_that_utf_8_cannot_have_reaches_the_kubelet_with_escapes(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
+    class Odd(Interceptor):
+        async def unary(self, method: str, request: Any, context: Any, proceed: Any) -> Any:
+            raise ClaimError("no such file: \udcff")
+
+    async with KubeletPlugin(driver, settings, api.client, interceptors=[Odd()]), FakeKubelet(settings) as kubelet:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await kubelet.unprepare([A])
+    assert failure.value.details() == "no such file: \\udcff"
+
+
 async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text_and_the_log_with_its_trace(
     kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,6 +266,7 @@ async def test_an_error_without_text_is_no_success(kubelet: FakeKubelet, driver:
     assert (await kubelet.unprepare([A]))["uid-of-a"].error == "ValueError"
 
 
+@pytest.mark.rule("PH-09")
 async def test_claims_are_unprepared_without_asking_the_api_server(kubelet: FakeKubelet, api: PluginApi) -> None:
     api.requests.clear()
     assert (await kubelet.unprepare([A]))["uid-of-a"].error == ""
@@ -264,7 +284,8 @@ async def test_a_device_list_may_be_empty(kubelet: FakeKubelet, claim: MakeClaim
 # --- logs and test hooks ---
 
 
-async def test_requests_are_numbered_in_the_log_ph06(
+@pytest.mark.rule("PH-06")
+async def test_requests_are_numbered_in_the_log(
     kubelet: FakeKubelet, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "dra_kubeletplugin")
@@ -306,7 +327,8 @@ class Health(health_grpc.DRAResourceHealthServicer):
             yield health_pb2.NodeWatchResourcesResponse(devices=[health_pb2.DeviceHealth(health=state)])
 
 
-async def test_streams_are_logged_message_by_message_and_can_be_failed_ph06(
+@pytest.mark.rule("PH-06")
+async def test_streams_are_logged_message_by_message_and_can_be_failed(
     short_path: Path, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -338,6 +360,7 @@ async def test_streams_are_logged_message_by_message_and_can_be_failed_ph06(
 # --- one at a time, and calls that are given up ---
 
 
+@pytest.mark.rule("PH-07", "PH-09")
 async def test_calls_run_one_at_a_time(kubelet: FakeKubelet, driver: Sample, recorder: CallRecorder) -> None:
     driver.hold = asyncio.Event()
     calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(3)]
@@ -361,7 +384,8 @@ async def test_work_on_different_claims_overlaps_when_not_serialised(
     assert driver.most_running == 2, "on the same claim it never overlaps"
 
 
-async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn_ph10(
+@pytest.mark.rule("PH-10", "PH-16")
+async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn(
     kubelet: FakeKubelet, driver: Sample, claim: MakeClaim, recorder: CallRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     await claim("a")
@@ -379,6 +403,7 @@ async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn_ph10(
     assert "prepare of claim default/a ended after" in caplog.text
 
 
+@pytest.mark.rule("PH-16")
 async def test_a_call_that_is_given_up_while_it_waits_never_starts(
     kubelet: FakeKubelet, driver: Sample, claim: MakeClaim, recorder: CallRecorder
 ) -> None:
@@ -396,7 +421,8 @@ async def test_a_call_that_is_given_up_while_it_waits_never_starts(
     assert not driver.claims
 
 
-async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
+@pytest.mark.rule("PH-07")
+async def test_instances_of_a_rolling_update_exclude_each_other(
     api: PluginApi, settings: PluginSettings, driver: Sample
 ) -> None:
     old, new = (replace(settings, rolling_update_uid=uid) for uid in ("old", "new"))
@@ -422,9 +448,8 @@ async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
 # --- start and stop ---
 
 
-async def test_sockets_come_and_go_with_the_plugin_ph02(
-    api: PluginApi, driver: Sample, settings: PluginSettings
-) -> None:
+@pytest.mark.rule("PH-02")
+async def test_sockets_come_and_go_with_the_plugin(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
     _stale_socket(settings.plugin_path)
     _stale_socket(settings.registration_path)
     async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
@@ -441,6 +466,7 @@ SIBLINGS = [
 ]
 
 
+@pytest.mark.rule("PH-17")
 @pytest.mark.parametrize(("names", "gone"), [case[1:] for case in SIBLINGS], ids=[case[0] for case in SIBLINGS])
 async def test_a_start_removes_sockets_that_killed_instances_of_the_driver_left(
     api: PluginApi, driver: Sample, settings: PluginSettings, names: list[str], gone: bool
@@ -457,6 +483,7 @@ async def test_a_start_removes_sockets_that_killed_instances_of_the_driver_left(
     assert left & set(names) == (set() if gone else set(names))
 
 
+@pytest.mark.rule("PH-17")
 @pytest.mark.parametrize("umask", [0, 0o777], ids=["open", "closed"])
 async def test_only_the_owner_may_use_the_sockets_whatever_the_umask(
     api: PluginApi, driver: Sample, settings: PluginSettings, umask: int
@@ -472,7 +499,25 @@ async def test_only_the_owner_may_use_the_sockets_whatever_the_umask(
     assert modes == dict.fromkeys([settings.plugin_path, settings.registration_path], 0o700)
 
 
-async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
+@pytest.mark.rule("PH-01", "PH-05")
+async def test_the_dra_service_listens_first_and_ends_first(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
+    with (
+        patch.object(SocketServer, "start", autospec=True, side_effect=SocketServer.start) as start,
+        patch.object(SocketServer, "stop", autospec=True, side_effect=SocketServer.stop) as stop,
+    ):
+        async with KubeletPlugin(driver, settings, api.client):
+            pass
+    for moments in (start, stop):
+        assert [call.args[0].path for call in moments.call_args_list] == [
+            settings.plugin_path,
+            settings.registration_path,
+        ]
+
+
+@pytest.mark.rule("PH-05")
+async def test_a_start_without_the_folder_of_the_kubelet_leaves_nothing(
     api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
 ) -> None:
     settings = replace(settings, registry_dir=short_path / "registry", data_dir=short_path / "data")
@@ -506,7 +551,7 @@ async def test_a_start_that_fails_takes_back_its_folders_and_leaves_those_of_oth
     folders |= {"registry_dir": short_path / "registry", name: short_path / path}
     settings = PluginSettings(driver_name="gpu.example.com", serialize=False, **folders)  # type: ignore[arg-type]
     with pytest.raises(
-        StartError, match=r"cannot make the folders of the plugin|cannot look at the socket .*/file/data"
+        StartError, match=r"cannot make the folders of the plugin|cannot inspect the socket .*/file/data"
     ):
         async with KubeletPlugin(driver, settings, api.client):
             raise AssertionError("must not start")
@@ -533,10 +578,11 @@ async def test_a_new_lock_folder_is_made(
     assert (short_path / "new" / "locks" / "serialize.lock").exists()
 
 
-async def test_stopping_cancels_running_calls_ph05(
+@pytest.mark.rule("PH-05", "PH-16")
+async def test_stopping_cancels_running_calls(
     api: PluginApi, driver: Sample, settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.lock._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.1)
     driver.hold = asyncio.Event()
     async with FakeKubelet(settings) as kubelet:
         async with KubeletPlugin(driver, settings, api.client):
@@ -547,6 +593,7 @@ async def test_stopping_cancels_running_calls_ph05(
     await becomes(lambda: driver.cancelled == 1)
 
 
+@pytest.mark.rule("PH-17")
 async def test_a_second_process_does_not_take_the_sockets_of_a_first(
     api: PluginApi, driver: Sample, settings: PluginSettings, running: KubeletPlugin, kubelet: FakeKubelet
 ) -> None:
@@ -602,7 +649,8 @@ async def test_registration_and_service_can_be_split(api: PluginApi, driver: Sam
 # --- publishing through the plugin ---
 
 
-async def test_slices_stay_when_the_plugin_ends_ph05(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
+@pytest.mark.rule("PH-05")
+async def test_slices_stay_when_the_plugin_ends(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
     async with KubeletPlugin(driver, settings, api.client) as plugin:
         await plugin.publish({"pool": Pool.of([device("gpu-0")])})
         await asyncio.wait_for(plugin.published(), 30)

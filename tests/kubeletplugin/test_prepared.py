@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import logging
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +18,15 @@ from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import (
     CdiError,
     CheckpointCorrupted,
+    CheckpointNewer,
     ClaimError,
     DeviceInUse,
     DeviceNotPublished,
     Prepared,
     PreparedDevice,
 )
-from dra_kubeletplugin.allocated import fingerprint
-from dra_kubeletplugin.checkpoint import FORMAT, ClaimRecord, ClaimRecords
+from dra_kubeletplugin.claims.allocated import fingerprint
+from dra_kubeletplugin.files.checkpoint import FORMAT, ClaimRecord, ClaimRecords
 from node_world import DRIVER, NodeWorld, allocated, ref
 
 
@@ -37,7 +40,7 @@ def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], Non
     """The machine starts again, with an empty /run."""
 
     def boot() -> None:
-        for name in ("checkpoint", "prepared"):
+        for name in ("files.checkpoint", "claims.prepared"):
             monkeypatch.setattr(f"dra_kubeletplugin.{name}.boot_id", lambda: "after-the-reboot")
         for path in (*node.cdi_files(), *node.hardware.iterdir()):
             path.unlink()
@@ -63,6 +66,7 @@ async def refused(node: NodeWorld, claim: ResourceClaim) -> Exception:
 # --- the same claim again ---
 
 
+@pytest.mark.rule("PH-15", "TD-01")
 @pytest.mark.parametrize("restart", [False, True], ids=["the same process", "a new process"])
 async def test_a_prepared_claim_is_answered_without_the_driver_and_its_cdi_files_are_written_again(
     node: NodeWorld, restart: bool
@@ -79,6 +83,7 @@ async def test_a_prepared_claim_is_answered_without_the_driver_and_its_cdi_files
     assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0", "DEVICE=p/gpu-1"]
 
 
+@pytest.mark.rule("PH-15")
 async def test_a_claim_allocated_anew_is_unprepared_and_prepared_with_its_new_device(node: NodeWorld) -> None:
     await prepared(node, allocated("a", "p/gpu-0"))
     (device,) = await prepared(node, allocated("a", "p/gpu-7"))
@@ -87,6 +92,7 @@ async def test_a_claim_allocated_anew_is_unprepared_and_prepared_with_its_new_de
     assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
 
 
+@pytest.mark.rule("PH-07")
 async def test_the_old_instance_of_a_failed_rolling_update_knows_what_the_new_one_did(node: NodeWorld) -> None:
     """Once it answered from memory: with the device of another claim, without CDI file and without error."""
     old = node.prepared
@@ -142,6 +148,7 @@ def test_the_fingerprint_is_the_same_in_each_version() -> None:
 # --- reboot ---
 
 
+@pytest.mark.rule("PH-15")
 async def test_after_a_reboot_a_claim_is_prepared_again(node: NodeWorld, reboot: Callable[[], None]) -> None:
     first = await prepared(node, allocated("a", "p/gpu-0"))
     reboot()
@@ -166,6 +173,7 @@ async def test_after_a_reboot_no_container_runs_on_a_device_of_before(
 # --- one device, two claims ---
 
 
+@pytest.mark.rule("PH-15")
 async def test_a_device_that_another_claim_holds_is_refused_until_that_is_unprepared(node: NodeWorld) -> None:
     await prepared(node, allocated("a", "p/gpu-0"))
     error = await refused(node, allocated("b", "p/gpu-1", "p/gpu-0"))
@@ -207,6 +215,7 @@ async def test_a_share_does_not_go_with_the_whole_device(node: NodeWorld, share:
 # --- a device that is not published ---
 
 
+@pytest.mark.rule("PH-15")
 async def test_a_device_that_is_not_published_is_refused_before_the_driver_is_asked(node: NodeWorld) -> None:
     node.gone = {"p/gpu-1"}
     error = await refused(node, allocated("a", "p/gpu-0", "p/gpu-1"))
@@ -239,6 +248,7 @@ async def test_equal_names_in_two_pools_of_one_claim_have_a_cdi_device_each(node
 # --- unprepare ---
 
 
+@pytest.mark.rule("TD-03")
 async def test_unpreparing_tells_the_driver_what_was_prepared_and_leaves_nothing(node: NodeWorld) -> None:
     await prepared(node, allocated("a", "p/gpu-0"))
     node.start()
@@ -247,6 +257,7 @@ async def test_unpreparing_tells_the_driver_what_was_prepared_and_leaves_nothing
     assert node.leftovers() == []
 
 
+@pytest.mark.rule("TD-03")
 async def test_an_unknown_claim_is_unprepared_all_the_same(node: NodeWorld) -> None:
     assert await node.prepared.unprepare(ref("a")) is None
     assert node.driver.calls == ["unprepare a: "]
@@ -279,10 +290,10 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
         lambda path: path.write_text(path.with_stem("uid-of-b").read_text()),
         "about the claim uid-of-b",
     ),
-    ("of a version to come", _edit(lambda c: c.update(format=9, readableFrom=9)), "a newer version wrote it .format 9"),
 ]
 
 
+@pytest.mark.rule("PH-15")
 @pytest.mark.parametrize(("damage", "reason"), [case[1:] for case in DAMAGES], ids=[case[0] for case in DAMAGES])
 async def test_a_damaged_record_concerns_its_claim_only(
     node: NodeWorld, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], reason: str
@@ -307,6 +318,35 @@ async def test_a_damaged_record_concerns_its_claim_only(
 
     assert await node.prepared.unprepare(ref("a")) is None, "the kubelet's unprepare mends it"
     await prepared(node, allocated("a", "p/gpu-0"))
+
+
+NEWER: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("that says what it holds", {}, ["gpu-0"]),
+    ("of which nothing is understood", {"record": "v9"}, ["gpu-0", "gpu-3"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "withheld"), [case[1:] for case in NEWER], ids=[case[0] for case in NEWER])
+async def test_what_a_newer_version_prepared_is_kept_for_it(
+    node: NodeWorld, changes: dict[str, Any], withheld: list[str]
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    _edit(lambda content: content.update(format=9, readableFrom=9, **changes))(path)
+    node.start()
+    before = node.leftovers()
+    await node.prepared.tidy(sweep=True)
+    for device in withheld:
+        error = await refused(node, allocated("b", f"p/{device}"))
+        assert isinstance(error, DeviceInUse)
+        assert f"device {device} of pool p is still prepared for claim uid-of-a (by a newer version)" in str(error)
+    told = await node.prepared.unprepare(ref("a"))
+    assert isinstance(told, CheckpointNewer)
+    assert "a newer version of the driver wrote it (format 9, this one reads 1); start that version again" in str(told)
+    assert isinstance(await refused(node, allocated("a", "p/gpu-0")), CheckpointNewer)
+    assert (node.driver.calls, node.leftovers()) == ([], before), "nothing is forgotten"
+    path.unlink()
+    await prepared(node, allocated("b", "p/gpu-0"))
 
 
 async def test_a_version_to_come_may_add_fields(node: NodeWorld) -> None:
@@ -345,9 +385,59 @@ async def test_a_full_disk_fails_the_claim_and_leaves_no_half_file(
     await prepared(node, allocated("a", "p/gpu-0"))
 
 
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Fills the disk: no file can be made any more."""
+    opened = os.open
+
+    def refuse(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return opened(path, flags, *more, **named)
+
+    return lambda: monkeypatch.setattr("os.open", refuse)
+
+
+async def test_unpreparing_needs_no_room(node: NodeWorld, full: Callable[[], None]) -> None:
+    """Otherwise the pod that fills the disk could never be deleted."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    full()
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.leftovers() == []
+
+
+async def test_a_claim_that_finds_no_room_leaves_nothing(node: NodeWorld, full: Callable[[], None]) -> None:
+    full()
+    error = await refused(node, allocated("a", "p/gpu-0"))
+    assert "cannot write the checkpoint" in str(error)
+    assert "No space left on device" in str(error)
+    assert (node.driver.calls, node.leftovers()) == ([], [])
+
+
+async def test_a_claim_that_finds_room_for_its_first_device_only_leaves_no_cdi_file(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers would start with one of their devices."""
+    replace, moved = os.replace, []
+
+    def fill(source: str, target: Path) -> None:
+        if target.suffix == ".json" and target.parent.name == "cdi":
+            moved.append(target)
+            if len(moved) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fill)
+        assert "No space left" in str(await refused(node, allocated("a", "p/gpu-0", "p/gpu-1")))
+    assert node.cdi_files() == []
+    assert len(await prepared(node, allocated("a", "p/gpu-0", "p/gpu-1"))) == 2
+
+
 # --- files that belong to nothing ---
 
 
+@pytest.mark.rule("PH-15")
 async def test_at_the_start_files_of_unknown_claims_go_and_missing_ones_come_back(node: NodeWorld) -> None:
     for name in ("a", "b"):
         await prepared(node, allocated(name, f"p/{name}"))

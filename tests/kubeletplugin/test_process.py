@@ -20,6 +20,7 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings
 from dra_kubeletplugin.cli import main
+from dra_kubeletplugin.commands import flags
 from dra_kubeletplugin.testing import FakeKubelet
 from waiting import becomes
 
@@ -53,7 +54,7 @@ class Place:
         return sorted(path.name for path in self.folder.rglob("*.sock"))
 
     def hidden_sockets(self) -> list[Path]:
-        """Sockets that were not moved into place."""
+        """Sockets under the names that the kubelet passes over."""
         return sorted(path for path in self.folder.rglob(".*") if path.is_socket())
 
     def cdi_files(self) -> list[str]:
@@ -181,15 +182,15 @@ async def test_prj_016_a_plugin_killed_between_prepare_and_unprepare_leaves_no_c
     assert not place.cdi_files()
 
 
-DIES_AT_A_RENAME = """
-import os, pathlib, signal, sys
+DIES_AT_A_LINK = """
+import os, signal, sys
 from dra_kubeletplugin.cli import main
-left, rename = int(sys.argv.pop(1)), pathlib.Path.rename
-def dies(self, target):
+left, link = int(sys.argv.pop(1)), os.link
+def dies(source, target):
     global left
     left -= 1
-    return rename(self, target) if left else os.kill(os.getpid(), signal.SIGKILL)
-pathlib.Path.rename = dies
+    return link(source, target) if left else os.kill(os.getpid(), signal.SIGKILL)
+os.link = dies
 main(sys.argv[1:])
 """
 
@@ -198,10 +199,11 @@ main(sys.argv[1:])
 async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_next_start(
     place: Place, at: int
 ) -> None:
-    command = [sys.executable, "-c", DIES_AT_A_RENAME, str(at), *place.arguments[3:]]
+    command = [sys.executable, "-c", DIES_AT_A_LINK, str(at), *place.arguments[3:]]
     killed = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
     assert await killed.wait() == -signal.SIGKILL
-    [hidden] = place.hidden_sockets()
+    *_, hidden = left = place.hidden_sockets()
+    assert len(left) == at
     mark = hidden.name[:5]
     listened_on, other_drivers = hidden.with_name(f"{mark}x1"), hidden.with_name(".x123456")
     with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as server:
@@ -209,7 +211,20 @@ async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_
         server.bind(str(listened_on))
         server.listen()
         async with started(place):
-            assert place.hidden_sockets() == sorted([listened_on, other_drivers])
+            now = {*place.hidden_sockets()}
+            assert not {*left} & now
+            assert {listened_on, other_drivers} < now
+
+
+async def test_a_kubelet_that_looks_late_finds_the_hidden_name_which_goes_with_the_socket(place: Place) -> None:
+    """It looks at each name that was made; when one is gone by then it logs an error."""
+    async with started(place) as process:
+        hidden = place.hidden_sockets()
+        shown = list(place.folder.rglob("*.sock"))
+        assert {path.stat().st_ino for path in hidden} == {path.stat().st_ino for path in shown}
+        process.terminate()
+        assert await process.wait() == 0
+    assert [place.hidden_sockets(), place.sockets()] == [[], []]
 
 
 async def test_configuration_file_flags_and_node_name_of_the_environment(
@@ -313,10 +328,11 @@ def test_wrong_usage_has_exit_code_2(flags: list[str], capsys: pytest.CaptureFix
     assert "usage: dra-kubelet-plugin" in capsys.readouterr().err
 
 
-def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("driver", ["simulated", "hostdev"])
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str], driver: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["simulated", "--help"])
+        main([driver, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for flag in ("--config", "--kubeconfig", "--node-name", "--drivername", "--datadir", "--cdi-dir", "--num-devices"):
+    for flag in ("--config", *flags.FLAGS, "--kubeconfig", "--node-name", "--drivername", "--datadir", "--cdi-dir"):
         assert flag in shown

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from dra_api.resource import Device, DeviceAttribute, DeviceTaint
+from dra_api.resource import Counter, Device, DeviceAttribute, DeviceCounterConsumption, DeviceTaint
+from dra_api.values.quantity import Quantity
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     NODES,
@@ -114,6 +115,7 @@ OWNERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("RS-04")
 @pytest.mark.parametrize(("owner", "wanted", "node", "refs"), [c[1:] for c in OWNERS], ids=[c[0] for c in OWNERS])
 async def test_slices_are_created_updated_and_deleted_for(
     api: PluginApi,
@@ -177,6 +179,7 @@ async def test_int_021_slices_are_published_in_the_only_version_that_is_served(
     assert errors == []
 
 
+@pytest.mark.rule("RS-01")
 async def test_a_restart_finds_its_slices_again(api: PluginApi, errors: Errors) -> None:
     for _ in range(2):
         async with publishing(api, errors) as publisher:
@@ -206,7 +209,8 @@ async def test_nothing_is_deleted_before_something_is_published(api: PluginApi, 
     assert len(api.slices()) == 1
 
 
-async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: PluginApi, errors: Errors) -> None:
+@pytest.mark.rule("RS-01")
+async def test_slices_of_other_drivers_and_nodes_are_left_alone(api: PluginApi, errors: Errors) -> None:
     for name, spec in (
         ("driver", {"driver": "other", "nodeName": "worker-1"}),
         ("node", {"driver": "gpu.example.com", "nodeName": "worker-2"}),
@@ -225,7 +229,8 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Plugin
 # --- foreign changes ---
 
 
-async def test_a_slice_deleted_by_another_client_comes_back_rs02(api: PluginApi, errors: Errors) -> None:
+@pytest.mark.rule("RS-02")
+async def test_a_slice_deleted_by_another_client_comes_back(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -235,7 +240,8 @@ async def test_a_slice_deleted_by_another_client_comes_back_rs02(api: PluginApi,
         assert api.slices()[0]["metadata"]["name"] != first
 
 
-async def test_a_slice_changed_by_another_client_is_restored_rs02(api: PluginApi, errors: Errors) -> None:
+@pytest.mark.rule("RS-02")
+async def test_a_slice_changed_by_another_client_is_restored(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -326,7 +332,8 @@ async def test_a_conflict_is_overcome_although_no_watch_reports_the_other_write(
     assert [type(error) for error in errors] == [SyncFailed]
 
 
-async def test_an_own_write_counts_before_the_watch_tells_it_rs03(api: PluginApi, errors: Errors) -> None:
+@pytest.mark.rule("RS-03")
+async def test_an_own_write_counts_before_the_watch_tells_it(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors, sync_delay=0.0, overlay_seconds=60.0) as publisher:
         for names in ("a", "b", "c", "d"):
             publisher.publish({"p": pool(names)})
@@ -355,6 +362,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.rule("RS-02")
 @pytest.mark.parametrize(("verb", "fault", "remedy"), FAILURES)
 async def test_a_failed_write_is_reported_and_tried_again(
     api: PluginApi, errors: Errors, verb: str, fault: ApiError, remedy: str
@@ -500,6 +508,7 @@ async def test_a_driver_that_publishes_over_and_over_stays_within_the_pace(api: 
 # --- what the driver does to its objects afterwards ---
 
 
+@pytest.mark.rule("RS-02")
 async def test_what_is_published_is_a_copy(api: PluginApi, errors: Errors) -> None:
     attributes = {"model": attribute("A100")}
     resources = {"p": Pool(slices=(Slice(devices=(Device(name="a", attributes=attributes),)),))}
@@ -513,6 +522,7 @@ async def test_what_is_published_is_a_copy(api: PluginApi, errors: Errors) -> No
     ]
 
 
+@pytest.mark.rule("RS-02")
 async def test_publishing_the_same_again_sends_nothing(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         for _ in range(3):
@@ -608,11 +618,14 @@ DROPS = [
     ("allowMultipleAllocations", "DRAConsumableCapacity", device("a", allow_multiple_allocations=True)),
     ("nodeAllocatableResourceMappings", "DRANodeAllocatableResources",
      device("a", node_allocatable_resource_mappings={"cpu": {}})),
+    ("nodeAllocatableResources", "DRANodeAllocatableResources",
+     device("a", node_allocatable_resources={"cpu": {}})),
     ("attributes", "DRAListTypeAttributes", device("a", attributes={"x": [1, 2]})),
     ("capacity", "unknown", device("a", capacity={"x": 1})),
 ]  # fmt: skip
 
 
+@pytest.mark.rule("RS-06")
 @pytest.mark.parametrize(("field", "feature", "wanted"), DROPS, ids=[case[0] for case in DROPS])
 async def test_int_020_dropped_fields_are_reported_and_not_written_again_and_again(
     api: PluginApi, errors: Errors, field: str, feature: str, wanted: Device
@@ -632,6 +645,7 @@ async def test_int_020_dropped_fields_are_reported_and_not_written_again_and_aga
     assert len(errors) == 1, "once per publication"
 
 
+@pytest.mark.rule("RS-06")
 async def test_dropped_counters_are_recognised(api: PluginApi, errors: Errors) -> None:
     api.store = drop("sharedCounters", "consumesCounters")
     wanted = Pool.of([device("a", consumes={"m": {"c": 1}})], shared_counters=[counter_set("m", {"c": 4})])
@@ -641,6 +655,44 @@ async def test_dropped_counters_are_recognised(api: PluginApi, errors: Errors) -
     assert [getattr(error, "features", None) for error in errors] == [("DRAPartitionableDevices",)] * 2
 
 
+@pytest.mark.rule("RS-06")
+async def test_calls_that_a_server_before_1_37_does_not_let_kubelets_skip_are_reported(
+    api: PluginApi, errors: Errors
+) -> None:
+    """K37-ONO-13: a server of 1.37 with the gate on keeps the field, and the slices stay as they are."""
+    wanted = {"p": Pool.of([device("a")], skip_node_operations=["*"])}
+    async with publishing(api, errors) as publisher:
+        publisher.publish(wanted)
+        await settled(publisher)
+        assert [one["spec"]["skipNodeOperations"] for one in api.slices()] == [["*"]]
+        api.store = drop("skipNodeOperations")
+        publisher.publish({"p": Pool.of([device("b")], skip_node_operations=["*"])})
+        await settled(publisher)
+        assert ["skipNodeOperations" in one["spec"] for one in api.slices()] == [False]
+    assert [getattr(error, "features", None) for error in errors] == [("DRAOptionalNodeOperations",)]
+    assert str(errors[0]).endswith("(API servers before Kubernetes 1.37 do not have DRAOptionalNodeOperations)")
+
+
+@pytest.mark.rule("RS-06")
+async def test_dropped_compatibility_groups_are_told_apart_from_dropped_counters(
+    api: PluginApi, errors: Errors
+) -> None:
+    def store(obj: dict[str, Any]) -> None:
+        for entry in obj["spec"].get("devices", ()):
+            for consumption in entry["consumesCounters"]:
+                consumption.pop("compatibilityGroups", None)
+
+    api.store = store
+    amount = {"c": Counter(value=Quantity("1"))}
+    consumption = DeviceCounterConsumption(counter_set="m", counters=amount, compatibility_groups=("g",))
+    wanted = Pool.of([Device(name="a", consumes_counters=(consumption,))], shared_counters=[counter_set("m", {"c": 4})])
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": wanted})
+        await settled(publisher)
+    assert [getattr(error, "features", None) for error in errors] == [("DRADeviceCompatibilityGroups",)]
+
+
+@pytest.mark.rule("RS-06")
 async def test_taint_times_set_by_the_server_are_kept(api: PluginApi, errors: Errors) -> None:
     def set_time(obj: dict[str, Any]) -> None:
         for taint in obj["spec"]["devices"][0].get("taints", ()):
@@ -662,7 +714,8 @@ async def test_taint_times_set_by_the_server_are_kept(api: PluginApi, errors: Er
 # --- one pool without node name (RS-05) ---
 
 
-async def test_reconciling_one_pool_by_name_rs05(api: PluginApi, errors: Errors) -> None:
+@pytest.mark.rule("RS-05")
+async def test_reconciling_one_pool_by_name(api: PluginApi, errors: Errors) -> None:
     other = {"driver": "gpu.example.com", "pool": {"name": "q", "generation": 1, "resourceSliceCount": 1}}
     await api.put(RESOURCE_SLICES, {"metadata": {"name": "other"}, "spec": {**other, "allNodes": True}})
     async with publishing(api, errors, reconcile_pool="p") as publisher:

@@ -29,6 +29,22 @@ def test_a_rolling_update_has_sockets_per_pod_and_common_locks() -> None:
     assert replace(settings, lock_dir="/run/gpu").lock_folder == Path("/run/gpu")
 
 
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [(False, ()), (True, ("v1alpha1",)), (["v1beta1"], ("v1beta1",)), (("v1beta1", "v1alpha1"),) * 2],
+)
+def test_device_metadata_have_the_versions_of_1_36_or_those_of_a_list(asked: Any, written: tuple[str, ...]) -> None:
+    """K37-META-02; the cases M1 and M2 of the specification."""
+    assert replace(BASE, device_metadata=asked).metadata_versions == written
+
+
+@pytest.mark.parametrize("asked", [[], ["v1alpha1"], ["v1beta1", "v9"], ["v1beta1"] * 2, "v1beta1"], ids=repr)
+def test_a_list_of_versions_of_device_metadata_has_v1beta1_and_nothing_unknown(asked: Any) -> None:
+    """K37-META-03; the cases M3 to M5 of the specification."""
+    with pytest.raises(SettingsError, match=r"^device_metadata: .*known are v1beta1, v1alpha1$"):
+        replace(BASE, device_metadata=asked)
+
+
 UID = "3b1c6d0e-8c1d-4b52-9c3f-0a54c0ffee00"
 LENGTHS = [
     ("short enough: everything readable", "gpu.example.com", rf"gpu\.example\.com-{UID}-reg\.sock"),
@@ -46,6 +62,17 @@ def test_registration_sockets_stay_within_the_limit_of_the_system(driver: str, p
     settings = replace(BASE, driver_name=driver, rolling_update_uid=UID, data_dir=Path("/p"))
     assert re.fullmatch(pattern, settings.registration_path.name)
     assert len(str(settings.registration_path)) < 108
+
+
+@pytest.mark.parametrize(("length", "hashed"), [(36, False), (37, True), (63, True)])
+def test_a_long_driver_name_leaves_room_for_the_sockets_of_a_rolling_update(length: int, hashed: bool) -> None:
+    """A name of a driver may have 63 characters; with the uid of a pod the path of the socket would have 134."""
+    settings = PluginSettings(driver_name="x" * length, rolling_update_uid=UID)
+    pattern = r"dra-[\w-]{8}\.sock" if hashed else rf"dra-{UID}\.sock"
+    assert re.fullmatch(pattern, settings.plugin_path.name)
+    assert settings.plugin_sockets.fullmatch(settings.plugin_path.name)
+    other = replace(settings, rolling_update_uid=UID[:-1] + "1")
+    assert settings.plugin_path != other.plugin_path
 
 
 def test_hashed_names_tell_drivers_and_instances_apart() -> None:

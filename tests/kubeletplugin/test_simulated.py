@@ -55,8 +55,9 @@ ENVIRONMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("TD-01", "TD-02")
 @pytest.mark.parametrize(("configs", "expected"), [c[1:] for c in ENVIRONMENTS], ids=[c[0] for c in ENVIRONMENTS])
-async def test_environment_td01(driver: SimulatedDriver, configs: list[dict[str, Any]], expected: list[str]) -> None:
+async def test_environment(driver: SimulatedDriver, configs: list[dict[str, Any]], expected: list[str]) -> None:
     (prepared,) = await driver.prepare(claim([result()], configs))
     told = {"driverName": DRIVER, "pool": "worker-1", "device": "d0"}
     assert prepared == PreparedDevice(
@@ -68,7 +69,8 @@ async def test_environment_td01(driver: SimulatedDriver, configs: list[dict[str,
     )
 
 
-async def test_each_device_has_the_variables_of_its_request_td02(driver: SimulatedDriver) -> None:
+@pytest.mark.rule("TD-01", "TD-02")
+async def test_each_device_has_the_variables_of_its_request(driver: SimulatedDriver) -> None:
     configs = [config({"a": "1"}, "FromClaim", DRIVER, "req/small"), config({"b": "1"}, "FromClaim", DRIVER, "req/big")]
     results = [result("req/small", device="d0"), result("req/small", device="d1", shareID="s"), result("two")]
     prepared = await driver.prepare(claim([*results, result("three", "other.example.com")], configs))
@@ -97,6 +99,7 @@ BAD_PARAMETERS = [
 ]
 
 
+@pytest.mark.rule("TD-01")
 @pytest.mark.parametrize(("value", "message"), [c[1:] for c in BAD_PARAMETERS], ids=[c[0] for c in BAD_PARAMETERS])
 async def test_bad_parameters_are_refused(driver: SimulatedDriver, value: object, message: str) -> None:
     with pytest.raises(ClaimError, match=rf"claim default/my-claim: .*{message}"):
@@ -127,6 +130,11 @@ def test_without_a_file_there_are_four_devices_in_a_pool_named_like_the_node() -
     assert devices(SimulatedConfig(node_name="worker-1")) == {
         "worker-1": [{"name": f"device-0{index}"} for index in range(4)]
     }
+
+
+def test_one_file_names_pools_of_each_node(write: Callable[[str], Path]) -> None:
+    config = read_simulated(write("pools: [{name: '{nodeName}/fast'}, {name: '{nodeName}/slow'}]"))
+    assert list(devices(msgspec.structs.replace(config, node_name="n1"))) == ["n1/fast", "n1/slow"]
 
 
 def test_pools_with_devices_in_full_and_in_short(write: Callable[[str], Path]) -> None:

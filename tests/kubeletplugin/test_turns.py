@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 import threading
@@ -11,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dra_kubeletplugin.lock import Turns
+from dra_kubeletplugin.claims.lock import Turns
 from waiting import becomes
 
 Work = Callable[[], Awaitable[None]]
@@ -84,6 +85,98 @@ async def test_work_in_a_thread_keeps_the_turn_when_its_call_is_cancelled(tmp_pa
     assert order == ["the thread", "the next", "the next"]
 
 
+@pytest.mark.parametrize("serialize", [True, False], ids=["serialised", "one claim at a time"])
+async def test_work_that_a_process_leaves_behind_in_a_thread_keeps_its_turn_while_the_process_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serialize: bool
+) -> None:
+    """Otherwise the other instance says "unprepared" while this one still prepares."""
+    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.05)
+    begun, finish = threading.Event(), threading.Event()
+
+    def blocking() -> None:
+        begun.set()
+        finish.wait(30)
+
+    async def slow() -> None:
+        await asyncio.to_thread(blocking)
+
+    async def ending() -> None:
+        first = Turns(serialize=serialize, folder=tmp_path)
+        call = asyncio.create_task(first.run("prepare of claim default/a", ["a"], slow))
+        await asyncio.to_thread(begun.wait, 30)
+        call.cancel()
+        await first.stop()
+
+    async def quick() -> None: ...
+
+    process = threading.Thread(target=asyncio.run, args=[ending()])  # to the end of its loop, as a process
+    process.start()
+    try:
+        await asyncio.to_thread(begun.wait, 30)
+        other = Turns(serialize=serialize, folder=tmp_path)
+        waiting = asyncio.create_task(other.run("unprepare of claim default/a", ["a"], quick))
+        await asyncio.sleep(0.5)  # in which the first one has long given up
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    finally:
+        finish.set()
+        await asyncio.to_thread(process.join)
+
+
+async def test_a_driver_that_swallows_its_cancellation_does_not_keep_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.05)
+    turns, begun, go = Turns(serialize=True, folder=None), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    call = asyncio.create_task(turns.run("prepare of claim default/a", (), stubborn))
+    await begun.wait()
+    await asyncio.wait_for(turns.stop(), 30)
+    go.set()
+    await call
+
+
+async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unpreparing must be possible there."""
+    turns = Turns(serialize=False, folder=tmp_path)
+
+    async def work() -> None: ...
+
+    await turns.run("tidying", (), work)  # as at the start
+    opened = os.open
+
+    def full(path: str, flags: int, *more: int, **named: int) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr("os.open", full)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def holding() -> None:
+        begun.set()
+        await end.wait()
+
+    first = asyncio.create_task(turns.run("unprepare", ["a"], holding))
+    await asyncio.wait_for(begun.wait(), 20)
+    second = asyncio.create_task(turns.run("unprepare", ["b"], work))
+    await asyncio.sleep(0.05)  # in which it would run
+    assert not second.done()
+    end.set()
+    await asyncio.wait_for(asyncio.gather(first, second), 30)
+
+
 CLAIMS = [
     ("one claim", ["a"], ["a"], False),
     ("two claims", ["a"], ["b"], True),
@@ -141,7 +234,7 @@ async def test_a_claim_is_free_again_when_the_process_that_held_it_is_killed(tmp
     code = f"""
 import asyncio, sys
 from pathlib import Path
-from dra_kubeletplugin.lock import Turns
+from dra_kubeletplugin.claims.lock import Turns
 async def work():
     print("holds it", flush=True)
     await asyncio.sleep(600)

@@ -43,6 +43,7 @@ def test_a_slice_made_again_under_its_name_is_another_one(view: SliceView) -> No
     assert shown(view) == ["second"]
 
 
+@pytest.mark.rule("RS-03")
 def test_a_write_counts_until_its_time_is_over(view: SliceView) -> None:
     view.see("ADDED", slice_of(5, "old"))
     view.wrote(slice_of(7, "new"), now=100.0)
@@ -50,6 +51,7 @@ def test_a_write_counts_until_its_time_is_over(view: SliceView) -> None:
     assert shown(view, 160.0) == ["old"]
 
 
+@pytest.mark.rule("RS-03")
 @pytest.mark.parametrize(("version", "devices"), [("6", ["new"]), ("7", []), ("9", [])])
 def test_a_list_that_is_as_new_as_a_write_ends_it(view: SliceView, version: str, devices: list[str]) -> None:
     view.wrote(slice_of(7, "new"), now=0.0)

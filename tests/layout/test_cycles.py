@@ -1,6 +1,8 @@
 """No import cycle between files, in any package; imports for annotations only count, too.
 
-The import contracts in pyproject.toml order rooms; inside a room, nothing but this test looks.
+The import contracts in pyproject.toml order rooms, and one of them (acyclic_siblings) finds folders that import each
+other in a circle. It compares siblings. So it does not see a file that imports the face of its own room, or of one
+above, while that face imports the file: this test does.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [ROOT / package for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 DATA = {"tzdata"}  # read by the standard library, imported by no module
+PLUGINS = {"pytest-asyncio"}  # found by pytest, imported by no module
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -56,7 +57,7 @@ def imported(packages: Iterable[Path]) -> Iterator[str]:
 
 def test_the_base_is_what_operator_and_plugin_library_import() -> None:
     base = distributions(package for package in PACKAGES if package.parent.name != "devcluster")
-    assert base == RUNTIME - DATA | EXTRAS["testing"] | EXTRAS["otel"]
+    assert base == RUNTIME - DATA | EXTRAS["testing"] - PLUGINS | EXTRAS["otel"] | EXTRAS["quality"]
 
 
 def test_the_extra_is_what_only_the_development_cluster_and_the_test_kit_import() -> None:

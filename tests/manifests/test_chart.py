@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ import pytest
 import yaml
 from dra_api.version import VERSION
 from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig
-from dra_operator.app.chart_schema import schema
-from dra_operator.app.settings import OperatorSettings
+from dra_operator.app.leader import lease_name
+from dra_operator.app.settings.chart_schema import schema
+from dra_operator.app.settings.settings import OperatorSettings
 from kubectl import ROOT
 
-CHART = ROOT / "manifests" / "chart"
+CHART = ROOT / "manifests"
 HELM = os.environ.get("KOPF_DRA_HELM") or shutil.which("helm")
 KUBECTL = shutil.which("kubectl")
 needs_helm = pytest.mark.skipif(not HELM, reason="no helm: KOPF_DRA_HELM=$(.ci/helm) fetches one. NOT tested")
@@ -33,7 +36,8 @@ def helm(*words: str, values: dict[str, Any] | None = None, code: int = 0) -> st
     given = json.dumps(values or {})
     done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
-    return done.stdout + (done.stderr if code else "")
+    assert code or not done.stderr, "a warning at each command"
+    return done.stdout + done.stderr
 
 
 def by_name(text: str) -> Objects:
@@ -41,22 +45,35 @@ def by_name(text: str) -> Objects:
     return {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj for obj in objects}
 
 
+def without_sums(text: str) -> Objects:
+    """The objects without what tells one content of the plugin's configuration from another."""
+    objects = by_name(re.sub(r"name: dra-plugin-[a-z0-9]{10}$", "name: dra-plugin", text, flags=re.MULTILINE))
+    template = objects["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]["metadata"]
+    template.pop("annotations", None)
+    return objects
+
+
+def rendered(namespace: str = "dra-system", **values: Any) -> str:
+    return helm("template", "release", "manifests", "--namespace", namespace, values=values)
+
+
 def chart(namespace: str = "dra-system", **values: Any) -> Objects:
-    return by_name(helm("template", "release", "manifests/chart", "--namespace", namespace, values=values))
+    return by_name(rendered(namespace, **values))
 
 
 def kustomized(folder: str) -> Objects:
     if KUBECTL is None:
         pytest.skip("kubectl is not installed: the chart is NOT compared")
     command = [KUBECTL, "kustomize", folder]
-    return by_name(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return without_sums(done.stdout)
 
 
 @needs_helm
 def test_it_renders_what_kustomize_renders() -> None:
     wanted = kustomized("manifests")
     del wanted["Namespace", "", "dra-system"]  # helm install --create-namespace
-    assert chart() == wanted
+    assert without_sums(rendered()) == wanted
 
 
 @needs_helm
@@ -69,7 +86,7 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
     (root / "kustomization.yaml").write_text(yaml.safe_dump({**content, "resources": [f"{up}/base"]}))
     wanted = kustomized(str(root))
     del wanted["Namespace", "", "dra-system"]
-    assert chart(networkPolicy={"enabled": True}, monitoring={"enabled": True}) == wanted
+    assert without_sums(rendered(networkPolicy={"enabled": True}, monitoring={"enabled": True})) == wanted
 
 
 @needs_helm
@@ -134,17 +151,37 @@ def test_values_change_what_they_name() -> None:
     paths = {volume["hostPath"]["path"] for volume in daemons["volumes"] if "hostPath" in volume}
     assert {"/data/kubelet/plugins_registry", "/var/run/cdi"} < paths
     assert "--plugin-registration-path=/data/kubelet/plugins_registry" in daemons["containers"][0]["command"]
-    assert yaml.safe_load(objects["ConfigMap", "dra-plugins", "dra-plugin"]["data"]["simulated.yaml"]) == {"pools": []}
+    assert yaml.safe_load(objects["ConfigMap", "dra-plugins", "dra-plugin"]["data"]["simulated.yaml"]) == {
+        "pools": [],
+        "driverName": "simulated.dra.example.com",
+    }
     only = chart(operator={"enabled": False})
     assert not [key for key in only if key[2] == "dra-operator"]
 
 
 @needs_helm
-@pytest.mark.parametrize("concerns", ["auto", "placement", "placement, allocation", ""])
+def test_the_name_of_the_driver_is_the_same_everywhere() -> None:
+    objects = chart(plugin={"config": {"driverName": "mine.example.com"}})
+    of_the_plugin = {key: str(obj) for key, obj in objects.items() if "plugin" in key[2] or key[0] == "DeviceClass"}
+    assert not [key for key, text in of_the_plugin.items() if "simulated.dra.example.com" in text]
+    named = {kind for (kind, _, _), text in of_the_plugin.items() if "mine.example.com" in text}
+    assert named == {"ConfigMap", "ClusterRole", "DaemonSet", "DeviceClass", "ValidatingAdmissionPolicy"}
+
+
+@needs_helm
+@pytest.mark.parametrize(("settings", "name"), [({}, "dra-scheduler"), ({"scheduler-name": "mine"}, "mine")])
+def test_the_role_names_the_lease_of_the_scheduler_name(settings: dict[str, Any], name: str) -> None:
+    role = chart(operator={"settings": settings})["Role", "kube-system", "dra-operator-leader-election"]
+    leases = {verb: rule.get("resourceNames") for rule in role["rules"] for verb in rule["verbs"]}
+    assert leases == {"update": [lease_name(name)], "get": ["kube-controller-manager"], "create": None}
+
+
+@needs_helm
+@pytest.mark.parametrize("controllers", ["auto", "placement", "placement, allocation", ""])
 @pytest.mark.parametrize("gates", ["", "DRAAdminAccess=true", "DRAAdminAccess=true,DRADeviceTaints=false"])
-def test_what_the_operator_accepts_is_accepted(concerns: str, gates: str) -> None:
-    OperatorSettings(concerns=concerns, feature_gates=gates)
-    chart(operator={"settings": {"concerns": concerns, "feature-gates": gates}})
+def test_what_the_operator_accepts_is_accepted(controllers: str, gates: str) -> None:
+    OperatorSettings(controllers=controllers, feature_gates=gates)
+    chart(operator={"settings": {"controllers": controllers, "feature-gates": gates}})
 
 
 @needs_helm
@@ -160,20 +197,42 @@ def test_changed_settings_start_the_operator_anew() -> None:
 @needs_helm
 def test_a_changed_configuration_starts_the_plugin_anew() -> None:
     sums = set()
-    for devices in (3, 4, 4):
-        plugin = {"config": {"numDevices": devices}, "podAnnotations": {"note": "x"}}
+    configs: list[dict[str, Any]] = [{}, {"numDevices": 4}, {"numDevices": 6}, {"numDevices": 6}]
+    for config in configs:
+        plugin = {"config": config, "podAnnotations": {"note": "x"}}
         template = chart(plugin=plugin)["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]
         assert template["metadata"]["annotations"]["note"] == "x"
         sums.add(template["metadata"]["annotations"]["checksum/config"])
-    assert len(sums) == 2
+    assert len(sums) == 3
+
+
+@needs_helm
+def test_its_notes_say_where_all_is_and_what_a_pod_needs() -> None:
+    values = {"operator": {"settings": {"scheduler-name": "mine"}}, "plugin": {"namespace": "drivers"}}
+    words = ("install", "release", "manifests", "--dry-run=client", "--namespace", "here")
+    _, notes = helm(*words, values=values).split("NOTES:")
+    assert "schedulerName: mine" in notes
+    assert "rollout status deployment/dra-operator --namespace here" in notes
+    assert "rollout status daemonset/dra-plugin --namespace drivers" in notes
+    _, notes = helm(*words, values={"plugin": {"enabled": False}}).split("NOTES:")
+    assert "schedulerName: dra-scheduler" in notes
+    assert "plugin" not in notes
+
+
+@needs_helm
+def test_a_package_of_it_has_nothing_that_is_for_kustomize(tmp_path: Path) -> None:
+    subprocess.run([str(HELM), "package", str(CHART), "--destination", str(tmp_path)], check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as package:
+        folders = {name.split("/")[1] for name in package.getnames()}
+    assert not folders & {"base", "examples", "kustomization.yaml", "overlays"}
 
 
 @needs_helm
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"operator": {"settings": {"concerns": "place"}}}, "concerns"),
-        ({"operator": {"settings": {"concerns": "placement,auto"}}}, "concerns"),
+        ({"operator": {"settings": {"controllers": "place"}}}, "controllers"),
+        ({"operator": {"settings": {"controllers": "placement,auto"}}}, "controllers"),
         ({"operator": {"settings": {"feature-gates": "Nope=true"}}}, "feature-gates"),
         ({"operator": {"settings": {"feature-gates": "DRAAdminAccess=yes"}}}, "feature-gates"),
         ({"plugin": {"config": {"devices": 3}}}, "devices"),
@@ -187,7 +246,7 @@ def test_a_changed_configuration_starts_the_plugin_anew() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], named: str) -> None:
-    assert named in helm("template", "release", "manifests/chart", values=values, code=1)
+    assert named in helm("template", "release", "manifests", values=values, code=1)
 
 
 def test_the_plugins_configuration_has_the_fields_of_the_driver() -> None:

@@ -6,8 +6,11 @@ environments that they name, their volumes, tokens and probes; tests/support/ima
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +59,8 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
         await until("no pod left", lambda: _none(api, PODS))
     for namespace in ("dra-system", "dra-plugins"):
         assert "NotFound" in await kubectl("get", "namespace", namespace, code=1)
+    lease = ("lease", "dra-operator-dra-scheduler", "--namespace", "kube-system")
+    assert "NotFound" in await kubectl("get", *lease, code=1), "the next operator would stand by until its time is over"
 
 
 async def test_the_examples_run_that_need_gates(site: Site) -> None:
@@ -77,7 +82,18 @@ async def test_the_examples_run_that_need_gates(site: Site) -> None:
     request = ("resourcepoolstatusrequest", "pool-status")
     await kubectl("wait", "--for=condition=Complete", *request, "--timeout=60s")
     free = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].availableDevices}")
-    assert sum(map(int, free.split())) == 7
+    assert sum(map(int, free.split())) == 15
+
+
+async def test_an_edited_configuration_takes_effect(site: Site, tmp_path: Path) -> None:
+    await site.deploy()
+    async with Api(site.cluster.connection()) as api:
+        await until("8 devices on each node", lambda: _sizes(api, 8))
+        shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+        config = tmp_path / "manifests/plugin/simulated.yaml"
+        config.write_text(config.read_text().replace("count: 8", "count: 6"))
+        await site.kubectl("apply", "-k", str(tmp_path / "manifests"))
+        await until("6 devices on each node", lambda: _sizes(api, 6))
 
 
 async def as_the_page_says(site: Site, block: int) -> None:
@@ -134,6 +150,11 @@ async def programs_were_called_as_written(site: Site) -> None:
         await until("slices of every node", lambda: _published(api))
 
 
+async def _sizes(api: Api, count: int) -> bool:
+    slices, _ = await api.list(RESOURCE_SLICES)
+    return [len(one["spec"]["devices"]) for one in slices] == [count] * NODES
+
+
 async def _published(api: Api) -> bool:
     slices, _ = await api.list(RESOURCE_SLICES)
     return {slice_["spec"].get("nodeName") for slice_ in slices} == {f"node-{n + 1}" for n in range(NODES)}
@@ -148,7 +169,7 @@ async def test_the_mounts_are_where_the_plugin_looks(site: Site) -> None:
     driver = PLUGINS_DIR / "simulated.dra.example.com"
     for path in (str(REGISTRY_DIR), str(driver), CDI_DIR):
         assert mounts[path]["hostPath"]["path"] == path, "the kubelet must find it under the same path"
-    assert mounts["/etc/dra"]["configMap"]["name"] == "dra-plugin"
+    assert re.fullmatch("dra-plugin-[a-z0-9]{10}", mounts["/etc/dra"]["configMap"]["name"])
 
 
 async def test_a_field_that_does_not_exist_is_refused(site: Site) -> None:

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import yaml
-from dra_operator.placement import GATE
+from dra_operator.scheduling.state import GATE
 from kubectl import ROOT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,26 @@ async def test_a_folder_that_is_applied_alone_names_the_image_and_when_to_pull_i
         assert (container["image"], container["imagePullPolicy"]) == (f"{IMAGE}:{VERSION}", "IfNotPresent")
 
 
+@pytest.mark.parametrize("file", ["plugin/simulated.yaml", "components/hostdev/hostdev.yaml"])
+async def test_a_changed_configuration_starts_the_plugin_anew(kubectl: Kubectl, file: str, tmp_path: Path) -> None:
+    """The template of its pods names the content, and so changes with it."""
+    copy = tmp_path / "manifests"
+    shutil.copytree(MANIFESTS, copy)
+    content = {"resources": ["manifests/plugin"]}
+    if "components" in file:
+        content["components"] = ["manifests/components/hostdev"]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    names = []
+    for _ in range(2):
+        objects = await rendered(kubectl, str(tmp_path))
+        (shown,) = (name for kind, name in objects if kind == "ConfigMap")
+        volumes = objects["DaemonSet", "dra-plugin"]["spec"]["template"]["spec"]["volumes"]
+        assert {"name": "config", "configMap": {"name": shown}} in volumes
+        names.append(shown)
+        (copy / file).write_text((copy / file).read_text() + "# changed\n")
+    assert names[0] != names[1]
+
+
 async def test_the_overlays_differ_as_they_say(kubectl: Kubectl) -> None:
     base, development, kind, production = [await rendered(kubectl, root) for root in ROOTS]
     operator = ("Deployment", "dra-operator")
@@ -78,6 +99,12 @@ async def test_the_operator_runs_beside_itself_and_anywhere(kubectl: Kubectl) ->
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?exclude=leading", "or it would wait for ever"
     assert container["resources"]["limits"].keys() == {"memory"}
+
+
+async def test_no_program_is_asked_before_it_can_have_started(kubectl: Kubectl) -> None:
+    """Each start would show a Warning among the events of the pod."""
+    for container in containers(await rendered(kubectl, "manifests")):
+        assert container["startupProbe"]["initialDelaySeconds"] >= 3, container["name"]
 
 
 async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kubectl) -> None:
@@ -112,6 +139,24 @@ def test_a_namespace_that_enforces_restricted_takes_the_examples(pod: dict[str, 
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in pod["spec"]["containers"]:
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def devices_of(obj: dict[str, Any]) -> int:
+    """How many devices a claim takes, a template for its pod, or a pod by extended resources."""
+    if obj["kind"] == "Pod":
+        limits = (container.get("resources", {}).get("limits", {}) for container in obj["spec"]["containers"])
+        return sum(count for each in limits for name, count in each.items() if "/" in name)
+    spec = obj["spec"]["spec"] if obj["kind"] == "ResourceClaimTemplate" else obj["spec"]
+    requests = spec["devices"]["requests"]
+    alternatives = (request.get("firstAvailable") or [request["exactly"]] for request in requests)
+    return sum(max(each.get("count", 1) for each in alternative) for alternative in alternatives)
+
+
+def test_the_examples_find_room_together_on_one_node() -> None:
+    texts = [path.read_text() for path in (MANIFESTS / "examples").glob("*.yaml")]
+    wanted = sum(devices_of(obj) for text in texts for obj in yaml.safe_load_all(text))
+    (pool,) = yaml.safe_load((MANIFESTS / "plugin/simulated.yaml").read_text())["pools"]
+    assert wanted == sum(group["count"] for group in pool["devices"])
 
 
 async def test_only_the_plugin_is_where_privileges_are_allowed(kubectl: Kubectl) -> None:

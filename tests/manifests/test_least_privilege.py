@@ -52,7 +52,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def test_no_verb_is_missing_and_none_is_too_much(site: Site) -> None:
-    await site.deploy(GATES)
+    await site.deploy([*GATES, "--preemption"])
     await site.kubectl("create", "serviceaccount", "viewer", "--namespace", "dra-system")
     await site.kubectl("create", "clusterrolebinding", "viewer", "--clusterrole=dra-viewer",
                        "--serviceaccount=dra-system:viewer")  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from dra_kubeletplugin.scaffold import create
+from dra_kubeletplugin.commands.scaffold import create
 from kubectl import ROOT
 
 NAME = "gpu.example.com"
@@ -38,11 +38,12 @@ def of_a_new_driver(folder: Path) -> Objects:
 
 
 def of_the_simulated_driver() -> Objects:
-    texts = [path.read_text() for path in sorted((ROOT / "manifests/plugin").iterdir())]
+    paths = set((ROOT / "manifests/plugin").iterdir()) - {ROOT / "manifests/plugin/simulated.yaml"}
+    texts = [path.read_text() for path in sorted(paths)]
     for known, new in NAMES.items():
         texts = [text.replace(known, new) for text in texts]
     objects = by_kind(texts)
-    del objects["ConfigMap"], objects["Kustomization"]
+    del objects["Kustomization"]
     pod, container = objects["DaemonSet"]["spec"]["template"]["spec"], container_of(objects)
     for field in ("name", "image", "imagePullPolicy", "command"):
         del container[field]

@@ -1,4 +1,4 @@
-"""A plugin writes the slices of its own node only, as the policy in the manifests says; on a real server, too."""
+"""A plugin writes slices of its node and driver only, as the policy in the manifests says; on a real server as well."""
 
 from __future__ import annotations
 
@@ -98,6 +98,32 @@ async def test_the_policy_holds_in_every_version_of_the_api(client: Client) -> N
                 body["spec"] = {**body["spec"], "devices": [{"name": "gpu", "basic": {}}]}
             assert await refusal(plugin, "POST", path, body, dryRun="All") == expected("node-1", node)
             assert await refusal(plugin, "DELETE", f"{path}/slice-of-{node}", dryRun="All") == expected("node-1", node)
+
+
+async def test_a_plugin_writes_for_its_own_driver_only(client: Client) -> None:
+    plugin, path, foreign = plugin_on(client, "node-1"), f"{SLICES}/foreign", slice_of("node-1", "foreign")
+    foreign["spec"]["driver"] = "gpu.example.com"
+    why = "this user may not modify resourceslices of driver 'gpu.example.com'"
+    assert await refusal(plugin, "POST", SLICES, foreign, dryRun="All") == why
+    current = await client.post(SLICES, foreign)
+    current["spec"]["devices"] = []
+    assert await refusal(plugin, "PUT", path, current, dryRun="All") == why
+    assert await refusal(plugin, "DELETE", path, dryRun="All") == why
+
+
+@pytest.mark.parametrize(
+    ("pool", "allowed"),
+    [("node-1", True), ("node-1/a", True), ("node-2", False), ("node-10", False), ("node-1-a", False), ("a", False)],
+)
+async def test_a_plugin_does_not_take_over_the_pool_of_another_node(client: Client, pool: str, allowed: bool) -> None:
+    """A higher generation in its own slice would push out all slices of the other node."""
+    plugin, wanted = plugin_on(client, "node-1"), slice_of("node-1", "new")
+    wanted["spec"]["pool"] |= {"name": pool, "generation": 9}
+    said = await refusal(plugin, "POST", SLICES, wanted, dryRun="All")
+    assert said.startswith("" if allowed else f"this user may not publish pool '{pool}'")
+    assert bool(said) is not allowed
+    left = await client.post(SLICES, {**wanted, "metadata": {"name": "left"}})
+    assert await refusal(plugin, "DELETE", f"{SLICES}/{left['metadata']['name']}", dryRun="All") == ""
 
 
 async def test_a_deletion_of_many_is_checked_for_each(client: Client) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from dra_kube import Resource
-from dra_operator.intake.kinds import WATCHED
+from dra_operator.sources.kinds import WATCHED
 
 MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml"
 (ROLE,) = (obj for obj in yaml.safe_load_all(MANIFEST.read_text()) if obj["kind"] == "ClusterRole")

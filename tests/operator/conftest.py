@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
-from dra_kube import (
-    Api,
-    connection,
-)
+from dra_kube import Api, connection
 from dra_operator.app.operator import Options
 from faults import FaultProxy
 from kopf.testing import KopfRunner

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from dra_kube import LEASES, Api, Timing, connection
-from dra_operator.app.answers import Answers
 from dra_operator.app.aside import Aside
-from dra_operator.app.health import Check
 from dra_operator.app.leader import Leader
-from dra_operator.app.main_loop import MainLoop
-from dra_operator.app.server import serve
+from dra_operator.app.probes.answers import Answers
+from dra_operator.app.probes.health import Check
+from dra_operator.app.probes.main_loop import MainLoop
+from dra_operator.app.probes.server import serve
 from prometheus_client import CollectorRegistry, Counter
 from waiting import becomes
 
@@ -117,8 +117,8 @@ async def test_a_loop_that_is_stuck_is_not_alive_and_says_what_it_was_doing(capl
             compute(0.01)  # this loop does not turn
         with caplog.at_level(logging.CRITICAL):
             (trouble,) = main.trouble(60.0)
-        assert trouble == "the event loop has not turned for 61 s, deciding about pod ns/pod"
-        assert "it stands here" in caplog.text
+        assert trouble == "the event loop has been blocked for 61 s, deciding about pod ns/pod"
+        assert "stack:" in caplog.text
         await asked
         assert main.trouble(60.0) == []
 

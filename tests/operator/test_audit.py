@@ -10,12 +10,12 @@ from dra_api.core import Node
 from dra_api.meta import Object, ObjectMeta
 from dra_kube import DEVICE_CLASSES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
-from dra_operator.app import audit
-from dra_operator.app.audit import Audit
-from dra_operator.cluster import Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.intake.kinds import WATCHED
-from dra_operator.intake.malformed import Quarantine
+from dra_operator.cache import Cluster, Source
+from dra_operator.cel_language import CelSelectors
+from dra_operator.sources import audit
+from dra_operator.sources.audit import Audit
+from dra_operator.sources.kinds import WATCHED
+from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, ErrorEvent, EventFault, FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
@@ -24,8 +24,8 @@ from waiting import until
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "GAP", 0.05)
-    monkeypatch.setattr(audit, "RETRIES", (0.1,))
+    monkeypatch.setattr(audit, "AUDIT_GAP_SECONDS", 0.05)
+    monkeypatch.setattr(audit, "AUDIT_RETRY_SECONDS", (0.1,))
 
 
 WATCHES = Target(client="kopf", verbs=("watch",))
@@ -116,14 +116,14 @@ class Control:
     def look_again(self) -> None:
         self.looks += 1
 
-    def remove(self, kind: type[Object], key: str, uid: str) -> None:
+    def delete(self, _: Source, kind: type[Object], key: str, uid: str) -> None:
         self.cluster.remove(kind, key, uid)
 
 
 @pytest.fixture
 def parts() -> tuple[Server, Control, Audit, list[str]]:
     server, control, restored = Server(), Control(Cluster(Inventory(language=CelSelectors(Features())))), list[str]()
-    made = Audit(server, control, Quarantine(lambda *_: None), WATCHED, restored.append, 0.5)  # type: ignore[arg-type]
+    made = Audit(server, control, MalformedObjects(lambda *_: None), WATCHED, restored.append, 0.5)  # type: ignore[arg-type]
     for resource in WATCHED:
         made.loaded(resource, "5")
     return server, control, made, restored
@@ -149,7 +149,7 @@ async def test_everything_is_looked_at_again_now_and_then(
 async def test_a_failed_audit_is_repeated_at_once_when_a_watch_begins(
     parts: tuple[Server, Control, Audit, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "RETRIES", (3600.0,))
+    monkeypatch.setattr(audit, "AUDIT_RETRY_SECONDS", (3600.0,))
     server, control, made, _ = parts
     control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
     server.is_away = True

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from dra_api.gates import UnknownGate
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.allocator import Features
-from dra_operator.intake.gates import features_of
-from dra_operator.intake.kinds import watched_kinds
+from dra_operator.gates import features_of
+from dra_operator.sources.kinds import watched_kinds
 from faults import FaultProxy, Hang, Refuse, Target
 from live_cluster import LiveCluster
 from waiting import until
@@ -129,7 +130,7 @@ async def test_among_json_lines_the_reason_of_the_end_is_one_too(
     assert code == 2
     warning, reason = (json.loads(line) for line in output.splitlines())
     assert warning["level"] == "warning"
-    strange = "environment variable DRA_OPERATOR_FEATURE_GATE is no setting, and has no effect; --help lists all"
+    strange = "environment variable DRA_OPERATOR_FEATURE_GATE is not a setting and has no effect; --help lists all"
     assert warning["message"] == strange
     assert reason["level"] == "error"
     assert reason["message"].startswith("no usable API server settings in ")
@@ -252,22 +253,33 @@ async def test_an_unknown_feature_gate_is_named_with_a_remedy(gates: str) -> Non
     assert "Traceback" not in output
 
 
+async def test_a_gate_that_the_release_of_the_server_does_not_have_ends_it_with_one_line(tmp_path: Path) -> None:
+    async with DevApiServer(release=Release.V1_35) as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        flags = ("--no-leader-elect", "--feature-gates", "DRAListTypeAttributes=true")
+        code, output = await run("--kubeconfig", str(kubeconfig), *flags)
+    assert code == 2
+    assert output.splitlines()[-1] == (
+        "dra-operator: --feature-gates: Kubernetes 1.35 has no feature gate DRAListTypeAttributes, which came with "
+        "1.36: leave it out, or choose another release with --kubernetes-version"
+    )
+
+
 @pytest.mark.parametrize(
     "gate", ["DRANodeAllocatableResources", "DynamicResourceAllocation", "DRAWorkloadResourceClaims"]
 )
 def test_a_gate_that_nothing_looks_at_is_refused_with_the_names_of_those_that_are_looked_at(gate: str) -> None:
-    with pytest.raises(UnknownGate) as caught:
-        features_of(f"DRAAdminAccess=false,{gate}=true")
+    with pytest.raises(GateError) as caught:
+        features_of({"DRADeviceTaints": False, gate: True})
     refused, _, known = str(caught.value).partition(", only at ")
     assert refused == f"the operator does not look at {gate}"
     assert "DRADeviceTaintRules" in known.split(", ")
     assert gate not in known
-    features_of(",".join(f"{name}=true" for name in known.split(", ")))
+    features_of(dict.fromkeys(known.split(", "), True))
 
 
 def test_gates_change_what_the_allocator_may_use() -> None:
-    assert features_of("") == Features()
-    assert features_of("DRADeviceTaintRules=true") == Features(taint_rules=True)
-    assert features_of("DRADeviceTaints=false,DRAListTypeAttributes=true") == Features(
-        device_taints=False, list_attributes=True
-    )
+    assert features_of({}) == Features()
+    assert features_of({"DRADeviceTaintRules": False}) == Features(taint_rules=False)
+    changes = {"DRADeviceTaints": False, "DRADeviceTaintRules": False, "DRAListTypeAttributes": True}
+    assert features_of(changes) == Features(device_taints=False, taint_rules=False, list_attributes=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dra_operator.commands.console import CLOSED, INTERRUPTED, UNWRITTEN, finish
+from dra_operator.commands.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
 CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
@@ -25,7 +25,7 @@ def test_an_interrupted_command_ends_without_a_traceback() -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores the signal
     try:
-        assert finish(command) == INTERRUPTED
+        assert finish(command) == INTERRUPTED_EXIT_CODE
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -39,7 +39,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         done = subprocess.run([*CEL, cases], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (CLOSED, "")
+    assert (done.returncode, done.stderr) == (CLOSED_EXIT_CODE, "")
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*CEL, cases], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     said = "cannot write the answer: No space left on device; it is incomplete\n"
-    assert (done.returncode, done.stderr) == (UNWRITTEN, said)
+    assert (done.returncode, done.stderr) == (UNWRITTEN_EXIT_CODE, said)
 
 
 def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
 from dra_operator.app.controller_manager import ControllerManager
-from dra_operator.reconcile import Concerns
+from dra_operator.app.release_in_force import AGREED_SECONDS, CommonRelease
+from dra_operator.controllers import OwnControllers
+from dra_operator.controllers.claims.claim_names import generated_name
 
 Lease = dict[str, Any]
 
@@ -38,10 +43,11 @@ class Scene:
         self.time = 0.0
         self.shown: Lease | Exception = ABSENT
         self.calls = 0
-        self.concerns = Concerns()
+        self.controllers = OwnControllers()
         api = cast(Api, self)
         self.version: Lease | Exception = version("36")
-        self.controller = ControllerManager(api, self.concerns, self.became_ours, clock=lambda: self.time)
+        common = CommonRelease(lambda: self.time).heard
+        self.controller = ControllerManager(api, self.controllers, self.became_ours, common, clock=lambda: self.time)
 
     async def get(self, resource: Resource, name: str, namespace: str) -> Lease:
         assert (resource.plural, namespace, name) == ("leases", "kube-system", "kube-controller-manager")
@@ -55,7 +61,7 @@ class Scene:
             raise self.version
         return self.version
 
-    def became_ours(self) -> None:
+    async def became_ours(self) -> None:
         self.calls += 1
 
     async def look(self, seconds: float, shown: Lease | Exception) -> bool:
@@ -63,9 +69,9 @@ class Scene:
         self.time += seconds
         self.shown = shown
         await self.controller.look()
-        assert self.concerns.templates == self.concerns.release == self.concerns.eviction
-        assert self.concerns.placement
-        return self.concerns.templates
+        assert self.controllers.templates == self.controllers.release == self.controllers.eviction
+        assert self.controllers.placement
+        return self.controllers.templates
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ async def test_a_controller_manager_evicts_from_the_version_on_in_which_that_is_
     scene = Scene()
     scene.shown, scene.version = lease("1"), shown
     await scene.controller.look()
-    assert scene.concerns == Concerns(templates=False, release=False, eviction=ours)
+    assert scene.controllers == OwnControllers(templates=False, release=False, eviction=ours)
 
 
 async def test_an_upgrade_of_the_control_plane_is_noticed() -> None:
@@ -143,11 +149,28 @@ async def test_an_upgrade_of_the_control_plane_is_noticed() -> None:
     answers: list[bool] = []
     upgrades: list[Lease | Exception] = [version("35"), version("36"), AWAY, version("36"), version("35")]
     for renewed, shown in enumerate(upgrades):
+        scene.time += AGREED_SECONDS
         scene.shown, scene.version = lease(str(renewed)), shown
         await scene.controller.look()
-        answers.append(scene.concerns.eviction)
+        answers.append(scene.controllers.eviction)
     assert answers == [True, False, False, False, True]
     assert scene.calls == 1
+
+
+async def test_while_api_servers_of_two_releases_answer_nothing_goes_to_and_fro() -> None:
+    """A controller manager is no newer than the oldest API server. The old one counts until it has been silent long."""
+    scene = Scene()
+    answers: list[bool] = []
+    for renewed, minor in enumerate(["35", "36", "35", "36", "36"]):
+        scene.time += 10
+        scene.shown, scene.version = lease(str(renewed)), version(minor)
+        await scene.controller.look()
+        answers.append(scene.controllers.eviction)
+    assert answers == [True] * 5
+    scene.time += AGREED_SECONDS
+    scene.shown = lease("last")
+    await scene.controller.look()
+    assert not scene.controllers.eviction
 
 
 async def test_without_a_controller_manager_the_version_is_not_asked_for() -> None:
@@ -161,12 +184,12 @@ async def test_a_machine_that_slept_says_nothing_about_a_controller_manager_on_i
 ) -> None:
     """As with a cluster on a laptop: the operator may be awake first, and must not count the night."""
     scene = Scene()
-    controller = ControllerManager(cast(Api, scene), scene.concerns, scene.became_ours)
+    controller = ControllerManager(cast(Api, scene), scene.controllers, scene.became_ours, CommonRelease().heard)
     scene.shown = lease("1")
     for seconds in (1000.0, 30000.0):
         monkeypatch.setattr(time, "clock_gettime", lambda _, now=seconds: now)
         await controller.look()
-    assert not scene.concerns.templates
+    assert not scene.controllers.templates
     assert scene.calls == 0
 
 
@@ -185,8 +208,9 @@ async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
         for shown in (lease("1"), lease("2"), ABSENT, ABSENT):
             await scene.look(1, shown)
     assert [record.message for record in caplog.records] == [
-        "templates, release, eviction are left to kube-controller-manager; ours: placement, allocation",
-        "no kube-controller-manager works in this cluster; ours: templates, release, placement, eviction, allocation",
+        "left to kube-controller-manager: templates, release, eviction; controllers run here: placement, allocation",
+        "no kube-controller-manager is running in this cluster; controllers run here: templates, release, placement, "
+        "eviction, allocation",
     ]
 
 
@@ -198,4 +222,88 @@ async def test_a_denial_is_reported_once_with_the_remedy(caplog: pytest.LogCaptu
     assert "works in this cluster" not in caplog.text, "nothing is known about that"
     (warning,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
     assert "Role dra-operator-leader-election" in warning
-    assert "--concerns" in warning
+    assert "--controllers" in warning
+
+
+def pod(claim: str | None, node: str = "", uid: str = "u1") -> Pod:
+    """A pod with one entry, for which it records the claim."""
+    statuses = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
+    entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
+    return convert(
+        Pod,
+        {
+            "metadata": {"name": "train", "namespace": "default", "uid": uid},
+            "spec": {"resourceClaims": [entry], "nodeName": node, "containers": []},
+            "status": {"resourceClaimStatuses": statuses},
+        },
+    )
+
+
+OWN = generated_name("train-gpu-", "u1", "gpu", 0)
+
+
+async def test_a_claim_that_somebody_else_recorded_shows_a_controller_manager_without_a_lease() -> None:
+    scene = Scene()
+    answers = [await scene.look(0, ABSENT)]
+    scene.controller.saw(pod(None), pod("train-gpu-x7k2p"))
+    for seconds in (0, 599, 1):
+        answers.append(await scene.look(seconds, ABSENT))
+    assert answers == [True, False, False, True]
+    scene.controller.saw(pod(None), pod("train-gpu-x7k2p"))
+    await scene.look(599, ABSENT)
+    scene.controller.saw(pod(None, uid="u2"), pod("train-gpu-b4444", uid="u2"))
+    assert not await scene.look(599, ABSENT), "each such claim counts, also while claims are left to it"
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (pod(None), pod(OWN)),
+        (pod(None), pod(generated_name("train-gpu-", "u1", "gpu", 4))),
+        (pod(None), pod("train-gpu")),
+        (pod("train-gpu-x7k2p"), pod("train-gpu-x7k2p")),
+        (pod("train-gpu-x7k2p"), pod(None)),
+        (pod(None), pod("train-gpu-x7k2p", node="node-1")),
+        (None, pod("train-gpu-x7k2p")),
+        (pod(None, uid="u0"), pod("train-gpu-x7k2p")),
+    ],
+    ids=[
+        "ours",
+        "ours, when names were taken",
+        "of Kubernetes up to 1.27",
+        "known before",
+        "withdrawn",
+        "written by a node",
+        "a list brought it",
+        "of its predecessor",
+    ],
+)
+async def test_what_may_be_from_elsewhere_shows_no_controller_manager(before: Pod | None, now: Pod) -> None:
+    scene = Scene()
+    await scene.look(0, ABSENT)
+    scene.controller.saw(before, now)
+    assert await scene.look(0, ABSENT)
+
+
+async def test_while_it_renews_its_lease_its_claims_show_nothing_for_later() -> None:
+    scene = Scene()
+    await scene.look(0, lease("1"))
+    scene.controller.saw(pod(None), pod("train-gpu-x7k2p"))
+    assert await scene.look(31, lease("1")), "it is gone as soon as its Lease is over"
+
+
+@pytest.mark.parametrize("later", range(5))
+async def test_it_ends_when_it_is_told_to_while_a_claim_shows_something(later: int) -> None:
+    """``asyncio.wait_for`` lost the cancellation: an operator that had to end then did not."""
+    scene = Scene()
+    await scene.look(0, ABSENT)
+    task = asyncio.create_task(scene.controller.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    scene.controller.saw(pod(None), pod("train-gpu-x7k2p"))
+    for _ in range(later):
+        await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert task.done()

@@ -47,14 +47,14 @@ async def test_a_leader_whose_lease_is_overdue_judges_its_view_only_when_it_has_
     with caplog.at_level(logging.ERROR):
         await operator.start(connection(kubeconfig))
         try:
-            operator.control.look_at_everything()
+            await operator.control.look_at_everything()
             await becomes(lambda: asked > 2)
             assert "invariant violated" not in caplog.text
             renewed = True
 
             async def judged() -> bool:
-                operator.control.look_at_everything()
-                return "dev-0 is given to claim ns/" in caplog.text
+                await operator.control.look_at_everything()
+                return "dev-0 is allocated to claim ns/" in caplog.text
 
             await until("what is wrong is logged", judged)
         finally:

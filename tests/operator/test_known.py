@@ -6,13 +6,15 @@ import gc
 import itertools
 import json
 import time
+from typing import Any
 
 import msgspec
 import pytest
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.app import tracing
-from dra_operator.app.known import PERIOD, KnownEvents, Version, unknown_items
+from dra_operator.sources import tracing
+from dra_operator.sources.cut import was_cut
+from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
 from kopf._core.reactor.inventory import ResourceMemories
@@ -38,6 +40,54 @@ def knows(version: Version, is_deleted: bool, _content: msgspec.Raw) -> bool:
     if is_deleted:
         return version.name == "gone"
     return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
+
+
+def large(**spec: Any) -> Obj:
+    obj = pod("large")
+    meta = obj["metadata"] | {"labels": {"app": "a"}, "managedFields": [{"manager": "x" * 1000}] * 100}
+    return obj | {"kind": "Pod", "metadata": meta, "spec": {"schedulerName": "ours", **spec}}
+
+
+def test_kopf_hears_of_a_large_pod_only_what_is_read_of_it() -> None:
+    """As dicts a hundred pods of a megabyte take a gigabyte, which Kopf keeps for a while."""
+    environment = [{"name": f"E{number}", "value": "x" * 20} for number in range(20_000)]
+    big = large(containers=[{"name": "main", "env": environment, "resources": {"requests": {"cpu": "2"}}}])
+    event = KnownEvents(knows, time.monotonic).passed_on(line("MODIFIED", big))
+    page = unknown_items(json.dumps({"kind": "PodList", "items": [big | {"kind": ""}]}).encode(), knows)
+    for obj in (json.loads(event)["object"], *json.loads(page)["items"]):
+        assert len(json.dumps(obj)) < 1_000
+        assert was_cut(obj)
+        assert (obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]) == ("uid-large", "1")
+        assert obj["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+        assert obj["metadata"]["labels"] == {"app": "a"}
+
+
+SELECTORS = [{"cel": {"expression": "true || " + "x" * 1_000}}] * 16
+EXACTLY: Obj = {"deviceClassName": "gpu", "selectors": SELECTORS}
+REQUESTS: Obj = {"v1": [{"name": f"r{it}", "exactly": EXACTLY} for it in range(8)]}
+REQUESTS |= {"v1beta2": REQUESTS["v1"], "v1beta1": [{"name": f"r{it}", **EXACTLY} for it in range(8)]}
+
+
+@pytest.mark.parametrize("version", REQUESTS)
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
+def test_kopf_hears_of_a_large_claim_or_template_only_what_is_kept_of_it(kind: str, version: str) -> None:
+    spec: Obj = {"devices": {"requests": REQUESTS[version]}}
+    body = {"metadata": pod("big")["metadata"], "spec": spec if kind == "ResourceClaim" else {"spec": spec}}
+    head = {"apiVersion": f"resource.k8s.io/{version}", "kind": kind}
+    event = KnownEvents(knows, time.monotonic).passed_on(line("ADDED", head | body))
+    page = unknown_items(json.dumps({**head, "kind": f"{kind}List", "items": [body]}).encode(), knows)
+    for obj in (json.loads(event)["object"], *json.loads(page)["items"]):
+        assert len(json.dumps(obj)) < 1_500
+        assert was_cut(obj)
+        assert (obj["apiVersion"], obj["kind"]) == ("resource.k8s.io/v1", kind)  # as the operator reads it
+        kept = obj["spec"] if kind == "ResourceClaim" else obj["spec"]["spec"]
+        assert [it["exactly"] for it in kept["devices"]["requests"]] == [{"deviceClassName": "gpu"}] * 8
+
+
+@pytest.mark.parametrize("kind", ["DeviceClass", "Node"])
+def test_kopf_hears_all_of_another_kind(kind: str) -> None:
+    came = line("MODIFIED", large() | {"kind": kind})
+    assert KnownEvents(knows, time.monotonic).passed_on(came) == came
 
 
 CONTAINER = {"name": "main", "image": "none"}
@@ -105,7 +155,7 @@ def test_pieces_of_any_size_give_the_same_lines(events: list[str], data: st.Data
     stream = b"".join(EVENTS[event][0] for event in events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    ticks = itertools.count(step=PERIOD)
+    ticks = itertools.count(step=BOOKMARK_SECONDS)
     reader = KnownEvents(knows, lambda: next(ticks))
     got = b"".join(map(reader.passed_on, pieces)) + reader.end()
     assert got == b"".join(EVENTS[event][1] or EVENTS[event][0] for event in events)
@@ -244,5 +294,5 @@ async def test_a_new_pod_does_not_wait_for_answers_to_writes(
         await cluster.heard()
         pods = site.operator.control.cluster.pods
         await becomes(lambda: (seen := pods.get("ns/heard")) is not None and seen.spec.node_name)  # the last event
-        monkeypatch.setattr(tracing, "ANSWERS", 3600.0)
+        monkeypatch.setattr(tracing, "ANSWER_SECONDS", 3600.0)
         await cluster.place("pod")

@@ -15,18 +15,18 @@ import kopf
 import pytest
 import yaml
 from dra_kube import connection
-from dra_operator.app.kopf_run import identity
-from dra_operator.app.kopf_settings import configure
 from dra_operator.app.operator import Operator, Options
-from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
-from dra_operator.reconcile import Control
+from dra_operator.controllers import Control
+from dra_operator.sources.kopf_run import identity
+from dra_operator.sources.kopf_settings import configure
+from dra_operator.sources.streams import Limits
 from faults import CutBefore, DelayEvents, FaultProxy, Target, Unserved
 from kopf._cogs.structs.references import Selector
 from kopf._core.reactor import observation
 from live_cluster import LiveCluster
 from supervised import Supervising
-from waiting import until
+from waiting import stays, until
 
 ROOT = Path(__file__).resolve().parents[2]
 UID = 65532  # of the image
@@ -123,7 +123,7 @@ async def test_tasks_of_ours_survive_the_end_of_a_kopf_that_is_older(
         ours = asyncio.create_task(asyncio.Event().wait(), name="ours")
         task = next(task for task in asyncio.all_tasks() if task.get_name() == "multidimensional multitasker")
         task.cancel()
-        await site.unready("Kopf is started again: Kopf ended")
+        await site.unready("restarting Kopf: Kopf ended")
         await site.ready()
         assert not ours.done()
         ours.cancel()
@@ -149,7 +149,7 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
     await cluster.furnish()
     await cluster.add_template()
     async with supervising(Options(limits=Limits(failing=1.5))) as site:
-        await site.unready("Kopf is started again: Kopf ended with OSError('No username")
+        await site.unready("restarting Kopf: Kopf ended with OSError('No username")
         assert site.is_live()
 
         async def dead() -> bool:
@@ -203,7 +203,7 @@ async def test_the_watchers_end_first_when_one_of_them_fails(
         await site.ready()
         with proxy.suffering(Unserved(Target(group="resource.k8s.io", client="kopf"))):
             proxy.break_streams()
-            await site.unready("Kopf is started again: Kopf ended with APINotFoundError")
+            await site.unready("restarting Kopf: Kopf ended with APINotFoundError")
         await site.ready()
     assert complaints(caplog) == []
 
@@ -239,8 +239,11 @@ async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
         with proxy.suffering(CutBefore(Target())):
             proxy.break_streams()
             await site.unready("nodes", "pods")
-            await asyncio.sleep(1)
-            assert site.is_live()
+
+            async def is_live() -> bool:
+                return site.is_live()
+
+            await stays("it is live", is_live, 1)
         await site.ready()
 
 

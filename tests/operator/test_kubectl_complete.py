@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dra_kube import Api, Unreachable
-from dra_operator.commands.kubectl_complete import main
+from dra_operator.kubectl.completion import main
+from dra_operator.kubectl.registry import COMMANDS
 from kubectl import kubectl_for
 from live_cluster import LiveCluster
 from waiting import until
@@ -27,18 +28,22 @@ async def complete(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
-        ([], ["why", ":4"]),
-        ([""], ["why", ":4"]),
-        (["w"], ["why", ":4"]),
+        ([], [*sorted(COMMANDS), ":4"]),
+        ([""], [*sorted(COMMANDS), ":4"]),
+        (["w"], ["who", "why", ":4"]),
+        (["top", ""], ["classes", "drivers", "namespaces", "nodes", ":4"]),
+        (["devices", "--state", "t"], ["tainted", "taken", ":4"]),
+        (["claims", "--p"], ["--pending", ":4"]),
+        (["free", "-o", ""], ["json", "name", "wide", "yaml", ":4"]),
         (["x"], [":4"]),
         (["--"], ["--help", "--version", ":4"]),
         (["why", ""], ["claim", "pod", ":4"]),
         (["why", "p"], ["pod", ":4"]),
-        (["why", "--con"], ["--concerns", "--context", ":4"]),
+        (["why", "--con"], ["--context", "--controllers", ":4"]),
         (["why", "pod", "--kubeconfig", ""], [":0"]),
         (["why", "pod", "--kubeconfig=dev"], [":0"]),
-        (["why", "--concerns", "auto", ""], ["claim", "pod", ":4"]),
-        (["why", "--concerns=auto", ""], ["claim", "pod", ":4"]),
+        (["why", "--controllers", "auto", ""], ["claim", "pod", ":4"]),
+        (["why", "--controllers=auto", ""], ["claim", "pod", ":4"]),
         (["why", "-nother", ""], ["claim", "pod", ":4"]),
         (["why", "-h", ""], ["claim", "pod", ":4"]),
         (["why", "--unknown", ""], ["claim", "pod", ":4"]),
@@ -64,6 +69,7 @@ async def test_names_come_from_the_cluster(
     assert await complete(capsys, *given, "pod", "-n", "ns", "") == ["one", "other", "two", ":4"]
     assert await complete(capsys, *given, "--namespace=ns", "pod", "o") == ["one", "other", ":4"]
     assert await complete(capsys, *given, "--namespace=ns", "po", "o") == ["one", "other", ":4"]
+    assert await complete(capsys, *given, "--namespace=ns", "pods/o") == ["pods/one", "pods/other", ":4"]
     assert await complete(capsys, *given, "pod", "") == [":4"]
     assert await complete(capsys, *given, "claim", "-n", "ns", "") == [":4"]
     assert await complete(capsys, *given, "-n", "n") == ["ns", ":4"]

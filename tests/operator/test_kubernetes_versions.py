@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from bare_client import Client, Json, client_of
+from dra_api.releases.gate_table import TABLE
+from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
 from pages import BY_NAME
 from supervised import QUICK, Supervising
@@ -16,43 +17,75 @@ from waiting import until
 
 GROUP = "resource.k8s.io"
 ALL = ("v1", "v1beta2", "v1beta1", "v1alpha3")
-SERVED = {  # the newest version of claims first; v1alpha3 and, from 1.36 on, v1beta2 have the DeviceTaintRules
-    "1.32": ("v1beta1",),
-    "1.33 with beta APIs": ("v1beta2", "v1beta1", "v1alpha3"),
-    "1.34 and 1.35": ("v1",),
-    "1.34 and 1.35 with all APIs": ("v1", "v1beta2", "v1beta1", "v1alpha3"),
-    "1.36": ("v1", "v1beta2"),
-    "1.37 without betas": ("v1",),
+
+
+class Server(NamedTuple):
+    """A release, and the versions that are switched on: the newest one of claims first."""
+
+    release: Release
+    versions: tuple[str, ...]
+    rules: str | None
+    """The newest version of DeviceTaintRules."""
+
+
+SERVED = {
+    "1.32": Server(Release.V1_32, ("v1beta1",), None),
+    "1.33 with beta APIs": Server(Release.V1_33, ("v1beta2", "v1beta1", "v1alpha3"), "v1alpha3"),
+    "1.34 and 1.35": Server(Release.V1_35, ("v1",), None),
+    "1.34 and 1.35 with all APIs": Server(Release.V1_35, ALL, "v1alpha3"),
+    "1.36": Server(Release.V1_36, ("v1", "v1beta2"), "v1beta2"),
+    "1.37": Server(Release.V1_37, ("v1",), "v1"),
 }
 
 
 @pytest.fixture(params=list(SERVED.values()), ids=list(SERVED))
-def server_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"api_versions": {f"{GROUP}/{version}": version in request.param for version in ALL}}
+def played(request: pytest.FixtureRequest) -> Server:
+    server: Server = request.param
+    return server
 
 
-async def test_a_pod_gets_its_device_and_gives_it_back(
-    server: DevApiServer, server_settings: dict[str, Any], supervising: Supervising, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def server_settings(played: Server) -> dict[str, Any]:
+    versions = {f"{GROUP}/{version}": version in played.versions for version in ALL}
+    return {"api_versions": versions, "release": played.release}
+
+
+async def test_a_pod_gets_its_device_and_loses_it_to_a_taint(
+    server: DevApiServer, played: Server, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the gate of DeviceTaintRules, too: a server without them is said to be one, and all else goes on."""
-    served = next(version for version in ALL if server_settings["api_versions"][f"{GROUP}/{version}"])
-    options = Options(features=Features(taint_rules=True), limits=QUICK)
+    """With the gates of taints where the release has them, on by default in 1.37: a server without DeviceTaintRules is
+    said to be one, and all else goes on. A rule that is served ends the pod (K37-TAINT-03)."""
+    known = (TABLE["DRADeviceTaintRules"].at(played.release), TABLE["DRADeviceTaints"].at(played.release))
+    gates = {} if played.release >= Release.V1_37 else {"DRADeviceTaintRules": True, "DRADeviceTaints": True}
+    options = Options(gates=gates if all(known) else {}, limits=QUICK)
     async with client_of(server) as client, supervising(options) as site:
         await site.ready()
-        has_rules = any(server_settings["api_versions"][f"{GROUP}/{version}"] for version in ("v1alpha3", "v1beta2"))
-        assert ("does not serve devicetaintrules.resource.k8s.io" in caplog.text) == (not has_rules)
-        await furnish(client, served)
+        is_missing = bool(all(known)) and played.rules is None
+        assert ("does not serve devicetaintrules.resource.k8s.io" in caplog.text) == is_missing
+        await furnish(client, played.versions[0])
         await client.post("/api/v1/namespaces/default/pods", a_pod())
 
         async def bound() -> bool:
             return "nodeName" in (await client.get("/api/v1/namespaces/default/pods/p"))["spec"]
 
         await until("bound", bound)
-        claims = f"/apis/{GROUP}/{served}/namespaces/default/resourceclaims"
+        claims = f"/apis/{GROUP}/{played.versions[0]}/namespaces/default/resourceclaims"
         (claim,) = (await client.get(claims))["items"]
         (result,) = claim["status"]["allocation"]["devices"]["results"]
         assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", "n", "dev")
         assert claim["status"]["reservedFor"][0]["name"] == "p"
+        if played.rules is not None and all(known):
+            taint = {"key": "broken", "effect": "NoExecute"}
+            spec = {"deviceSelector": {"driver": "gpu.example.com"}, "taint": taint}
+            await client.post(
+                f"/apis/{GROUP}/{played.rules}/devicetaintrules",
+                {"kind": "DeviceTaintRule", "metadata": {"name": "r"}, "spec": spec},
+            )
+
+            async def evicted() -> bool:
+                return "deletionTimestamp" in (await client.get("/api/v1/namespaces/default/pods/p"))["metadata"]
+
+            await until("evicted", evicted)
         await client.delete("/api/v1/namespaces/default/pods/p", {"gracePeriodSeconds": 0})
 
         async def gone() -> bool:
@@ -64,7 +97,7 @@ async def test_a_pod_gets_its_device_and_gives_it_back(
 def test_every_row_of_the_page_is_tried() -> None:
     text = BY_NAME["docs/operating.md"].text
     rows = re.findall(r"^\| (1\.\d\d[^|]*) \| ([^|]*) \|", text, re.MULTILINE)
-    tried = {tuple(re.findall(r"1\.\d\d", name)): versions[0] for name, versions in SERVED.items()}
+    tried = {tuple(re.findall(r"1\.\d\d", name)): server.versions[0] for name, server in SERVED.items()}
     assert {tuple(re.findall(r"1\.\d\d", of)): re.findall(r"v1\w*", newest)[0] for of, newest in rows} == tried
 
 

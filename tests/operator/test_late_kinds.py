@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from dra_api.meta import Object
+from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER
 from dra_kube import (
     DEVICE_TAINT_RULES,
@@ -20,13 +21,12 @@ from dra_kube import (
     TypedList,
     Unreachable,
 )
-from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
-from dra_operator.intake import initial_list
-from dra_operator.intake.initial_list import Loader
-from dra_operator.intake.kind_table import OF_STORAGE
-from dra_operator.intake.kinds import REQUIRED, WATCHED
-from dra_operator.intake.malformed import Quarantine
+from dra_operator.sources import initial_list
+from dra_operator.sources.initial_list import Loader
+from dra_operator.sources.kind_table import OF_STORAGE
+from dra_operator.sources.kinds import REQUIRED, WATCHED
+from dra_operator.sources.malformed import MalformedObjects
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import QUICK, Supervising
@@ -38,8 +38,8 @@ GROUP = "/apis/resource.k8s.io/*"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initial_list, "SOON", 0.1)
-    monkeypatch.setattr(initial_list, "LATER", 0.2)
+    monkeypatch.setattr(initial_list, "NEEDED_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(initial_list, "OTHER_LOOK_SECONDS", 0.2)
 
 
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
@@ -81,7 +81,7 @@ class Api:
             raise NotServed(str(resource))
         return "v1"
 
-    async def list_as(self, resource: Resource, _: type[Object]) -> TypedList:
+    async def list_as(self, resource: Resource, _: type[Object], **_keep: object) -> TypedList:
         return TypedList([resource], [], "5")
 
 
@@ -89,12 +89,13 @@ OPTIONAL = WATCHED.keys() - REQUIRED - OF_STORAGE.keys()
 CORE = {resource for resource in WATCHED if not resource.group}
 
 
+@pytest.mark.rule("CC-01")
 async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look_free() -> None:
     """A group that is not served in full is not used at all, and comes into the view in one go."""
     api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS} - OPTIONAL)
     loads: list[set[Resource]] = []
-    quarantine = Quarantine(lambda *_: None)
-    loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), quarantine)  # type: ignore[arg-type]
+    malformed_objects = MalformedObjects(lambda *_: None)
+    loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), malformed_objects)  # type: ignore[arg-type]
     await loader.load_all()
     assert loads == [CORE | OF_STORAGE.keys()]
     assert RESOURCE_SLICES in loader.missing()
@@ -114,7 +115,7 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
 
 async def test_why_kinds_cannot_be_looked_for_is_told_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS})
-    loader = Loader(api, WATCHED, lambda _: None, Quarantine(lambda *_: None))  # type: ignore[arg-type]
+    loader = Loader(api, WATCHED, lambda _: None, MalformedObjects(lambda *_: None))  # type: ignore[arg-type]
     await loader.load_all()
     caplog.clear()
     api.refusals = ["away", "away", "still away", "away"]
@@ -158,7 +159,7 @@ async def test_device_taint_rules_are_heard_of_only_with_their_gate(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     await cluster.furnish()
-    async with supervising() as site:
+    async with supervising(Options(gates={"DRADeviceTaintRules": False}, limits=QUICK)) as site:
         await site.ready()
         assert DEVICE_TAINT_RULES not in site.operator.kinds
     calls = {entry.call.resource for entry in proxy.journal.entries}
@@ -167,22 +168,23 @@ async def test_device_taint_rules_are_heard_of_only_with_their_gate(
 
 
 @pytest.mark.parametrize(
-    ("gates", "counts"),
+    ("gates", "release", "counts"),
     [
-        ({"taint_rules": True}, True),
-        ({"taint_rules": False}, False),
-        ({"taint_rules": True, "device_taints": False}, False),
+        ({"DRADeviceTaintRules": True}, Release.V1_36, True),
+        ({"DRADeviceTaintRules": False}, Release.V1_36, False),
+        ({"DRADeviceTaints": True, "DRADeviceTaintRules": True}, Release.V1_35, True),
+        ({"DRADeviceTaints": True}, Release.V1_34, False),
     ],
 )
 async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_taints_are_on(
-    cluster: LiveCluster, supervising: Supervising, gates: dict[str, bool], counts: bool
+    cluster: LiveCluster, supervising: Supervising, gates: dict[str, bool], release: Release, counts: bool
 ) -> None:
     await cluster.furnish(devices=2)
     await cluster.add_template()
     taint = {"key": "bad", "effect": "NoSchedule"}
     spec = {"deviceSelector": {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}, "taint": taint}
     await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
-    async with supervising(Options(features=Features(**gates), limits=QUICK)) as site:
+    async with supervising(Options(gates=gates, release=release, limits=QUICK)) as site:
         await site.ready()
         await cluster.place("pod")
     (claim,) = await cluster.claims()

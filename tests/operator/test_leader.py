@@ -20,7 +20,8 @@ from faults import CutAfter, CutBefore, Delay, Entry, Fault, FaultProxy, Refuse,
 from live_cluster import LiveCluster
 from waiting import until
 
-SHORT = ("--leader-elect-lease-duration", "2")
+SHORT_SECONDS = 2
+SHORT = ("--leader-elect-lease-duration", str(SHORT_SECONDS))
 
 
 class Operator:
@@ -43,6 +44,11 @@ class Operator:
         """All but those of the lease itself."""
         found = self.journal.find(Target(client=self.name), since)
         return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"]
+
+    def renewed_at(self) -> float:
+        """When the last renewal of the lease that was answered began."""
+        found = self.journal.find(Target(client=self.name, resource="leases"))
+        return max(entry.at for entry in found if entry.call.is_write and entry.code == 200)
 
 
 class Site:
@@ -185,7 +191,11 @@ async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what
             return code == 503 and "cannot renew the Lease" in text
 
         await until("blocked", is_blocked)
-        await asyncio.sleep(2)  # its time runs out
+
+        async def time_is_up() -> bool:
+            return now() > only.renewed_at() + SHORT_SECONDS
+
+        await until("its time is up", time_is_up)
         refused = now()
         await cluster.add_pod("pod")
         await only.command.says("the lease was last renewed")
@@ -230,7 +240,7 @@ async def test_a_deleted_lease_is_written_again(
 
 async def test_operators_for_different_schedulers_do_not_exclude_each_other(site: Site) -> None:
     one = await site.start("one")
-    other = await site.start("other", "--scheduler-name", "other", "--concerns", "placement")
+    other = await site.start("other", "--scheduler-name", "other", "--controllers", "placement")
     await until("one is ready", one.is_ready)
     await until("the other is ready", other.is_ready)
 
@@ -303,12 +313,12 @@ async def test_a_server_too_slow_for_the_lease_is_told_with_the_remedy(site: Sit
 async def test_a_start_is_tried_again_when_the_server(options: tuple[str, ...], fault: Fault, site: Site) -> None:
     with site.proxy.suffering(fault):
         operator = await site.start("operator", *options)
-        await operator.command.says("cannot start, tried again")
+        await operator.command.says("start failed, retrying in")
         await operator.command.says("in sync")
 
 
 async def test_without_election_no_lease_is_touched(site: Site, api: Api) -> None:
-    operator = await site.start("operator", "--no-leader-elect", "--concerns", "placement")
+    operator = await site.start("operator", "--no-leader-elect", "--controllers", "placement")
     await until("ready", operator.is_ready)
     assert site.proxy.journal.count(Target(resource="leases")) == 0
     assert os.environ.get("POD_NAME") is None

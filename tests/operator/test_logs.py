@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dra_operator.app.logs import JsonLines, configure_logs
-from dra_operator.reconcile import Line, tell
+from dra_operator.app.telemetry.logs import JsonLines, configure_logs
+from dra_operator.controllers import Line, tell
 from live_cluster import LiveCluster
 from operator_process import operator_process
 
@@ -119,7 +119,10 @@ def test_what_the_server_answers_kopf_is_logged_by_us_but_no_bug_of_kopf_is_hidd
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     """What ``configure_logs`` sets for a process is as it was."""
-    root, names = logging.getLogger(), ("", "dra_operator", "dra_operator.app.requests", "kopf", "asyncio")
+    root, names = (
+        logging.getLogger(),
+        ("", "dra_operator", "dra_operator.app.telemetry.request_metrics", "kopf", "asyncio"),
+    )
     handlers, levels = root.handlers[:], {name: logging.getLogger(name).level for name in names}
     flags = (logging.logThreads, logging.logProcesses, logging.logMultiprocessing)
     root.handlers.clear()

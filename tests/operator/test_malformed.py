@@ -13,9 +13,9 @@ from aiohttp import web
 from dra_api.resource import AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Usage
-from dra_operator.app import audit
 from dra_operator.app.operator import Options
-from dra_operator.intake.malformed import Quarantine
+from dra_operator.sources import audit
+from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
 from live_cluster import LiveCluster
@@ -122,7 +122,7 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
     value: object,
     end: Callable[[LiveCluster, FaultProxy], Awaitable[None]],
 ) -> None:
-    monkeypatch.setattr(audit, "GAP", 0.1)
+    monkeypatch.setattr(audit, "AUDIT_GAP_SECONDS", 0.1)
     await cluster.furnish(devices=2)
     await cluster.add_template()
     await hold_a_device(cluster)
@@ -162,7 +162,7 @@ async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
         await cluster.bound("pod")
 
 
-def quarantined(usage: Usage) -> Quarantine:
+def quarantined(usage: Usage) -> MalformedObjects:
     held: dict[str, AllocationResult] = {}
 
     def hold(uid: str, allocation: AllocationResult | None) -> None:
@@ -172,7 +172,7 @@ def quarantined(usage: Usage) -> Quarantine:
             usage.add(allocation)
             held[uid] = allocation
 
-    return Quarantine(hold)
+    return MalformedObjects(hold)
 
 
 def broken(uid: str, version: str, *devices: str) -> dict[str, Any]:
@@ -183,16 +183,16 @@ def broken(uid: str, version: str, *devices: str) -> dict[str, Any]:
 
 def test_what_counts_for_a_malformed_claim_is_what_its_last_version_names() -> None:
     usage = Usage()
-    quarantine = quarantined(usage)
+    malformed_objects = quarantined(usage)
     fault = ValueError("some field")
-    quarantine.take(RESOURCE_CLAIMS, broken("u1", "1", "a"), fault)
-    quarantine.take(RESOURCE_CLAIMS, broken("u1", "2", "a", "b"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "1", "a"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "2", "a", "b"), fault)
     assert {device.device for device in usage.devices()} == {"a", "b"}
-    quarantine.take(RESOURCE_CLAIMS, broken("u1", "3"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "3"), fault)
     assert {device.device for device in usage.devices()} == {"a", "b"}, "no device at all may be part of what is wrong"
-    quarantine.take(RESOURCE_CLAIMS, broken("u2", "4", "c"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u2", "4", "c"), fault)
     assert {device.device for device in usage.devices()} == {"c"}, "another claim of that name"
-    quarantine.deleted("ns/c", "u1")
+    malformed_objects.deleted("ns/c", "u1")
     assert {device.device for device in usage.devices()} == {"c"}, "a late deletion of the other one"
-    quarantine.deleted("ns/c", "u2")
+    malformed_objects.deleted("ns/c", "u2")
     assert not list(usage.devices())

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from dra_kube import Connection
 from dra_operator.app.leader import Leader
-from dra_operator.app.metrics import LeaderGauge
-from dra_operator.reconcile.gauges import DRIVERS, OTHERS, largest
+from dra_operator.app.telemetry.metrics import LeaderGauge
+from dra_operator.controllers.work.gauges import NAMED_DRIVERS, OTHERS, largest
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Counter
 from supervised import Supervising
@@ -82,10 +82,10 @@ def test_a_family_with_labels_of_another_page_would_be_noticed() -> None:
 def test_only_the_largest_drivers_have_figures_of_their_own() -> None:
     few = Tally({"a": 3, "b": 1})
     assert largest(few) == {"a": 3, "b": 1}
-    many = Tally({f"driver-{number}": number + 1 for number in range(DRIVERS + 2)})
+    many = Tally({f"driver-{number}": number + 1 for number in range(NAMED_DRIVERS + 2)})
     found = largest(many)
-    assert len(found) == DRIVERS + 1
+    assert len(found) == NAMED_DRIVERS + 1
     assert found[OTHERS] == 1 + 2
-    used = Tally({"driver-0": 1, f"driver-{DRIVERS}": 5})
+    used = Tally({"driver-0": 1, f"driver-{NAMED_DRIVERS}": 5})
     assert largest(used, many)[OTHERS] == 1
-    assert largest(used, many)[f"driver-{DRIVERS}"] == 5
+    assert largest(used, many)[f"driver-{NAMED_DRIVERS}"] == 5

@@ -13,7 +13,7 @@ from dra_api.api_resources import Resource
 from dra_api.yaml_text import DEEPEST, loader
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import BadInput, read_objects
-from dra_operator.intake.kinds import WATCHED
+from dra_operator.sources.kinds import WATCHED
 
 Json = dict[str, Any]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api
-from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
 from live_cluster import LiveCluster
 from objects import Obj
 from supervised import QUICK, Supervising
 from waiting import until
 
-OPTIONS = Options(check_invariants=True, limits=QUICK, features=Features(pool_status=True))
+OPTIONS = Options(check_invariants=True, limits=QUICK, gates={"DRAResourcePoolStatus": True})
 
 
 async def ask(api: Api, name: str, **spec: str) -> Obj:

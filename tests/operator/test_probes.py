@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 from dra_kube import PODS
-from dra_operator.app.health import Check, Health
 from dra_operator.app.operator import Operator, Options
-from dra_operator.app.server import serve
-from dra_operator.app.streams import Limits
+from dra_operator.app.probes.health import Check, Health
+from dra_operator.app.probes.server import serve
+from dra_operator.sources.streams import Limits
 from fixed_answers import Fixed
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge
 from supervised import Supervising
 
 FINE = (Check("reconcilers", []), Check("kopf", []))
-BROKEN = (Check("lease", []), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))
+BROKEN = (Check("lease", [], "ours"), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))
 
 
 @asynccontextmanager
@@ -43,14 +43,15 @@ async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator
         (
             "/readyz?verbose",
             503,
-            "[+]lease ok\n[-]watch-pods failed: pods: not watched yet\n[-]kinds failed: a; b\nreadyz check failed\n",
+            "[+]lease ok: ours\n[-]watch-pods failed: pods: not watched yet\n[-]kinds failed: a; b\n"
+            "readyz check failed\n",
         ),
         ("/readyz?exclude=kinds", 503, "pods: not watched yet\n"),
         ("/readyz?exclude=kinds&exclude=watch-pods", 200, "ok\n"),
         (
             "/readyz?verbose&exclude=kinds&exclude=watch-pods",
             200,
-            "[+]lease ok\n[+]watch-pods excluded\n[+]kinds excluded\nreadyz check passed\n",
+            "[+]lease ok: ours\n[+]watch-pods excluded\n[+]kinds excluded\nreadyz check passed\n",
         ),
     ],
 )
@@ -92,7 +93,7 @@ async def test_a_running_operator_names_a_check_for_each_kind_that_it_watches(
     async with supervising() as site:
         await site.ready()
         names = [check.name for check in site.supervisor.health.readiness()]
-        assert names[:4] == ["reconcilers", "listing", "kinds", "kopf"]
+        assert names[:4] == ["reconcilers", "listing", "kubernetes", "kinds"]
         assert {"watch-pods", "watch-nodes", "watch-resourceclaims", "watch-resourceslices"} <= set(names)
 
 

@@ -10,8 +10,9 @@ from contextlib import nullcontext
 
 import pytest
 from dra_devcluster.apiserver import DevApiServer
-from dra_operator.app import audit, operator
-from dra_operator.cluster import Cluster
+from dra_operator.app import operator
+from dra_operator.cache import Cluster
+from dra_operator.sources import audit
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import Supervising
@@ -20,7 +21,7 @@ from waiting import until
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "GAP", 0.05)
+    monkeypatch.setattr(audit, "AUDIT_GAP_SECONDS", 0.05)
 
 
 def go_back(server: DevApiServer) -> None:
@@ -35,7 +36,7 @@ def go_back(server: DevApiServer) -> None:
 
 @pytest.mark.parametrize(
     ("refusals", "said"),
-    [(0, "the API server went back in time"), (3, "cannot start, tried again")],
+    [(0, "the API server went back in time"), (3, "start failed, retrying in")],
     ids=["at once", "when the server lets it"],
 )
 async def test_the_operator_starts_over_when_the_server_went_back_in_time(

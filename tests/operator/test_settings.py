@@ -9,14 +9,14 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from dra_operator.allocator import Features
+from dra_api.releases.release import Release
 from dra_operator.app import run_command
-from dra_operator.app.command_line import CommandLine, strangers
 from dra_operator.app.operator import Options
 from dra_operator.app.run_command import options_of
-from dra_operator.app.settings import OperatorSettings, Setting, described, value_of
-from dra_operator.app.settings_page import page
-from dra_operator.reconcile import Pace, Turns, Waits
+from dra_operator.app.settings.command_line import CommandLine, strangers
+from dra_operator.app.settings.settings import OperatorSettings, Setting, described, value_of
+from dra_operator.app.settings.settings_page import page
+from dra_operator.controllers import BackoffSettings, TimeSettings, TimeSlices
 from msgspec.structs import replace
 
 PAGE = Path(__file__).parents[2] / "docs" / "operator-settings.md"
@@ -152,10 +152,10 @@ def test_variables_that_are_no_settings_change_nothing(monkeypatch: pytest.Monke
         ),
         (["--leader-elect-lease-duration", "nan"], "--leader-elect-lease-duration: 'nan' from flag"),
         (["--scheduler-name="], "--scheduler-name: '' from flag --scheduler-name is wrong; allowed: a name"),
-        (["--concerns", "all"], "--concerns: 'all' from flag --concerns is wrong (all: not among templates"),
+        (["--controllers", "all"], "--controllers: 'all' from flag --controllers is wrong (all: not among templates"),
         (
             ["--feature-gates", "X=true"],
-            "--feature-gates: 'X=true' from flag --feature-gates is wrong (the operator does",
+            "--feature-gates: 'X=true' from flag --feature-gates is wrong (unknown feature gate X; known are DRA",
         ),
         (
             ["--feature-gates", "DRADeviceTaints,DRAAdminAccess=yes"],
@@ -165,6 +165,10 @@ def test_variables_that_are_no_settings_change_nothing(monkeypatch: pytest.Monke
         (
             ["--leader-elect=perhaps"],
             "--leader-elect: 'perhaps' from flag --leader-elect is wrong; allowed: true or false",
+        ),
+        (
+            ["--kubernetes-version", "1.38"],
+            "--kubernetes-version: '1.38' from flag --kubernetes-version is wrong; allowed: auto, 1.32, 1.33",
         ),
         (["--colour", "red"], "unknown arguments: --colour red"),
         (["--config", "/nowhere.yaml"], "Unable to open config file: /nowhere.yaml"),
@@ -184,7 +188,7 @@ def test_wrong_flags_are_named_with_what_is_allowed(
             "--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off",
         ),
         (
-            ["--binding-timeout=60", "--feature-gates", "DRAResourceClaimDeviceStatus=false"],
+            ["--binding-timeout=60", "--feature-gates", "DRADeviceBindingConditions=false"],
             "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or",
         ),
         (
@@ -221,10 +225,13 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [
         ("verbosity: 3", "--verbosity: '3' from file FILE is wrong; allowed: a whole number from 0 to 2"),
         ("leader-elect: sometimes", "--leader-elect: 'sometimes' from file FILE is wrong; allowed: true or false"),
-        ("scheduler_name: x", "the file of --config has 'scheduler_name', which is no setting; --help lists all"),
-        ("verbose: 2", "the file of --config has 'verbose', which is no setting; --help lists all"),
-        ("no-leader-elect: true", "the file of --config has 'no-leader-elect', which is no setting; --help lists all"),
-        ("config: other.yaml", "the file of --config has 'config', which is no setting; --help lists all"),
+        ("scheduler_name: x", "the file of --config has 'scheduler_name', which is not a setting; --help lists all"),
+        ("verbose: 2", "the file of --config has 'verbose', which is not a setting; --help lists all"),
+        (
+            "no-leader-elect: true",
+            "the file of --config has 'no-leader-elect', which is not a setting; --help lists all",
+        ),
+        ("config: other.yaml", "the file of --config has 'config', which is not a setting; --help lists all"),
     ],
 )
 def test_a_wrong_entry_of_a_file_is_named(
@@ -293,21 +300,30 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
         contested-grace: 27
         audit-interval: 28
         check-invariants: true
-        concerns: placement
+        controllers: placement
         scheduler-name: mine
         feature-gates: DRADeviceTaintRules=true
+        kubernetes-version: 1.36
         """
     )
     assert options_of(read("--config", file)) == Options(
         "mine",
-        Features(taint_rules=True),
+        {"DRADeviceTaintRules": True},
+        Release.V1_36,
         check_invariants=True,
-        concerns=frozenset({"placement"}),
-        pace=Pace(
-            workers={"pod": 12, "claim": 13, "place": 14, "evict": 29, "rule": 1, "pools": 1},
-            retries=Waits(15, 16, 17, 18),
-            placement_retries=Waits(19, 20, 21, 22),
-            turns=Turns(2.4, 25),
+        controllers=frozenset({"placement"}),
+        times=TimeSettings(
+            workers={
+                "templates": 12,
+                "release": 13,
+                "placement": 14,
+                "eviction": 29,
+                "taint-rules": 1,
+                "pool-status": 1,
+            },
+            retries=BackoffSettings(15, 16, 17, 18),
+            placement_retries=BackoffSettings(19, 20, 21, 22),
+            time_slices=TimeSlices(2.4, 25),
             grace=27,
             binding_timeout=26,
         ),

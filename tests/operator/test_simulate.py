@@ -75,7 +75,7 @@ def test_every_problem_of_the_kit_gets_its_answer_by_the_semantics_that_are_aske
 ) -> None:
     """Without an option a case with a recorded answer is decided as the reference does."""
     recorded = kit(f"allocator/{file}")
-    found = answers(capsys, FOLDER / "allocator" / f"{file}.jsonl.gz", *options)
+    found = answers(capsys, FOLDER / "allocator" / f"{file}.jsonl.gz", "--kubernetes-version", "1.36", *options)
     assert [answer["name"] for answer in found] == [case["name"] for case in recorded]
     for case, answer in zip(recorded, found, strict=True):
         assert difference(expected(case, semantics) or [], answer, "all") is None, case["name"]
@@ -411,13 +411,27 @@ def test_extended_resources_are_tried_as_the_class_serves_them(
 def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     spec = {"deviceSelector": {"device": "a"}, "taint": {"key": "bad", "effect": "NoSchedule"}}
     rule = kubernetes("DeviceTaintRule", {"metadata": {"name": "rule"}, "spec": spec}, "resource.k8s.io/v1beta2")
-    report = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))))
+    objects, old = [CLASS, *SLICES, rule, kubernetes("claim", claim(request("r")))], ["--kubernetes-version", "1.36"]
+    report = verdict(capsys, tmp_path, *objects, options=old)
     assert "DeviceTaintRule rule is left out: --feature-gates DRADeviceTaintRules=true" in report
     assert "r: drv/p/a" in report
-    gates = ["--feature-gates", "DRADeviceTaintRules=true"]
-    report = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))), options=gates)
-    assert "left out" not in report
-    assert "r: drv/p/b" in report
+    for options in ([*old, "--feature-gates", "DRADeviceTaintRules=true"], []):  # by default from 1.37 on
+        report = verdict(capsys, tmp_path, *objects, options=options)
+        assert "left out" not in report
+        assert "r: drv/p/b" in report
+
+
+def test_the_release_decides_about_gates_and_refuses_those_that_it_lacks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tainted = pool(device("a", extra={"taints": [{"key": "bad", "effect": "NoSchedule"}]}), device("b"))
+    slices = [kubernetes("slice", slice_) for slice_ in tainted]
+    objects = [CLASS, *slices, kubernetes("claim", claim(request("r")))]
+    assert "r: drv/p/b" in verdict(capsys, tmp_path, *objects)
+    old = ["--kubernetes-version", "1.35"]
+    assert "r: drv/p/a" in verdict(capsys, tmp_path, *objects, options=old)
+    gates = [*old, "--feature-gates", "DRADeviceTaints=true"]
+    assert "r: drv/p/b" in verdict(capsys, tmp_path, *objects, options=gates)
 
 
 def test_what_a_node_cannot_be_asked_is_reported_instead(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -484,21 +498,9 @@ BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
     "no node": ([CLASS, kubernetes("claim", claim(request("r")))], ["no node to try", "--node"]),
     "an object that is there twice": (
         [CLASS, CLASS],
-        ["document 2: DeviceClass any is there twice", "document 1: remove"],
+        ["document 2: DeviceClass any appears twice", "document 1: remove"],
     ),
     "a document that is no object": ([SLICES[0], 7], ["document 2", "kind and apiVersion"]),  # type: ignore[list-item]
-    "a pod whose claim is missing": (
-        [
-            *SLICES,
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": "p"},
-                "spec": {"resourceClaims": [{"name": "e", "resourceClaimName": "c"}]},
-            },
-        ],
-        ["pod default/p", "entry e", "default/c"],
-    ),
 }
 
 

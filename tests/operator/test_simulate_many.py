@@ -16,7 +16,8 @@ from dra_operator.cli import main
 from dra_operator.commands import simulate_text
 from dra_operator.commands.simulate_json import document
 from dra_operator.commands.simulate_objects import SimulatedAttempt, Verdict
-from dra_operator.placement import Faulty, LoadedNode, NodeAnswer, Undecided
+from dra_operator.scheduling import Faulty, NodeStatus, Undecided
+from dra_operator.scheduling.state import LoadedNode
 from placement_lab import Attributes
 
 Json = dict[str, Any]
@@ -78,7 +79,7 @@ def test_nodes_that_answer_alike_are_reported_once(capsys: pytest.CaptureFixture
     ]
 
 
-ERRORS: dict[str, tuple[NodeAnswer, str, str]] = {
+ERRORS: dict[str, tuple[NodeStatus, str, str]] = {
     "faulty": (Faulty(AllocationError("claim c: no such key")), "error: claim c: no such key", "claim c: no such key"),
     "undecided": (Undecided(GaveUp("n1", 5).text), GaveUp("n1", 5).text, GaveUp("n1", 5).text),
 }

@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 import pytest
-from dra_devcluster.apiserver import watch
+from dra_devcluster.apiserver.verbs import watch
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra_operator.app import supervisor
 from dra_operator.app.operator import Options
-from dra_operator.app.stream_log import StreamLog
-from dra_operator.app.streams import CATCH_UP, Limits, Stream, Streams
+from dra_operator.sources.stream_log import StreamLog
+from dra_operator.sources.streams import CATCH_UP_SECONDS, Limits, Stream, Streams
 from faults import DropEvents, FaultProxy, Refuse, Target, Unserved
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
@@ -150,7 +150,7 @@ async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
     withdrawn: tuple[str, ...],
 ) -> None:
     """Kopf fails when they vanish; then it runs without them until they are back, be it in an older version."""
-    monkeypatch.setattr(supervisor, "SERVED_LOOK", 0.1)
+    monkeypatch.setattr(supervisor, "SERVED_LOOK_SECONDS", 0.1)
     await cluster.furnish()
     await cluster.add_template()
     async with supervising() as site:
@@ -203,9 +203,9 @@ def test_changes_may_go_unseen_from_the_end_of_a_watch_until_the_next_one_has_ca
     stream.ended(clock.now, "first")
     seen.append(streams.sees(PODS))
     stream.watched(clock.now, "second")
-    clock.now += CATCH_UP / 2
+    clock.now += CATCH_UP_SECONDS / 2
     seen.append(streams.sees(PODS))
-    clock.now += CATCH_UP
+    clock.now += CATCH_UP_SECONDS
     seen.append(streams.sees(PODS))
     streams.begin()  # Kopf is replaced
     seen.append(streams.sees(PODS))
@@ -299,11 +299,9 @@ def test_the_log_tells_each_reason_once_and_when_it_is_over(
     assert lines(1, "watched", "watch") == []
     assert lines(1, "ended", "watch") == []
     assert lines(9, "refused", "503") == []
-    assert lines(3, "refused", "503") == ["all kinds: not watched for 12 s: 503; asked again until it works"]
+    assert lines(3, "refused", "503") == ["all kinds: not watched for 12 s: 503; retrying until it works"]
     assert lines(5, "refused", "503") == []
-    assert lines(5, "refused", "403", kinds=kinds[:1]) == [
-        "pods: not watched for 22 s: 403; asked again until it works"
-    ]
+    assert lines(5, "refused", "403", kinds=kinds[:1]) == ["pods: not watched for 22 s: 403; retrying until it works"]
     assert lines(5, "refused", "503") == []
     assert lines(1, "watched", "watch", kinds=kinds[:2]) == ["nodes, pods: watched again"]
     assert lines(1, "watched", "watch") == ["resourceclaims.resource.k8s.io: watched again"]

@@ -12,8 +12,11 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.cluster import ClaimTemplate, Cluster
-from dra_operator.commands.why import why_claim, why_pod
+from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Pipeline, Settings
+from dra_operator.kubectl.why.claims import why_claim
+from dra_operator.kubectl.why.pods import why_pod
 from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
@@ -88,7 +91,8 @@ def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:
 
 def told_of(view: Cluster, what: Pod | ResourceClaim) -> list[str]:
     allocator = Allocator(view.inventory, new_share_id=lambda: "share")
-    return list(why_pod(view, allocator, what, NOW) if isinstance(what, Pod) else why_claim(view, allocator, what, NOW))
+    made = Pipeline(Observed([], NOW), Settings(), view, allocator)
+    return (why_pod(made, what) if isinstance(what, Pod) else why_claim(made, what)).lines
 
 
 def tainted() -> ResourceSlice:
@@ -104,6 +108,20 @@ def given(*tolerations: dict[str, Any]) -> dict[str, Any]:
     return {"devices": {"results": [{**GIVEN["devices"]["results"][0], "tolerations": tolerations}]}}
 
 
+THEIRS: list[Object] = [
+    convert(ResourceClaim, {"metadata": meta("theirs"), "spec": {"devices": {"requests": [wants()]}}}),
+    convert(
+        Pod,
+        {
+            "metadata": meta("other"),
+            "spec": {
+                "schedulerName": "default-scheduler",
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": "theirs"}],
+            },
+        },
+    ),
+]
+"""A pod of another scheduler that wants a device, and has no condition yet; and its claim."""
 FOR_A_MINUTE = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
 DYING = {"deletionTimestamp": TIME}
 PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
@@ -134,12 +152,41 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
     "it is being deleted from a tainted device": (
         pod(nodeName="n1", about=DYING),
         [tainted(), claim({"allocation": given(), "reservedFor": [USER]})],
-        ["pod ns/web is assigned to node n1", "  claim c: allocated (drv/n1/a), reserved for web"],
+        [
+            "pod ns/web is assigned to node n1",
+            "  claim c: allocated (drv/n1/a), reserved for web",
+            "  is being deleted since 0s: its kubelet ends it",
+        ],
     ),
     "it has its node, and its claim is gone": (
         pod(nodeName="n1"),
         [],
         ["pod ns/web is assigned to node n1", "  claim c: does not exist"],
+    ),
+    "another scheduler decides on devices of its driver": (
+        pod(),
+        [claim(), *THEIRS],
+        [
+            "pod ns/web lets other schedulers decide first, which allocate devices as well",
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  nothing holds it back any more; if it stays, look at the operator's log",
+        ],
+    ),
+    "another scheduler decides, and the operator does not place the pod": (
+        pod(schedulerName="default-scheduler"),
+        [claim(), *THEIRS],
+        [
+            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
+            "pod ns/web would fit 1 of 1 node: n1",
+        ],
+    ),
+    "it has a device that another scheduler may have given away": (
+        pod(),
+        [claim({"allocation": GIVEN, "reservedFor": [USER]}), *THEIRS],
+        [
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  waits for a list of all claims, to see that no other scheduler gave away devices of ns/c as well",
+        ],
     ),
     "it is gated": (
         pod(schedulingGates=[{"name": "one"}, {"name": "two"}]),
@@ -244,10 +291,20 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "ns/t; events of the pod (FailedResourceClaimCreation) say why if they cannot",
         ],
     ),
+    "its template is too large": (
+        pod([FROM_TEMPLATE]),
+        [convert(ClaimTemplate, {"metadata": meta("t"), "spec": {"metadata": {"annotations": {"a": "x" * 70_000}}}})],
+        [
+            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "  entry gpu: ResourceClaimTemplate ns/t has a spec of 69 KiB, and dra-operator allocates at most 64 KiB: "
+            "shorten selectors, tolerations, opaque parameters and a template's annotations, put what all claims share "
+            "into the DeviceClass, or ask for some of the devices by another claim",
+        ],
+    ),
     "its generated claim was deleted": (
         pod([FROM_TEMPLATE], status={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}),
         [],
-        ['pod ns/web is not tried: resourceclaim "made" not found; it is made again'],
+        ['pod ns/web is not tried: resourceclaim "made" not found; it is being recreated'],
     ),
     "no node has room": (
         pod([], containers=[{"name": "c", "resources": {"requests": {"cpu": "9", "memory": "1Gi"}}}]),
@@ -256,6 +313,8 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "pod ns/web would fit 0 of 2 nodes",
             "  n1, n2: Insufficient cpu",
             "    the pod asks for 9; n2 has the most free: 7500m of 7500m",
+            "  it would fit with this change, which was tried:",
+            "    on n2: ask for at most 7500m cpu instead of 9 in container c",
         ],
     ),
     "no node has the memory": (
@@ -317,13 +376,15 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "pod ns/web would fit 0 of 1 node",
             "  n1: resourceclaim not available on the node",
             "    claim c: allocated (drv/n1/a), not reserved",
+            "  it would fit with this change, which was tried:",
+            "    on n1: delete claim ns/c and create it again, so that it gets other devices",
         ],
     ),
     "its device is being attached": (
         pod(),
         [claim({"allocation": ATTACHED, "reservedFor": [USER]})],
         [
-            "pod ns/web has its devices and waits for them to get ready, 600 s more at most: "
+            "pod ns/web waits up to 600 s for binding conditions: "
             "claim ns/c, device drv/n1/a: attached, checked not True"
         ],
     ),
@@ -331,7 +392,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(),
         [claim({"allocation": ATTACHED, "reservedFor": [USER], "devices": [BROKEN]})],
         [
-            "pod ns/web gives its devices back and is placed again: "
+            "pod ns/web releases its devices and is rescheduled: "
             "device binding failed: claim=c, reason=Loose, message=no cable",
             "pod ns/web would fit 0 of 1 node",
             "  n1: resourceclaim not available on the node",
@@ -352,7 +413,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             claim({"allocation": GIVEN, "reservedFor": [USER]}),
             convert(ResourceClaim, {"metadata": meta("other"), "status": {"allocation": GIVEN}}),
         ],
-        ["pod ns/web gives claim ns/c up and is placed again: another claim holds drv/n1/a, too"],
+        ["pod ns/web releases claim ns/c and is rescheduled: drv/n1/a was also allocated to another claim"],
     ),
     "an earlier attempt left a claim half made": (
         pod([], containers=[{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]),
@@ -398,7 +459,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
     "it is deleted, and no pod uses it": (
         claim({"allocation": GIVEN}, {"deletionTimestamp": TIME, "finalizers": ["f"]}),
         [],
-        ["claim ns/c: allocated (drv/n1/a), not reserved", "  being deleted; waits for its finalizers"],
+        ["claim ns/c: allocated (drv/n1/a), not reserved", "  being deleted; waits for its finalizers: f"],
     ),
     "a pod waits for it": (
         claim(count=2),
@@ -410,7 +471,9 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             '      claim ns/c request "r" needs 2 devices',
             "        the node has 1 device",
             "        1 matches the selectors",
-            "      nearest fix: ask for at most 1 device; 1 more would have to be published",
+            "    it would fit with this change, which was tried:",
+            '      on n1: ask for at most 1 instead of 2 in request "r" of claim ns/c',
+            "      a claim cannot be changed: delete claim ns/c, and create it again",
         ],
     ),
     "it is immediate and has devices": (
@@ -432,7 +495,9 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             '      claim ns/c request "r" needs 2 devices',
             "        the node has 1 device",
             "        1 matches the selectors",
-            "      nearest fix: ask for at most 1 device; 1 more would have to be published",
+            "    it would fit with this change, which was tried:",
+            '      on n1: ask for at most 1 instead of 2 in request "r" of claim ns/c',
+            "      a claim cannot be changed: delete claim ns/c, and create it again",
         ],
     ),
     "it is immediate and a pod of another scheduler waits with it": (

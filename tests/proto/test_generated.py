@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
-SERVICES = ["registration.v1", "dra.v1", "dra.v1beta1", "health.v1alpha1", "podresources.v1"]
+SERVICES = ["registration.v1", "dra.v1", "dra.v1beta1", "health.v1", "health.v1alpha1", "podresources.v1"]
 
 
 def test_generating_again_changes_nothing() -> None:
@@ -34,6 +34,7 @@ METHODS = [
     ("dra.v1", "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"),
     ("dra.v1beta1", "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources"),
     ("dra.v1beta1", "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources"),
+    ("health.v1", "/v1.DRAResourceHealth/NodeWatchResources"),
     ("health.v1alpha1", "/v1alpha1.DRAResourceHealth/NodeWatchResources"),
     ("podresources.v1", "/v1.PodResourcesLister/List"),
     ("podresources.v1", "/v1.PodResourcesLister/GetAllocatableResources"),
@@ -80,6 +81,19 @@ def test_bytes_on_the_wire(contract: str, message: str, fields: dict[str, object
     kind = getattr(importlib.import_module(f"dra_proto.{contract}.api_pb2"), message)
     assert kind(**fields).SerializeToString(deterministic=True) == wire
     assert kind.FromString(wire) == kind(**fields)
+
+
+def test_both_versions_of_health_have_the_same_messages() -> None:
+    """Library, agent and kit read and write those of v1 for both."""
+
+    def fields(version: str) -> dict[str, object]:
+        descriptor = importlib.import_module(f"dra_proto.health.{version}.api_pb2").DESCRIPTOR
+        return {
+            message.name: [(field.number, field.name, field.type, field.label) for field in message.fields]
+            for message in descriptor.message_types_by_name.values()
+        }
+
+    assert fields("v1") == fields("v1alpha1")
 
 
 def test_v1beta1_devices_have_no_share() -> None:

@@ -65,7 +65,7 @@ async def test_no_device_is_held_by_two_claims_whose_pods_are_bound(ground: Prov
         await ground.witness.caught_up()
         twice = [found.what for found in ground.witness.findings() if found.what.endswith("of running pods")]
         ours = [what for what in twice if SCHEDULERS[0] in what]
-        devices, gave_way = len(tried) * DEVICES, operator.text.count("another claim holds a device too")
+        devices, gave_way = len(tried) * DEVICES, operator.text.count("a device was also allocated to another claim")
         print(f"{devices} devices; ours gave way {gave_way} times; given twice: {len(ours)}, by it: {twice}")
         assert not ours, f"{len(ours)} of {devices} devices were given twice: {ours[:5]}"
         assert len(twice) <= min(gave_way, devices * THEIR_OWN), f"kube-scheduler gave devices twice: {twice[:5]}"

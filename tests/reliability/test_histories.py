@@ -17,12 +17,13 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election
-from dra_operator.app.streams import Stream
-from dra_operator.cluster import Holdings
-from dra_operator.placement import filters
-from dra_operator.placement.filters import NodeFilter
-from dra_operator.reconcile import Control, commit
-from dra_operator.reconcile.carry_out import CarryOut
+from dra_operator.cache import AllocatedDevices
+from dra_operator.controllers import Control
+from dra_operator.controllers.scheduling import binding_cycle as commit
+from dra_operator.controllers.scheduling.permit import Permit
+from dra_operator.scheduling.rules.node_ports import NodePorts
+from dra_operator.scheduling.rules.node_resources import NodeResources
+from dra_operator.sources.streams import Stream
 from histories.history import play
 from histories.script import Script, Step, script_of
 from histories.shrink import shrunk
@@ -59,10 +60,14 @@ def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -
 @pytest.mark.parametrize(
     ("what", "broken", "kind"),
     [
-        ("a device that the other scheduler has", mock.patch.object(Holdings, "clashes", return_value=[]), "rival"),
-        ("volumes that are not bound", mock.patch.object(CarryOut, "_unbound_volumes", return_value=()), "volume"),
-        ("ports that are taken", mock.patch.object(filters, "host_ports", return_value=()), "-port"),
-        ("room", mock.patch.object(NodeFilter, "_shortage", return_value=None), "-cpu"),
+        (
+            "a device that the other scheduler has",
+            mock.patch.object(AllocatedDevices, "clashes", return_value=[]),
+            "rival",
+        ),
+        ("volumes that are not bound", mock.patch.object(Permit, "_unbound_volumes", return_value=()), "volume"),
+        ("ports that are taken", mock.patch.object(NodePorts, "obstacle", return_value=None), "-port"),
+        ("room", mock.patch.object(NodeResources, "obstacle", return_value=None), "-cpu"),
         ("whose turn it is", mock.patch.object(Control, "_rank", lambda _, key: (0, str(key))), "-high"),
     ],
 )

@@ -17,6 +17,8 @@ from zoo.asking import ASKING
 from zoo.cage import Cage, cage
 from zoo.crowding import CROWDING
 from zoo.placing import PLACING
+from zoo.restless import RESTLESS
+from zoo.sprawling import SPRAWLING
 from zoo.tenant import Beast
 
 FULL = float(os.environ.get("KOPF_DRA_ZOO", "0"))
@@ -27,7 +29,8 @@ MEMORY = 512 * 2**20
 SLACK = 1.0 if FULL else 5.0
 """The short form runs beside other tests: it finds what hangs, and leaves the rest to the full form."""
 IS_REAL = envtest.assets() is not None
-BEASTS = [beast for beast in (*ASKING, *PLACING, *CROWDING) if (beast.short or FULL) and (IS_REAL or not beast.real)]
+ALL = (*ASKING, *PLACING, *SPRAWLING, *CROWDING, *RESTLESS)
+BEASTS = [beast for beast in ALL if (beast.short or FULL) and (IS_REAL or not beast.real)]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,7 +38,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def den(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
     folder = tmp_path_factory.mktemp("zoo")
-    async with cage(folder, seconds=FULL or 4.0, scale=1.0 if FULL else 0.1) as filled:
+    async with cage(folder, seconds=FULL or 2.0, scale=1.0 if FULL else 0.1) as filled:
         yield filled
 
 
@@ -53,6 +56,6 @@ async def test_a_hostile_tenant_costs_its_neighbours_nothing(den: Cage, beast: B
     assert not den.operator.unexplained()
 
 
-def test_the_zoo_has_forty_kinds() -> None:
-    names = [beast.name for beast in (*ASKING, *PLACING, *CROWDING)]
-    assert len(set(names)) == len(names) >= 40
+def test_the_zoo_has_eighty_kinds() -> None:
+    names = [beast.name for beast in ALL]
+    assert len(set(names)) == len(names) >= 80

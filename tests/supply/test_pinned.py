@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+LOCKS = sorted(ROOT.glob("requirements*.lock"))
 
 
 def steps(workflow: Path) -> list[dict[str, Any]]:
@@ -34,8 +35,24 @@ def test_helm_is_fetched_by_its_hash() -> None:
     assert re.search(r"sha256:[0-9a-f]{64}\b", script)
 
 
-@pytest.mark.parametrize("lock", ["requirements-image.lock", "requirements-build.lock"])
-def test_what_the_image_is_built_of_is_locked_by_hash(lock: str) -> None:
-    lines = (ROOT / lock).read_text().replace("\\\n", " ").splitlines()
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_what_is_installed_is_locked_by_hash(lock: Path) -> None:
+    lines = lock.read_text().replace("\\\n", " ").splitlines()
     assert all("--hash=sha256:" in line for line in lines if "==" in line)
     assert any("==" in line for line in lines)
+
+
+def test_scripts_install_by_the_hashes_of_a_lock_and_nothing_by_name() -> None:
+    """Each line that installs names a lock. uv checks the hashes of constraints; pip has to be told to."""
+    texts = [path.read_text() for path in (ROOT / "Makefile", *sorted((ROOT / ".ci").iterdir()))]
+    lines = [line for text in texts for line in re.sub(r"\\\n\s*", " ", text).splitlines()]
+    installs = [line for line in lines if re.search(r"(pip (install|download)|\$\((UV|PIP)\)) ", line)]
+    fetched = [line for line in installs if not re.match(r"\w+ =", line) and "--no-deps" not in line]
+    assert fetched
+    for line in fetched:
+        assert re.search(r"--require-hashes|\$\(PINNED\)", line), line
+    (pinned,) = [line for line in lines if line.startswith("PINNED = ")]
+    assert pinned.split()[2:] == [
+        *("--constraint", "requirements.lock"),
+        *("--build-constraint", "requirements-build.lock"),
+    ]

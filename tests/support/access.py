@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_devcluster.apiserver.authorization import Attributes, Rule, User
 from dra_devcluster.apiserver.authorization.rbac import GROUP, Rbac
-from dra_devcluster.apiserver.store import Store
+from dra_devcluster.apiserver.storage.store import Store
 
 Json = dict[str, Any]
 _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",

@@ -9,8 +9,9 @@ from typing import Any
 
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
-from dra_api.quantity import Quantity
+from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values.quantity import Quantity
 from dra_cel import compile, device_selectors, prepare
 from dra_operator.allocator import (
     Allocated,
@@ -40,9 +41,9 @@ class Cel:
     """The language of selectors, without the operator around it."""
 
     def __init__(self, features: Features) -> None:
-        self._lists = features.list_attributes
+        self._lists = features.list_attributes or features.release >= Release.V1_37
         self._environment = device_selectors(
-            consumable_capacity=features.consumable_capacity, list_attributes=features.list_attributes
+            consumable_capacity=features.consumable_capacity, list_attributes=self._lists
         )
 
     def compile(self, expression: str) -> Callable[[str, Device], bool]:
@@ -101,9 +102,9 @@ def lab(
     return Lab(allocator, [convert(ResourceClaim, claim) for claim in claims], usage)
 
 
-def case_lab(case: Json, semantics: Semantics) -> Lab:
-    """The lab of a corpus case."""
-    features = Features.from_gates(case["features"])
+def case_lab(case: Json, semantics: Semantics, release: Release = Release.V1_36) -> Lab:
+    """The lab of a corpus case, by the rules of the release whose answers were recorded."""
+    features = Features.from_gates(case["features"], release)
     usage = Usage(shares=features.consumable_capacity)
     state = case.get("allocatedState") or {}
     for entry in state.get("allocatedDevices") or []:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bad_driver import BadLauncher
-from dra_driver_test.kit import Bench, Limits, Parameters, Place, open_bench
+from dra_api.releases.release import NEWEST, Release
+from dra_driver_test.kit import Bench, CommandLauncher, Launcher, Limits, Parameters, Place, Watches, open_bench
 
 PATIENT = Limits(
     info=10,
@@ -30,19 +32,24 @@ LIMITS = replace(PATIENT, info=0.5, notify=0.5, call=1.5, registered=1.5, publis
 PARAMETERS = Parameters(good={"color": "red"}, bad={"volume": "11"})
 OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
 """``async with open_bench("prepare fails") as bench``: a bench with the bad driver and these faults."""
+PROCESS = (sys.executable, str(Path(__file__).with_name("bad_driver_process.py")), "{kubelet}")
 _numbers = itertools.count(1)
 
 
-def benches_on(kubeconfig: Path) -> OpenBench:
+def benches_on(kubeconfig: Path, watches: Watches) -> OpenBench:
     """Each bench has a node and a driver's name of its own."""
 
     @asynccontextmanager
-    async def open_one(*faults: str, limits: Limits = PATIENT) -> AsyncIterator[Bench]:
+    async def open_one(
+        *faults: str, limits: Limits = PATIENT, is_a_process: bool = False, release: Release = NEWEST
+    ) -> AsyncIterator[Bench]:
         number = next(_numbers)
         with tempfile.TemporaryDirectory(prefix="dt-") as folder:
             place = Place.below(Path(folder), f"node-{number}", kubeconfig)
-            launcher = BadLauncher(f"bad-{number}.example.com", *faults)
-            async with open_bench(place, launcher, limits, PARAMETERS) as bench:
+            launcher: Launcher = BadLauncher(f"bad-{number}.example.com", *faults)
+            if is_a_process:
+                launcher = CommandLauncher([*PROCESS, *faults], Path(folder) / "driver.log", limits)
+            async with open_bench(place, launcher, limits, PARAMETERS, watches, release) as bench:
                 yield bench
 
     return open_one

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import uuid
 from typing import Any
 
 import grpc
+from bad_driver_edits import edited, edits_of
 from bad_driver_node import DEVICES, PLAIN, BadNode, Json
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
@@ -33,6 +36,8 @@ class ClaimWork:
         self._idle.set()
         self._current: Any = None
         self._written: set[str] = set()
+        self._specs: dict[str, Json] = {}
+        self._configs: dict[str, list[Json]] = {}
         self._work: set[asyncio.Task[None]] = set()
         self.streams = 0
 
@@ -126,6 +131,7 @@ class ClaimWork:
         except Refused:
             if self._has("it invents devices"):
                 return []
+            await self._fail_late(claim)
             raise
         async with self._lock:
             await self._keep(claim, devices)
@@ -135,8 +141,23 @@ class ClaimWork:
         self._by_name[claim.namespace, claim.name] = answer
         return answer
 
+    async def _fail_late(self, claim: Any) -> None:
+        """What a driver has done that looks at each device when it prepares it."""
+        found = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        allocation = (found.get("status") or {}).get("allocation") or {"devices": {"results": []}}
+        begun = [result for result in allocation["devices"]["results"] if result["device"] in DEVICES]
+        if begun and self._has("a failed claim leaves its files"):
+            await self._describe(claim, begun)
+        if begun and self._has("a failed claim keeps its devices"):
+            await self._node.save({**self._node.state(), f"{claim.uid}-failed": self._entry(claim, begun)})
+
+    def _entry(self, claim: Any, results: list[Json]) -> Json:
+        return {"namespace": claim.namespace, "name": claim.name, "devices": results}
+
     def _check_name(self, claim: Any) -> None:
         has = self._has
+        if has("each prepare leaks a descriptor"):
+            os.open(os.devnull, os.O_RDONLY)
         if "." in claim.name and has("names with dots are refused"):
             raise Refused("the name has dots")
         if len(claim.namespace) > 40 and has("long namespaces are refused"):
@@ -182,7 +203,8 @@ class ClaimWork:
                 raise Refused(f"there is no device {result['device']}")
             if len(result["request"]) > 40 and has("long requests are refused"):
                 raise Refused("the request is too long")
-        self._check_config(allocation["devices"].get("config") or [], {result["request"] for result in results})
+        self._configs[claim.uid] = allocation["devices"].get("config") or []
+        self._check_config(self._configs[claim.uid], {result["request"] for result in results})
         return list(results)
 
     def _check_config(self, configs: list[Json], requests: set[str]) -> None:
@@ -208,14 +230,19 @@ class ClaimWork:
             (device["pool"], device["device"])
             for uid, known in state.items()
             for device in known["devices"]
-            if uid != claim.uid
+            if uid != claim.uid and (uid in self._answers or not has("it forgets at its end what is in use"))
         }
         for result in results:
             exclusive = not result.get("shareID") or has("shares are exclusive")
             exclusive = exclusive and (not result.get("adminAccess") or has("it refuses admin access"))
             if exclusive and (result["pool"], result["device"]) in taken and not has("it lends a device twice"):
                 raise Refused(f"device {result['device']} is in use")
-        state[claim.uid] = {"namespace": claim.namespace, "name": claim.name, "devices": results}
+        if claim.uid in state and has("a new allocation keeps the old device"):
+            state[f"{claim.uid}-old"] = state[claim.uid]
+        if claim.uid in state and has("a new allocation leaves the old file"):
+            path = self._node.cdi_file(claim)
+            path.rename(path.with_name(f"{self._node.driver}-old-{path.name}"))
+        state[claim.uid] = self._entry(claim, results)
         await self._node.save(state)
 
     # --- answers and CDI ---
@@ -225,6 +252,8 @@ class ClaimWork:
 
     def _id(self, claim: Any, result: Json) -> str:
         has, name = self._has, f"{self._node.salt}-{claim.uid}-{result['device']}"
+        if has("its ids have no device and files are kept", "edits are kept when a claim is unprepared"):
+            name = f"{self._node.salt}-{claim.uid}-{result['request'].partition('/')[0]}"
         if has("all devices have one id"):
             name = "device"
         if has("it numbers its ids"):
@@ -232,7 +261,8 @@ class ClaimWork:
         return name
 
     def _answer(self, claim: Any, results: list[Json]) -> list[Json]:
-        has, answer = self._has, []
+        has = self._has
+        answer: list[Json] = []
         if has("it prepares one device per request"):
             results = list({result["request"]: result for result in results}.values())
         for result in results:
@@ -248,10 +278,13 @@ class ClaimWork:
                     "request_names": self._request_names(request),
                     "pool_name": result["pool"],
                     "device_name": device,
-                    "cdi_device_ids": [] if has("it gives no ids") else ids,
+                    "cdi_device_ids": [] if has("it gives no ids") or (answer and has("one device has ids")) else ids,
                     "share_id": None if has("it drops the share") else result.get("shareID"),
                 }
             )
+        if has("ids of two requests are swapped"):
+            ids_of = [one["cdi_device_ids"] for one in answer]
+            answer = [{**one, "cdi_device_ids": ids} for one, ids in zip(answer, ids_of[::-1], strict=True)]
         return answer
 
     def _request_names(self, request: str) -> list[str]:
@@ -263,12 +296,20 @@ class ClaimWork:
         has, path = self._has, self._node.cdi_file(claim)
         if has("it writes no files") or (claim.uid in self._written and has("it writes a file once")):
             return
+        if path.exists() and has("its ids have no device and files are kept"):
+            return
         if has("it works on after a given up call"):
             task = asyncio.create_task(self._write_late(claim, results))
             self._work.add(task)
             await asyncio.shield(task)
             return
-        self._node.write_cdi(path, self._spec(claim, results))
+        spec = self._spec(claim, results)
+        if has("edits are kept when a claim is unprepared"):
+            spec = self._specs.setdefault(claim.uid, spec)
+        self._node.write_cdi(path, spec)
+        if has("each claim changes the files of all"):
+            for other in self._node.place.cdi.glob(f"{self._node.driver}-*.json"):
+                self._node.write_cdi(other, edited(json.loads(other.read_text()), spec))
         self._written.add(claim.uid)
 
     async def _write_late(self, claim: Any, results: list[Json]) -> None:
@@ -277,32 +318,21 @@ class ClaimWork:
 
     def _spec(self, claim: Any, results: list[Json]) -> Json:
         has = self._has
-        edits: Json = {"env": [f"DEVICE_{index}={result['device']}" for index, result in enumerate(results)]}
-        if has("a variable has no value"):
-            edits["env"] = ["DEVICE"]
-        if has("its edits are empty"):
-            edits = {}
-        if has("a device node has odd permissions"):
-            edits["deviceNodes"] = [{"path": "/dev/null", "permissions": "xyz"}]
-        if has("a device node has no path"):
-            edits["deviceNodes"] = [{"path": ""}]
-        if has("a host path is missing"):
-            edits["deviceNodes"] = [{"path": "/dev/no-such-device"}]
-        if has("its CDI version is too low"):
-            edits["deviceNodes"] = [{"path": "/dev/zero", "hostPath": "/dev/null"}]
-        if has("a field is misspelt"):
-            edits["enviroment"] = ["A=b"]
+        all_edits = edits_of(self._node, claim, results, self._configs.get(claim.uid, []))
         spec: Json = {
             "cdiVersion": "0.0.7" if has("the CDI version does not exist") else "0.6.0",
             "kind": self._node.driver if has("the kind has no class") else self._kind(),
-            "devices": [{"name": self._id(claim, result), "containerEdits": edits} for result in results],
+            "devices": [
+                {"name": self._id(claim, result), "containerEdits": edits}
+                for result, edits in zip(results, all_edits, strict=True)
+            ],
         }
         if has("its CDI version is too low"):
             spec["cdiVersion"] = "0.3.0"
         if has("a file has no devices"):
             spec["devices"] = []
         if has("the name of a device is odd"):
-            spec["devices"] = [{"name": "a b", "containerEdits": edits}]
+            spec["devices"] = [{"name": "a b", "containerEdits": all_edits[0]}]
         return spec
 
     # --- unprepare ---
@@ -355,6 +385,8 @@ class ClaimWork:
 
     async def _unprepare(self, claim: Any, known: bool) -> None:
         has, path = self._has, self._node.cdi_file(claim)
+        if has("each unprepare leaks a descriptor"):
+            os.open(os.devnull, os.O_RDONLY)
         if known and not path.exists() and has("missing files fail"):
             raise Refused("there is no CDI file")
         if not known and has("unprepare goes in two steps"):
@@ -371,7 +403,7 @@ class ClaimWork:
 
     def _remove_files(self, claim: Any) -> None:
         has, folder = self._has, self._node.place.cdi
-        if has("it leaves its files"):
+        if has("it leaves its files") or (claim.uid in self._failed and has("a failed claim leaves its files")):
             return
         self._node.cdi_file(claim).unlink(missing_ok=True)
         pattern = None
@@ -379,6 +411,10 @@ class ClaimWork:
             pattern = f"{self._node.driver}-*.json"
         if has("it cleans the CDI folder"):
             pattern = "*.json"
+        if has("it removes files that begin like its own"):
+            pattern = f"{self._node.driver}*{claim.uid}*"
+        if has("it removes all files of a claim"):
+            pattern = f"*{claim.uid}*"
         for path in folder.glob(pattern) if pattern else ():
             path.unlink()
         if has("unprepare goes by the name"):

@@ -23,6 +23,7 @@ class BadNode:
     def __init__(self, place: Place, driver: str, faults: frozenset[str]) -> None:
         self.place, self.driver, self.faults = place, driver, faults
         self.starts = 0
+        self.rebooted = False
         self._known: set[str] = set()
 
     def has(self, *faults: str) -> bool:
@@ -54,8 +55,14 @@ class BadNode:
             return kept.read_text() if kept.exists() else f"s{self.starts}"
         return "claim"
 
+    def _remove(self, pattern: str) -> None:
+        for path in self.place.cdi.glob(pattern):
+            path.unlink()
+
     def remember(self) -> None:
         """What happens at a clean stop only."""
+        if self.has("it removes its files when it stops"):
+            self._remove(f"{self.driver}-*.json")
         if self.has("its ids change after a kill"):
             (self.folder / "salt").write_text(self.salt)
 
@@ -101,8 +108,6 @@ class BadNode:
             hidden = path.parent / f".{uuid.uuid4()}"
             hidden.write_text(text)
             hidden.replace(path)
-        if self.has("only root can read its files"):
-            path.chmod(0o600)
         if self.has("every user can write its files"):
             path.chmod(0o666)
         if self.has("it leaves temporary files"):
@@ -114,7 +119,12 @@ class BadNode:
 
     def check_start(self) -> None:
         """Raises what ends a bad driver at its start."""
-        emptied = self.state() and not list(self.place.cdi.glob("*.json"))
+        emptied = bool(self.state() and not list(self.place.cdi.glob("*.json")))
+        self.rebooted = self.rebooted or emptied
+        if self.starts > 1 and self.has("it removes its files when it starts"):
+            self._remove(f"{self.driver}-*.json")
+        if self.starts > 1 and self.has("it removes files that contain its name when it starts"):
+            self._remove(f"*{self.driver}-2*")
         if emptied and self.has("it does not start after a reboot"):
             raise RuntimeError("the state does not fit the CDI folder")
 

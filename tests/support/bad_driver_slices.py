@@ -8,9 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 from bad_driver_node import PART, PLAIN, SHARED, TAINTED, BadNode, Json
-from dra_kube import NODES, RESOURCE_SLICES, Api, KubeError
+from dra_kube import NODES, RESOURCE_SLICES, Api, Gone, KubeError
 
 PERIOD = 0.1
+_ROOT, _NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+WATCHES = (
+    "it never watches again after 410",
+    "it never watches again after an end",
+    "variant: it watches instead of looking now and then",
+)
 
 
 class SliceWork:
@@ -47,7 +53,25 @@ class SliceWork:
             with suppress(KubeError):
                 await self._sync()
                 self._synced = True
+                if self._has(*WATCHES):
+                    await self._watch()
             await asyncio.sleep(PERIOD)
+
+    async def _watch(self) -> None:
+        """Sync when something changes, until the watch ends; then the caller lists and watches again."""
+        has = self._has
+        _, version = await self._api.list(RESOURCE_SLICES)
+        await self._sync()
+        try:
+            async for event in self._api.watch(RESOURCE_SLICES, resource_version=version):
+                if event.type == "DELETED":
+                    await self._sync()
+        except Gone:
+            if has("it never watches again after 410"):
+                await asyncio.Event().wait()
+            return
+        if has("it never watches again after an end"):
+            await asyncio.Event().wait()
 
     async def _mine(self) -> list[Json]:
         selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
@@ -138,15 +162,23 @@ class SliceWork:
         root = "0000:00" if has("a standard attribute has an odd form") else "pci0000:00"
         if has("instances fight over slices"):
             root = f"pci0000:0{self._start}"
+        numa = {"int": -1 if has("a NUMA node is -1") else 0}
         devices: list[Json] = [
-            {"name": name, "attributes": {"resource.kubernetes.io/pcieRoot": {"string": root}}} for name in PLAIN
+            {"name": name, "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"SN-7{name}"}}}
+            for name in PLAIN
         ]
+        if has("variant: nothing tells devices apart"):
+            devices = [{"name": name} for name in PLAIN]
         if has("it shares all devices"):
             devices = [{**device, "allowMultipleAllocations": True} for device in devices]
         taint = {"key": "bad.example.com/flaky", "effect": "NoSchedule"}
         if has("taints are new at each start"):
             taint["timeAdded"] = f"2026-01-0{self._start}T00:00:00Z"
         uses = [{"counterSet": "board", "counters": {"slices": {"value": "1"}}}]
+        if has("it has no devices"):
+            return []
+        if has("all its devices have counters"):
+            return [{"name": name, "consumesCounters": uses} for name in PLAIN]
         return [
             *(devices[:1] if has("it has one device") else devices),
             {"name": SHARED, "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}},

@@ -25,7 +25,7 @@ _FOLDERS = "benchmarks cel conformance devcluster docs examples kube kubeletplug
 _SUFFIXES = ("", ".md", ".py", ".toml", ".txt", ".yaml")
 _LEFT_OUT = "test_citations.py"  # shows citations that lead nowhere
 
-_RULE = re.compile(r"\b(?:CC|SC|AL|TE|AA|NR|KM|PH|RS|TD|E2E|NOD|INT|PRJ)-\d+\b")
+_RULE = re.compile(r"\b(?:(?:CC|SC|AL|TE|AA|NR|KM|PH|RS|TD|E2E|NOD|INT|PRJ)-\d+|K37-[A-Z]+-\d+)\b")
 _DEFINITION = re.compile(rf"^(?:\| )?({_RULE.pattern}) ", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (\d+(?:\.\d+)?)\.? ", re.MULTILINE)
 _NUMBER = r"\d{1,2}(?:\.\d{1,2})?(?![\w]|\.\d)"
@@ -34,7 +34,7 @@ _PAGE = "|".join(map(re.escape, PAGES))
 _OF_PAGE = re.compile(rf"(?<![\w-])({_PAGE})(?:\]\([^)]*\))? (?:sections? )?({_NUMBERS})")
 _ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, steps? [^)]*)?\)")
 _AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
-_HINT = re.compile(r"[Ss]ection|\.md|\(\d{1,2}\.\d|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD)\b")
+_HINT = re.compile(r"[Ss]ection|\.md|\(\d{1,2}\.\d|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD|K37)\b")
 """Stands in all that cites a section: most files are never parsed."""
 _FOREIGN = re.compile(r"\bRFC \d+,? sections? [\d.]+")
 
@@ -123,10 +123,7 @@ def _only_page(module: Path) -> str:
 
 def _prose(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring, and of every block of comments."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str() as text)):
-                yield node.lineno, " ".join(text.split())
+    yield from ((line, " ".join(text.split())) for line, text in _strings(source))
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -144,12 +141,25 @@ def wordless(source: str) -> Iterator[tuple[int, str]]:
     """Docstrings that only cite, and state no rule."""
     if not (_RULE.search(source) or _HINT.search(source)):
         return
-    for node in ast.walk(ast.parse(source)):
-        match node:
+    for line, text in _strings(source):
+        said = _ALONE.sub("", _OF_PAGE.sub("", _RULE.sub("", text)))
+        if said != text and len(re.findall(r"[A-Za-z]{2,}", said.replace("Spec:", ""))) < 3:
+            yield line, text
+
+
+@cache
+def _strings(source: str) -> tuple[tuple[int, str], ...]:
+    """Line and text of the strings that are statements: docstrings, and what describes a name."""
+    found: list[tuple[int, str]] = []
+    rest: list[ast.AST] = [ast.parse(source)]
+    while rest:
+        match node := rest.pop():
             case ast.Expr(value=ast.Constant(value=str() as text)):
-                said = _ALONE.sub("", _OF_PAGE.sub("", _RULE.sub("", text)))
-                if said != text and len(re.findall(r"[A-Za-z]{2,}", said.replace("Spec:", ""))) < 3:
-                    yield node.lineno, text
+                found.append((node.lineno, text))
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, ())
+            rest += inner if isinstance(inner, list) else ()
+    return tuple(sorted(found))
 
 
 def main() -> None:

@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import forked
 from secrecy import secret_in
+
+Process = asyncio.subprocess.Process | forked.ForkedProcess
 
 
 class Command:
     """A running program; ``output`` is what it has printed so far, on both streams."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.output = ""
 
@@ -58,28 +61,41 @@ async def running(
     words: Sequence[str | Path], *, cwd: Path | None = None, **environment: str | Path
 ) -> AsyncIterator[Command]:
     """A console script of ours, or any program by its path, until the end of the block."""
+    texts, given = list(map(str, words)), os.environ | {name: str(value) for name, value in environment.items()}
+    if texts[0] in forked.PROGRAMS:
+        process: Process = await forked.start(texts, given, cwd=cwd)
+    else:
+        process = await _started(texts, given, cwd)
+    async with _ended(process) as command:
+        yield command
+
+
+async def run(words: Sequence[str | Path], *, seconds: float = 120.0, **environment: str | Path) -> tuple[int, str]:
+    """Exit code and output of a program that ends by itself, started as a shell starts it."""
+    given = os.environ | {name: str(value) for name, value in environment.items()}
+    async with _ended(await _started(list(map(str, words)), given)) as command:
+        code = await command.end(seconds=seconds)
+        return code, command.output
+
+
+async def _started(words: list[str], environment: dict[str, str], cwd: Path | None = None) -> Process:
     own = Path(sys.executable).parent / words[0]
     pipe, merged = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-    process = await asyncio.create_subprocess_exec(
-        *(str(own) if own.exists() else words[0], *map(str, words[1:])),
-        stdout=pipe,
-        stderr=merged,
-        cwd=cwd,
-        env=os.environ | {name: str(value) for name, value in environment.items()},
+    program = str(own) if own.exists() else words[0]
+    return await asyncio.create_subprocess_exec(
+        program, *words[1:], stdout=pipe, stderr=merged, cwd=cwd, env=environment
     )
+
+
+@asynccontextmanager
+async def _ended(process: Process) -> AsyncIterator[Command]:
+    """At the end of the block the process is ended."""
     try:
         yield Command(process)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def run(words: Sequence[str | Path], *, seconds: float = 120.0, **environment: str | Path) -> tuple[int, str]:
-    """Exit code and output of a program that ends by itself."""
-    async with running(words, cwd=None, **environment) as command:
-        code = await command.end(seconds=seconds)
-        return code, command.output
 
 
 def left_in(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""``kubectl apply -k manifests`` on a development cluster that enforces RBAC, with a stand-in for the image."""
+"""``kubectl apply -k manifests`` on a development cluster that enforces RBAC, with a placeholder pod for the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 from access import namespace_of, recorded
 from dra_devcluster.agent import AgentSettings, Backoff
-from dra_devcluster.agent.sandbox import why_impossible
+from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import DevCluster
 from image import build

@@ -97,7 +97,7 @@ class FakeApi(FakeStore):
             Call("get", resource.plural, None, name), lambda: copied(self.find(resource, namespace, name))
         )
 
-    async def list_as(self, resource: Resource, kind: type[Object]) -> TypedList:
+    async def list_as(self, resource: Resource, kind: type[Object], **_keep: object) -> TypedList:
         """All objects of the kind."""
         listed, at = await self._list(resource)
         return TypedList([convert(kind, obj) for obj in listed], [], at)

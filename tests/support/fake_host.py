@@ -87,6 +87,13 @@ class FakeHost(HostTree):
         """A device without hardware, such as ``/dev/fuse``."""
         self.node(name, number, f"/sys/devices/virtual/{subsystem}/{name}", subsystem)
 
+    def interface(self, name: str, **files: str) -> None:
+        """A network interface."""
+        made = self.folder(f"/sys/devices/virtual/net/{name}", "net", operstate="up", **files)
+        link = self.at(f"/sys/class/net/{name}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(made)
+
     def unplug(self, name: str) -> None:
         """The node and its folder vanish."""
         folder = self.at(f"/sys/dev/char/{self.number(f'/dev/{name}')}")

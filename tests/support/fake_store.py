@@ -13,7 +13,7 @@ from dra_kube import (
     NotFound,
     Resource,
 )
-from dra_operator.intake.kinds import WATCHED
+from dra_operator.sources.kinds import WATCHED
 from objects import Obj
 
 Event = tuple[str, Resource, Obj]

@@ -25,7 +25,7 @@ os.execv({program!r}, [{program!r}, *sys.argv[1:], *{flags!r}])
 
 
 def build(folder: Path, name: str, flags: Sequence[str] = ()) -> None:
-    """Put the stand-in for one console script into the folder."""
+    """Put the placeholder pod for one console script into the folder."""
     program = str(Path(sys.executable).parent / name)
     (folder / name).write_text(_STAND_IN.format(python=sys.executable, program=program, flags=list(flags)))
     (folder / name).chmod(0o755)

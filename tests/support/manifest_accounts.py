@@ -9,7 +9,10 @@ from access import Json, account, namespace_of
 from bare_client import DRA, NODES, Client
 from kubectl import ROOT
 
-FILES = ("operator/namespace", "operator/rbac", "operator/viewer", "plugin/namespace", "plugin/rbac", "plugin/policy")
+FILES = (
+    *("operator/namespace", "operator/rbac", "operator/policy", "operator/viewer"),
+    *("plugin/namespace", "plugin/rbac", "plugin/policy"),
+)
 DRIVER = "simulated.dra.example.com"
 SLICES = f"{DRA}/resourceslices"
 ON_NODE_1 = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.placement import Nodes, Plan
+from dra_operator.scheduling import Nodes, Plan
 from placement_lab import allocator, decide, node
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -60,16 +60,16 @@ def expression(operator: str, *values: str, key: str = "app") -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def three_nodes(*residents: Pod) -> Nodes:
+def three_nodes(*pods_by_node: Pod) -> Nodes:
     """``a1`` and ``a2`` in zone a, ``b1`` in zone b; the names say which is tried first."""
-    return with_residents([(name, {HOST: name, ZONE: name[0]}) for name in ("a1", "a2", "b1")], residents)
+    return with_residents([(name, {HOST: name, ZONE: name[0]}) for name in ("a1", "a2", "b1")], pods_by_node)
 
 
-def with_residents(nodes: Sequence[tuple[str, dict[str, str]]], residents: Sequence[Pod]) -> Nodes:
+def with_residents(nodes: Sequence[tuple[str, dict[str, str]]], pods_by_node: Sequence[Pod]) -> Nodes:
     """Nodes with these labels, and pods on them."""
     made = Nodes([node(name, labels=labels) for name, labels in nodes])
-    for it in residents:
-        made.residents.put(it, it.spec.node_name)
+    for it in pods_by_node:
+        made.pods_by_node.put(it, it.spec.node_name)
     return made
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
-from dra_kubeletplugin.checkpoint import ClaimRecords
-from dra_kubeletplugin.metadata_files import MetadataFiles
-from dra_kubeletplugin.prepared import PreparedClaims
+from dra_kubeletplugin.claims.prepared import PreparedClaims
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.claim_files import ClaimFiles
+from dra_kubeletplugin.files.metadata_files import MetadataFiles
 from dra_kubeletplugin.testing import allocated_claim
 
 DRIVER = "gpu.example.com"
@@ -74,9 +75,14 @@ class NodeWorld:
         self.records.create()
         cdi = CdiFolder(self.root / "cdi", DRIVER)
         cdi.create()
-        metadata = MetadataFiles(self.root / "metadata", DRIVER) if self.with_metadata else None
+        metadata = MetadataFiles(self.root / "metadata", DRIVER, ("v1alpha1",) if self.with_metadata else ())
         self.prepared = PreparedClaims(
-            self.driver, DRIVER, self.records, cdi, metadata, offers=self._offers, deciding=self.deciding
+            self.driver,
+            DRIVER,
+            self.records,
+            ClaimFiles(cdi, metadata),
+            offers=self._offers,
+            deciding=self.deciding,
         )
 
     def _offers(self, pool: str, device: str) -> bool:

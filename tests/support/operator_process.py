@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import forked
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
@@ -19,7 +20,7 @@ from waiting import until
 class OperatorProcess:
     """``dra-operator run``, often with ``--check-invariants``; its log is a file. ``client`` names it at the proxy."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, client: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess, log: Path, client: str) -> None:
         self._process = process
         self.log = log
         self.client = client
@@ -104,13 +105,16 @@ async def operator_process(
     kubeconfig: Path, log: Path, client: str, *options: str, checks: bool = True
 ) -> AsyncIterator[OperatorProcess]:
     """It runs meanwhile, unless it is ended before; without ``checks`` exactly as its Deployment runs it."""
-    command = [sys.executable, "-m", "dra_operator.cli", "run", "--kubeconfig", str(kubeconfig)]
-    command += ["--check-invariants", "--metrics-port", "0"] if checks else []
-    command += options
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=output, stderr=output, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
-        )
+    arguments = ["run", "--kubeconfig", str(kubeconfig)]
+    arguments += ["--check-invariants", "--metrics-port", "0"] if checks else []
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    process: asyncio.subprocess.Process | forked.ForkedProcess
+    if checks:
+        process = await forked.start(["dra-operator", *arguments, *options], environment, log=log)
+    else:
+        command = [sys.executable, "-m", "dra_operator.cli", *arguments, *options]
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
     running = OperatorProcess(process, log, client)
     try:
         yield running

@@ -63,6 +63,11 @@ class Page:
         return [_lines(block) for block in self.blocks("console")]
 
 
+def is_test(block: str) -> bool:
+    """Whether a block of Python has tests of pytest."""
+    return "def test_" in block
+
+
 def _lines(block: str) -> list[Line]:
     found: list[Line] = []
     for text in block.splitlines():

@@ -7,10 +7,11 @@ from typing import Any
 
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values.quantity import Quantity
 from dra_operator.allocator import Allocator, Inventory, Usage
-from dra_operator.placement import Case, ExtendedResources, LoadedNode, Nodes, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.scheduling import CycleState, ExtendedResources, Nodes, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.scheduling.state import LoadedNode
 
 
 class Attributes:
@@ -45,6 +46,11 @@ def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> Loa
     }
     amounts = {resource: Quantity(text).nanos for resource, text in (used or {}).items()}
     return LoadedNode(convert(Node, body), amounts)
+
+
+def labelled(labels: dict[str, str]) -> LoadedNode:
+    """A node that has nothing but labels."""
+    return node("labelled", labels=labels)
 
 
 def pod(cpu: str = "1", claims: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
@@ -114,8 +120,17 @@ def case(
     *,
     extended: ExtendedResources | None = None,
     usage: Usage | None = None,
-) -> Case:
-    """A pod whose claims are in order."""
+    others: Sequence[ResourceClaim] = (),
+) -> CycleState:
+    """A pod whose claims are in order; ``others`` are claims of other pods."""
     states = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
     pod_claims = tuple(PodClaim(claim.metadata.name, claim) for claim in claims)
-    return Case(pod, pod_claims, extended or ExtendedResources(pod, {}), states, devices, usage or Usage())
+    return CycleState(
+        pod,
+        pod_claims,
+        extended or ExtendedResources(pod, {}),
+        states,
+        devices,
+        usage or Usage(),
+        {claim.key: claim for claim in (*claims, *others)}.get,
+    )

@@ -24,10 +24,17 @@ class Claims:
         return self.objects[name]
 
     def add(
-        self, name: str, *pods: str, drivers: tuple[str, ...] = (DRIVER,), device: str = "device", **changes: Any
+        self,
+        name: str,
+        *pods: str,
+        drivers: tuple[str, ...] = (DRIVER,),
+        device: str = "device",
+        skips: tuple[str, ...] = (),
+        **changes: Any,
     ) -> None:
         results = [
             {"request": "req", "driver": driver, "pool": "pool", "device": f"{device}-{index}"}
+            | ({"skipNodeOperations": skips} if skips else {})
             for index, driver in enumerate(drivers)
         ]
         status = {

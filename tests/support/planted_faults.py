@@ -1,8 +1,13 @@
-"""What can be wrong with a driver, which check has to find it, and a part of what that says."""
+"""What can be wrong with a driver, which check has to find it, and a part of what that says.
+
+``python tests/support/planted_faults.py`` prints the table of docs/driver-test.md.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from dra_api.releases.release import Release
 
 HEALTH_V1, HEALTH_ALPHA = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
 
@@ -13,6 +18,16 @@ class Planted(NamedTuple):
     fault: str
     check: str
     text: str
+
+    @property
+    def is_a_process(self) -> bool:
+        """Whether the driver has to run as a process of its own to be seen with this fault."""
+        return "descriptor" in self.fault
+
+    @property
+    def release(self) -> Release:
+        """The release of Kubernetes at which it is a fault."""
+        return Release.V1_36 if self.fault == "health is offered and not served" else Release.V1_37
 
     @property
     def waits(self) -> bool:
@@ -74,6 +89,18 @@ FAULTS = [
         ("it never gives a device back", "claims.get-a-device-after-it-is-given-back", "in use"),
         ("it trusts its memory", "claims.follow-a-new-allocation", "now holds"),
         ("it knows claims by name", "claims.that-are-created-again-are-new", "the new claim"),
+        ("a failed claim leaves its files", "claims.that-failed-leave-nothing", "still describe"),
+        ("a failed claim keeps its devices", "claims.that-failed-hold-no-device", "in use"),
+        (
+            "a new allocation leaves the old file",
+            "claims.that-were-allocated-anew-leave-nothing",
+            "still describe",
+        ),
+        (
+            "a new allocation keeps the old device",
+            "claims.that-were-allocated-anew-free-the-old-device",
+            "in use",
+        ),
         # --- unprepare ---
         ("unprepare fails", "unprepare.answers-a-claim", "always"),
         ("it skips claims to unprepare", "unprepare.answers-each-claim-of-a-call", "skipped 1"),
@@ -86,6 +113,8 @@ FAULTS = [
         ("an unprepared claim stays so", "unprepare.allows-to-prepare-again", "unprepared already"),
         ("unprepare goes by the name", "unprepare.goes-by-the-uid", "unresolvable"),
         ("it unprepares at most 3 claims a call", "unprepare.removes-each-claim-of-a-big-batch", "still describe"),
+        ("each prepare leaks a descriptor", "unprepare.leaks-no-descriptors", "more open files"),
+        ("each unprepare leaks a descriptor", "unprepare.leaks-no-descriptors", "more open files"),
         # --- concurrency ---
         ("two calls for a claim collide", "concurrency.of-calls-for-one-claim", "being prepared"),
         ("calls mix up their claims", "concurrency.of-calls-for-different-claims", "prepared ["),
@@ -105,6 +134,7 @@ FAULTS = [
         ("it refuses class parameters", "configuration.of-a-class-is-accepted", "unknown parameters"),
         ("it ignores bad parameters", "configuration.that-is-bad-is-refused", "bad parameters"),
         ("it reads parameters of other requests", "configuration.of-other-requests-is-ignored", "unknown parameters"),
+        ("parameters are for all requests", "configuration.of-one-request-stays-there", "user_color=red"),
         # --- names ---
         ("its files are named by claims", "names.of-claims-may-be-long", "too long"),
         ("names with dots are refused", "names.of-claims-may-have-dots", "dots"),
@@ -132,10 +162,30 @@ FAULTS = [
         ("it leaves its files", "cdi.files-go-with-the-claim", "still describe"),
         ("it writes a file once", "cdi.files-come-back", "unresolvable"),
         ("it cleans the CDI folder", "cdi.files-of-others-stay", "another vendor"),
-        ("only root can read its files", "cdi.files-are-readable", "mode 600"),
+        ("it removes files that begin like its own", "cdi.files-of-neighbours-stay", "example.com-2-"),
+        ("it removes all files of a claim", "cdi.files-of-neighbours-stay", "my-bad"),
         ("every user can write its files", "cdi.files-are-not-open-to-all", "mode 666"),
         ("it leaves temporary files", "cdi.scrap-is-not-left", "no CDI file"),
         ("it writes files in place", "cdi.files-appear-whole", "rename"),
+        # --- what CDI edits contain ---
+        ("every container gets the first device", "edits.are-of-the-device", "gpu-0"),
+        ("every container gets the same", "edits.differ-between-devices", "BOARD=/dev/board0"),
+        ("edits of two requests are swapped", "edits.belong-to-their-request", "gpu-1 of gpu-1"),
+        ("ids of two requests are swapped", "edits.belong-to-their-request", "gpu-1"),
+        ("one device has ids", "edits.reach-each-request", "as one of two requests, nothing"),
+        ("one device has ids", "edits.have-all-devices-of-a-request", "nothing of gpu-1"),
+        ("a request gets its first device", "edits.have-all-devices-of-a-request", "nothing of gpu-1"),
+        ("each request gets all devices", "edits.stay-out-of-other-requests", "gpu-1, too"),
+        ("two devices have one variable", "edits.do-not-overwrite-each-other", "loses DEVICE=gpu-0"),
+        ("two devices are mounted at one path", "edits.do-not-overwrite-each-other", "loses /device="),
+        ("its ids have no device and files are kept", "edits.follow-a-new-allocation", "gpu-0"),
+        ("edits are kept when a claim is unprepared", "edits.follow-a-new-allocation", "gpu-0"),
+        ("each claim changes the files of all", "edits.outlast-other-claims", "changed from"),
+        ("a restart gives all claims the first device", "edits.are-the-same-after-a-restart", "gpu-0"),
+        ("a reboot takes the edits", "edits.are-the-same-after-a-reboot", "board0"),
+        # --- device metadata ---
+        ("its device metadata are v1alpha1 only", "metadata.have-a-version-of-the-release", "/v1beta1"),
+        ("its device metadata are empty", "metadata.have-a-version-of-the-release", "KeyError('apiVersion')"),
         # --- slices ---
         ("it publishes nothing", "slices.are-published", "not within"),
         ("it publishes under another name", "slices.are-published", "not within"),
@@ -146,10 +196,13 @@ FAULTS = [
         ("a device is published twice", "slices.name-each-device-once", "gpu-0"),
         ("a counter is not defined", "slices.define-the-counters-they-use", "consumes slices"),
         ("a standard attribute has an odd form", "slices.write-standard-attributes-as-agreed", "pcieRoot"),
+        ("a NUMA node is -1", "slices.write-standard-attributes-as-agreed", "numaNode is {'int': -1}"),
         ("its slices have odd names", "slices.have-owner-and-driver-in-their-name", "does not contain"),
         ("it writes slices all the time", "slices.are-not-written-without-need", "were written"),
         ("it publishes once", "slices.come-back-when-they-are-deleted", "not within"),
         ("it never corrects a slice", "slices.come-back-when-they-are-changed", "not within"),
+        ("it never watches again after 410", "slices.come-back-after-an-expired-watch", "not within"),
+        ("it never watches again after an end", "slices.come-back-after-a-watch-ended", "not within"),
         ("it publishes anew at each start", "slices.survive-a-restart", "after a restart"),
         ("it withdraws its slices when it stops", "slices.stay-when-the-driver-stops", "changed"),
         ("it deletes slices of other nodes", "slices.of-others-stay", "on another node"),
@@ -167,6 +220,14 @@ FAULTS = [
         ("it trusts its state", "restart.follows-an-allocation-made-meanwhile", "now holds"),
         ("it numbers its ids", "restart.keeps-devices-of-claims-apart", "came and went"),
         ("it reads prepared claims when it starts", "restart.is-not-asked-for-the-past", "a prepared claim is missing"),
+        ("it forgets at its end what is in use", "restart.remembers-devices-in-use", "which another claim holds"),
+        ("it removes its files when it stops", "restart.keeps-cdi-files", "unresolvable"),
+        ("it removes its files when it starts", "restart.keeps-cdi-files", "unresolvable"),
+        (
+            "it removes files that contain its name when it starts",
+            "restart.leaves-files-of-neighbours",
+            "example.com-2-",
+        ),
         # --- reboot ---
         ("it does not start after a reboot", "reboot.lets-the-driver-register", "does not fit"),
         ("it trusts its state", "reboot.brings-cdi-files-back", "unresolvable"),
@@ -183,6 +244,7 @@ FAULTS = [
         ("it trusts its memory", "rolling.may-go-back-to-the-old-instance", "the old instance prepared"),
         ("it takes all sockets along", "rolling.ends-without-harm", "not registered any more"),
         ("instances fight over slices", "rolling.leaves-the-slices", "uid and version"),
+        ("it removes its files when it stops", "rolling.keeps-cdi-files", "unresolvable"),
         # --- health ---
         ("health says nothing", "health.comes-at-once", "not within"),
         (f"{HEALTH_V1} says nothing", "health.comes-at-once", "not within"),
@@ -211,3 +273,30 @@ FAULTS = [
         ("calls wait for the end of the health stream", "health.leaves-calls-alone", "DeadlineExceeded"),
     ]
 ]
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "variant: it watches instead of looking now and then": (),
+    "variant: nothing tells devices apart": (),
+    "variant: one CDI device for the whole claim": ("edits.stay-out-of-other-requests",),
+    "variant: a number on top": (),
+    "variant: one variable for all": ("edits.do-not-overwrite-each-other",),
+    "variant: something new each time": (),
+    "it gives no ids": (),
+    "it has one device": (),
+    "it lends a device twice": (),
+    "it shares all devices": (),
+}
+"""Ways in which drivers may differ, with the checks that mind; no other check that is about contents does."""
+
+
+def table() -> str:
+    """The faults by the check that finds them, in Markdown."""
+    found: dict[str, list[str]] = {}
+    for planted in FAULTS:
+        found.setdefault(planted.check, []).append(planted.fault)
+    rows = [f"| `{check}` | {'; '.join(faults)} |" for check, faults in found.items()]
+    return "\n".join(["| Check | Faults of the bad driver that it finds |", "|---|---|", *rows, ""])
+
+
+if __name__ == "__main__":
+    print(table(), end="")

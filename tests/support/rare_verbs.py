@@ -10,11 +10,23 @@ from bare_client import pod
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
-from dra_kube import EVENTS, RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES, Api, Conflict, Forbidden
-from dra_kubeletplugin.device_status import DeviceStatus, report_devices
+from dra_kube import (
+    EVENTS,
+    LEASES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    RESOURCE_SLICES,
+    Api,
+    Conflict,
+    Election,
+    Forbidden,
+    LeaseLock,
+)
+from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
 from dra_kubeletplugin.slices.pace import Pace
 from dra_kubeletplugin.slices.view import SliceView, stored
 from dra_kubeletplugin.slices.writer import SliceWriter
+from dra_operator.app.leader import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.pool_requests import PoolRequestWriter
 from manifest_accounts import DRIVER
@@ -25,7 +37,7 @@ Use = Callable[[Api, Api], Awaitable[None]]
 
 async def an_event_is_repeated(operator: Api, administrator: Api) -> None:
     """The second event of a text counts up the first one."""
-    recorder = EventRecorder(operator, "test", clock=lambda: 0.0, now=lambda: "2026-01-01T00:00:00Z")
+    recorder = EventRecorder(operator, "dra-operator", clock=lambda: 0.0, now=lambda: "2026-01-01T00:00:00Z")
     about = convert(Pod, {**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u"}})
     writing = asyncio.create_task(recorder.run())
     for _ in range(2):
@@ -39,6 +51,14 @@ async def an_event_is_repeated(operator: Api, administrator: Api) -> None:
     await administrator.delete(EVENTS, events[0]["metadata"]["name"], "default")
     if counts != [2]:
         raise Forbidden(403, "Forbidden", f"one event that counts 2 was expected: {counts}")
+
+
+async def a_deleted_lease_is_written_again(operator: Api, administrator: Api) -> None:
+    """The manifests have the Lease; if it is gone all the same, its leader goes on."""
+    name = lease_name("dra-scheduler")
+    lock = LeaseLock(operator, "kube-system", name, Election("test"))
+    assert await lock.attempt()
+    await administrator.delete(LEASES, name, "kube-system")
 
 
 async def an_old_request_is_deleted(operator: Api, administrator: Api) -> None:
@@ -79,6 +99,7 @@ async def a_driver_speaks_of_its_devices(plugin: Api, administrator: Api) -> Non
 USES: dict[tuple[str, str, str], Use] = {
     ("dra-operator", "patch", "events"): an_event_is_repeated,
     ("dra-operator", "delete", "resourcepoolstatusrequests"): an_old_request_is_deleted,
+    ("dra-operator", "create", "leases"): a_deleted_lease_is_written_again,
     ("dra-plugin", "get", "resourceslices"): a_slice_is_read_after_a_conflict,
     ("dra-plugin", "patch", "resourceclaims/status"): a_driver_speaks_of_its_devices,
     ("dra-plugin", "associated-node:patch", "resourceclaims/driver"): a_driver_speaks_of_its_devices,

@@ -11,20 +11,27 @@ from typing import cast
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES, Api
-from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
-from dra_operator.app.last_look import LastLook
-from dra_operator.cluster import Cluster, Concern, check
-from dra_operator.intake.kinds import WATCHED
-from dra_operator.intake.malformed import Quarantine
-from dra_operator.reconcile import Concerns, Control, Pace
-from dra_operator.reconcile.dispatcher import Postponed
+from dra_operator.cache import Cluster, Controller, Source, check
+from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers.work.dispatcher import Postponed
+from dra_operator.sources.kinds import WATCHED
+from dra_operator.sources.last_look import LastLook
+from dra_operator.sources.malformed import MalformedObjects
 from fake_api import FakeApi
 from objects import Make
 from prometheus_client import CollectorRegistry
 
 HOST = "kubernetes.io/hostname"
-FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20, "evict": 4, "rule": 1, "pools": 1}
+FEW: dict[Controller, int] = {
+    "templates": 4,
+    "release": 4,
+    "placement": 20,
+    "eviction": 4,
+    "taint-rules": 1,
+    "pool-status": 1,
+}
 
 
 class TinyLanguage:
@@ -41,6 +48,11 @@ class TinyLanguage:
         return predicate
 
 
+SOON = 3.0
+"""Seconds: longer than first pauses after failures, than an allocation takes to count as seen, and than a key rests
+after a decision that took long on a busy machine."""
+
+
 class World:
     """A fake server and an operator on it. ``crash`` forgets the operator and starts a fresh one."""
 
@@ -49,13 +61,14 @@ class World:
         self.features = features
         self.language: Language = TinyLanguage()
         self.now = "2026-01-01T00:00:00Z"
-        self.concerns = Concerns()
+        self.controllers = OwnControllers()
         self.legacy_claim_names = False
+        self.preemption: PreemptionSettings | None = None
         self.sees_others = True
         """Whether the operator believes that its watches of pods and claims are open."""
-        self.search_budget = DEFAULT_BUDGET
-        self.pace = Pace(workers=FEW, grace=0.02)
-        self.controllers: list[Callable[[FakeApi], object]] = []
+        self.search_budget = DEFAULT_BUDGET_STEPS
+        self.times = TimeSettings(workers=FEW, grace=0.02)
+        self.others: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""
 
     def furnish(self, nodes: int | Iterable[str] = 1, devices: int = 1) -> None:
@@ -77,11 +90,12 @@ class World:
             self.api,
             allocator,
             registry=self.registry,
-            pace=self.pace,
+            times=self.times,
             now=lambda: datetime.fromisoformat(self.now),
-            concerns=self.concerns,
+            controllers=self.controllers,
             legacy_claim_names=self.legacy_claim_names,
             sees_others=lambda: self.sees_others,
+            preemption=self.preemption,
         )
         self.api.events.clear()
         self.control.load(
@@ -92,7 +106,7 @@ class World:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Control]:
         """Let the operator work inside the block."""
-        last_look = LastLook(cast(Api, self.api), self.control, Quarantine(self.control.hold))
+        last_look = LastLook(cast(Api, self.api), self.control, MalformedObjects(self.control.hold))
         tasks = [asyncio.create_task(self.control.run()), asyncio.create_task(last_look.run())]
         try:
             yield self.control
@@ -125,21 +139,37 @@ class World:
             await self.control.events.flush(60)
         check(self.cluster)
 
+    async def busy(self) -> None:
+        """As ``quiet``, but keys may come back later: a pod that waits for its devices or volumes keeps a timer."""
+        async with asyncio.timeout(60):
+            rounds = 0
+            while rounds < 3:  # others may do something in each
+                self.bring_events()
+                await self.tick()
+                rounds = 0 if self.api.events or self._has_soon_to_do() else rounds + 1
+            await self.control.events.flush(60)
+
+    def _has_soon_to_do(self) -> bool:
+        queues, soon = self.control.queues, asyncio.get_running_loop().time() + SOON
+        timers = [it for queue in queues._queues.values() for it in (*queue._timers.values(), *queue._held.values())]
+        is_idle = all(queue.is_idle for queue in queues._queues.values())
+        return not is_idle or any(timer.when() < soon for timer in timers)
+
     async def tick(self) -> None:
         """Let the operator do a little."""
         await asyncio.sleep(0.001)
 
     def bring_events(self) -> None:
         """What the watch would do, after the other controllers had their turn."""
-        for controller in self.controllers:
+        for controller in self.others:
             controller(self.api)
         while self.api.events:
             event, resource, obj = self.api.events.pop(0)
             struct = convert(WATCHED[resource], obj)
             if event == "DELETED":
-                self.control.remove(WATCHED[resource], struct.key, struct.metadata.uid)
+                self.control.delete(Source.WATCH, WATCHED[resource], struct.key, struct.metadata.uid)
             else:
-                self.control.put(struct, obj)
+                self.control.apply(Source.WATCH, struct, obj)
 
     def messages(self, reason: str) -> list[str]:
         """The events of one reason that were written."""

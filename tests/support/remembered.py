@@ -11,6 +11,7 @@ from typing import Any
 _NO_MEMORY = (
     *(str, bytes, int, float, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType),
     *(asyncio.AbstractEventLoop, asyncio.Task),
+    *(asyncio.Event, asyncio.Lock, asyncio.Condition, asyncio.Semaphore),  # tasks that wait for them are no memory
 )
 
 

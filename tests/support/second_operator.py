@@ -17,7 +17,7 @@ NAME = "e2e-second"
 """Its scheduler name."""
 FILTER_TIMEOUT = 0.1
 OPTIONS = (
-    *("--scheduler-name", NAME, "--concerns", "placement,release,eviction"),
+    *("--scheduler-name", NAME, "--controllers", "placement,release,eviction"),
     *("--feature-gates", "DRAResourcePoolStatus=true,DRADeviceTaintRules=true"),
     *("--binding-timeout", "2", "--filter-timeout", str(FILTER_TIMEOUT)),
 )

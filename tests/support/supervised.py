@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from dra_kube import connection
-from dra_operator.app.health import obstacles
 from dra_operator.app.operator import Operator, Options
-from dra_operator.app.streams import Limits
+from dra_operator.app.probes.health import obstacles
 from dra_operator.app.supervisor import Supervisor
+from dra_operator.sources.streams import Limits
 from faults import FaultProxy
 from under_kopf import collect_leftovers_of_kopf
 from waiting import until

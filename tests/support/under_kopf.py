@@ -12,15 +12,16 @@ import kopf
 from kopf.testing import KopfRunner
 
 MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
+WITHOUT_RULES = Path(__file__).with_name("without_rules.py")
 Operating = Callable[[], AbstractAsyncContextManager[KopfRunner]]
 """Runs the operator under Kopf for a block; the runner has output and exit code after it."""
 
 
 @contextmanager
-def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
+def kopf_run(kubeconfig: Path, timeout: float = 60, main: Path = MAIN) -> Iterator[KopfRunner]:
     """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code."""
     runner = KopfRunner(
-        ["run", "--all-namespaces", str(MAIN)],
+        ["run", "--all-namespaces", str(main)],
         registry=kopf.OperatorRegistry(),
         env={"KUBECONFIG": str(kubeconfig)},
         timeout=timeout,

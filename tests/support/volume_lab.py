@@ -17,8 +17,8 @@ from dra_api.storage import (
     VolumeAttachment,
 )
 from dra_kube import Resource
-from dra_operator.cluster import StorageView
-from dra_operator.intake.kinds import WATCHED
+from dra_operator.cache import StorageView
+from dra_operator.sources.kinds import WATCHED
 from fake_api import FakeApi
 from objects import Obj
 

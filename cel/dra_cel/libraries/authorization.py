@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from dra_cel.charges import Estimate, Rule, exactly
-from dra_cel.declarations import Function, method
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, STRING, Type, struct
-from dra_cel.values import Opaque
+from dra_cel.basics.charges import Estimate, Rule, exactly
+from dra_cel.basics.declarations import Function, method
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, STRING, Type, struct
+from dra_cel.basics.values import Opaque
 
 AUTHORIZER: Final = struct("kubernetes.authorization.Authorizer")
 PATH_CHECK: Final = struct("kubernetes.authorization.PathCheck")

@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from dra_cel.declarations import Function, method
-from dra_cel.errors import EvaluationError
-from dra_cel.types import DURATION, INT, STRING, TIMESTAMP
-from dra_cel.values import INT_MAX, INT_MIN, NANOS, Duration, Timestamp
+from dra_cel.basics.declarations import Function, method
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import DURATION, INT, STRING, TIMESTAMP
+from dra_cel.basics.values import INT_MAX, INT_MIN, NANOS, Duration, Timestamp
 
 _UNITS: Final = {
     "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS,

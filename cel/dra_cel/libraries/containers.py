@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dra_cel.equality import contains
-from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
-from dra_cel.types import DYN, RUNTIME, list_of, map_of, type_of
-from dra_cel.values import MISSING, Made, Uint, find
+from dra_cel.basics.equality import contains
+from dra_cel.basics.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.basics.types import DYN, RUNTIME, list_of, map_of, type_of
+from dra_cel.basics.values import MISSING, Made, Uint, find
 
 TEXT_LIMIT: Final = 2_000_000
 """Longest text or bytes that an expression may build."""

@@ -6,10 +6,10 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
-from dra_cel.charges import PER_CHARACTER, Estimate, Range, Rule, scale, size_of
-from dra_cel.declarations import Function, Implementation, glob
-from dra_cel.errors import EvaluationError
-from dra_cel.types import (
+from dra_cel.basics.charges import PER_CHARACTER, Estimate, Range, Rule, scale, size_of
+from dra_cel.basics.declarations import Function, Implementation, glob
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import (
     BOOL,
     BYTES,
     DOUBLE,
@@ -24,7 +24,17 @@ from dra_cel.types import (
     type_of,
     type_type,
 )  # fmt: skip
-from dra_cel.values import INT_MAX, INT_MIN, NANOS, TIMESTAMP_MAX, TIMESTAMP_MIN, UINT_MAX, Duration, Timestamp, Uint
+from dra_cel.basics.values import (
+    INT_MAX,
+    INT_MIN,
+    NANOS,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    UINT_MAX,
+    Duration,
+    Timestamp,
+    Uint,
+)
 
 from . import clock
 

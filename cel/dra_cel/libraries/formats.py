@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any, Final
 
-from dra_cel.charges import (
+from dra_cel.basics.charges import (
     PER_CHARACTER,
     PER_PATTERN_CHARACTER,
     Estimate,
@@ -21,9 +21,9 @@ from dra_cel.charges import (
     scale,
     size_of,
 )
-from dra_cel.declarations import Function, glob, method
-from dra_cel.types import FORMAT, STRING, list_of, optional_of
-from dra_cel.values import NONE, Opaque, Optional
+from dra_cel.basics.declarations import Function, glob, method
+from dra_cel.basics.types import FORMAT, STRING, list_of, optional_of
+from dra_cel.basics.values import NONE, Opaque, Optional
 
 from . import urls
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel import effort
-from dra_cel.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
-from dra_cel.declarations import Function, method
-from dra_cel.errors import EvaluationError, EvaluationStopped
-from dra_cel.types import DYN, STRING, Type, list_of, type_of
-from dra_cel.values import Duration, Timestamp, Uint, unwrap_key
+from dra_cel.basics import effort
+from dra_cel.basics.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
+from dra_cel.basics.declarations import Function, method
+from dra_cel.basics.errors import EvaluationError, EvaluationStopped
+from dra_cel.basics.types import DYN, STRING, Type, list_of, type_of
+from dra_cel.basics.values import Duration, Timestamp, Uint, unwrap_key
 
 from .containers import TEXT_LIMIT, bounded
 from .conversions import to_string

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dra_cel.charges import Estimate, Range, Rule
-from dra_cel.declarations import Function, method
-from dra_cel.equality import unequal
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, DYN
+from dra_cel.basics.charges import Estimate, Range, Rule
+from dra_cel.basics.declarations import Function, method
+from dra_cel.basics.equality import unequal
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, DYN
 
 LIMIT: Final = 48
 

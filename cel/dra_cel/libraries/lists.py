@@ -6,12 +6,22 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, Final
 
-from dra_cel import effort
-from dra_cel.charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
-from dra_cel.declarations import Function, glob, method
-from dra_cel.equality import contains, order, unequal
-from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
-from dra_cel.types import (
+from dra_cel.basics import effort
+from dra_cel.basics.charges import (
+    LIST_BASE,
+    ONE,
+    PER_CHARACTER,
+    Estimate,
+    Operand,
+    Range,
+    Rule,
+    exactly,
+    size_of,
+)
+from dra_cel.basics.declarations import Function, glob, method
+from dra_cel.basics.equality import contains, order, unequal
+from dra_cel.basics.errors import EvaluationError, EvaluationStopped, no_overload
+from dra_cel.basics.types import (
     BOOL,
     BYTES,
     DOUBLE,
@@ -26,7 +36,7 @@ from dra_cel.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.values import MISSING, UINT_MAX, Duration, Made, Uint, find, unwrap_key, wrap_key
+from dra_cel.basics.values import MISSING, UINT_MAX, Duration, Made, Uint, find, unwrap_key, wrap_key
 
 from .containers import LIST_LIMIT, MapAccumulator, bounded
 from .operators import add

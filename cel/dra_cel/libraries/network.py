@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 from dra_api.cache import remember_short
 
-from dra_cel.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
-from dra_cel.declarations import Function, glob, method, succeeds
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, CIDR, INT, IP, STRING
-from dra_cel.values import Opaque
+from dra_cel.basics.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
+from dra_cel.basics.declarations import Function, glob, method, succeeds
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, CIDR, INT, IP, STRING
+from dra_cel.basics.values import Opaque
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")

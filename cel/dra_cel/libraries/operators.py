@@ -6,11 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
-from dra_cel.declarations import Function, Implementation, built_in, glob, method
-from dra_cel.equality import equal, order, unequal
-from dra_cel.errors import EvaluationError, no_overload
-from dra_cel.types import (
+from dra_cel.basics.charges import (
+    COMPARISON,
+    FIXED,
+    ONE,
+    PER_CHARACTER,
+    Estimate,
+    Operand,
+    Range,
+    Rule,
+    scale,
+    size_of,
+)
+from dra_cel.basics.declarations import Function, Implementation, built_in, glob, method
+from dra_cel.basics.equality import equal, order, unequal
+from dra_cel.basics.errors import EvaluationError, no_overload
+from dra_cel.basics.types import (
     BOOL,
     BYTES,
     CIDR,
@@ -31,7 +42,7 @@ from dra_cel.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
+from dra_cel.basics.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
 
 from .containers import LIST_LIMIT, TEXT_LIMIT, Accumulator, bounded, size, within
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.declarations import Function, Overload, built_in, glob, method
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, INT, Type, list_of, map_of, optional_of, param
-from dra_cel.values import NANOS, NONE, TIMESTAMP_MIN, Duration, Optional, Timestamp
+from dra_cel.basics.declarations import Function, Overload, built_in, glob, method
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, INT, Type, list_of, map_of, optional_of, param
+from dra_cel.basics.values import NANOS, NONE, TIMESTAMP_MIN, Duration, Optional, Timestamp
 
 K: Final = param("K")
 V: Final = param("V")

@@ -11,13 +11,13 @@ import math
 from typing import Any, Final
 
 from dra_api.cache import remember_short
-from dra_api.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
+from dra_api.values.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
 
-from dra_cel.charges import traversal
-from dra_cel.declarations import Function, Implementation, glob, method, succeeds
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
-from dra_cel.values import INT_MAX, INT_MIN, Opaque
+from dra_cel.basics.charges import traversal
+from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
+from dra_cel.basics.values import INT_MAX, INT_MIN, Opaque
 
 _DIGITS: Final = 18
 

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_api.cache import Cache
 
-from dra_cel import effort
-from dra_cel.errors import CostLimitExceeded, EvaluationError
+from dra_cel.basics import effort
+from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
 
 from .pattern_size import pattern_size
 

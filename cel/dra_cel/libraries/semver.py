@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dra_api.cache import remember_short
-from dra_api.semver import Version, VersionError
+from dra_api.values.semver import Version, VersionError
 
-from dra_cel.charges import traversal
-from dra_cel.declarations import Function, glob, method, succeeds
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, INT, SEMVER, STRING
-from dra_cel.values import Opaque
+from dra_cel.basics.charges import traversal
+from dra_cel.basics.declarations import Function, glob, method, succeeds
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, INT, SEMVER, STRING
+from dra_cel.basics.values import Opaque
 
 
 class SemverValue(Opaque):

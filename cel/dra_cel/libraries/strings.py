@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from dra_cel.charges import (
+from dra_cel.basics.charges import (
     MATCH,
     PER_CHARACTER,
     SEARCH,
@@ -19,10 +19,10 @@ from dra_cel.charges import (
     size_of,
     traversal,
 )  # fmt: skip
-from dra_cel.declarations import Function, glob, method
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, INT, STRING, list_of
-from dra_cel.values import UINT_MAX
+from dra_cel.basics.declarations import Function, glob, method
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, INT, STRING, list_of
+from dra_cel.basics.values import UINT_MAX
 
 from . import regexes
 from .containers import LIST_LIMIT, TEXT_LIMIT, bounded

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
-from dra_cel.values import unwrap_key
+from dra_cel.basics.charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
+from dra_cel.basics.values import unwrap_key
 
 _ENOUGH: Final = 1_000_001
 

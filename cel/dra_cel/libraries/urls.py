@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote, unquote_plus
 
 from dra_api.cache import remember_short
 
-from dra_cel.charges import traversal
-from dra_cel.declarations import Function, glob, method
-from dra_cel.errors import EvaluationError
-from dra_cel.types import BOOL, STRING, URL, Type, list_of, map_of
-from dra_cel.values import Opaque
+from dra_cel.basics.charges import traversal
+from dra_cel.basics.declarations import Function, glob, method
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import BOOL, STRING, URL, Type, list_of, map_of
+from dra_cel.basics.values import Opaque
 
 from .formatting import quoted
 

@@ -5,9 +5,9 @@ async with NodeAgent(api, "node-1", root=Path("/tmp/node-1")) as agent:
 """
 
 from .agent import NodeAgent
+from .containers.runtime import LocalRuntime
 from .defects import KubeletDefect
 from .errors import AgentError, CheckpointCorrupted
-from .runtime import LocalRuntime
 from .settings import AgentSettings, Backoff
 
 __all__ = [

@@ -20,17 +20,18 @@ from typing import Self
 from dra_cdi import CdiDirectory
 from dra_kube import Api
 
-from .containers import Node
+from .claims.manager import DraManager
+from .claims.metrics import ClaimsInUse
+from .containers.container import Node
+from .containers.runtime import LocalRuntime
 from .events import EventRecorder
 from .host_paths import HostPaths
-from .manager import DraManager
-from .metrics import ClaimsInUse, NodeMetrics, PluginSocketCount
 from .node import NodePresence
-from .pod_resources import PodResources
-from .pods import Pods
-from .registration import Registrar
-from .runtime import LocalRuntime
-from .server import ADDRESS, NodeServer
+from .plugins.metrics import NodeMetrics, PluginSocketCount
+from .plugins.registration import Registrar
+from .pods.pods import Pods
+from .server.pod_resources import PodResources
+from .server.server import ADDRESS, NodeServer
 from .settings import AgentSettings
 
 logger = logging.getLogger(__name__)

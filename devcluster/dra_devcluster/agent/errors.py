@@ -7,6 +7,7 @@
     ├── ClaimError             a pod's claims cannot be prepared, unprepared or found; tried again later
     ├── RegistrationError      a plugin's registration is refused or failed
     ├── HealthStreamEnded      a plugin reports no health any more; tried again later
+    │   └── HealthNotServed    it has no such service
     ├── NetworkError           a pod cannot have a network of its own; it shares that of the machine
     ├── VolumeError            a volume of a pod cannot be provided; tried again later
     └── ContainerError         a container cannot be started; ``reason`` is what the pod's status shows
@@ -33,6 +34,10 @@ class RegistrationError(AgentError):
 
 class HealthStreamEnded(AgentError):
     """The stream of health reports of a plugin has ended, or never began (KM-22)."""
+
+
+class HealthNotServed(HealthStreamEnded):
+    """The plugin answers that it has no such health service."""
 
 
 class NetworkError(AgentError):

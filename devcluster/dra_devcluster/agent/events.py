@@ -16,8 +16,8 @@ from dra_kube import EVENTS, Api, KubeError, NotFound
 from dra_devcluster.clock import now
 
 logger = logging.getLogger(__name__)
-_PENDING = 1000
-_REMEMBERED = 1000
+_PENDING_EVENTS = 1000
+_REMEMBERED_EVENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class EventRecorder:
     def __init__(self, api: Api, node_name: str) -> None:
         self._api = api
         self._node = node_name
-        self._queue: asyncio.Queue[_Event] = asyncio.Queue(_PENDING)
+        self._queue: asyncio.Queue[_Event] = asyncio.Queue(_PENDING_EVENTS)
         self._written: dict[_Event, tuple[str, int]] = {}
 
     def warning(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
@@ -95,5 +95,5 @@ class EventRecorder:
         }
         await self._api.create(EVENTS, body, event.namespace)
         self._written[event] = (name, 1)
-        if len(self._written) > _REMEMBERED:
+        if len(self._written) > _REMEMBERED_EVENTS:
             del self._written[next(iter(self._written))]

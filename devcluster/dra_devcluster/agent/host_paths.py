@@ -20,8 +20,8 @@ class HostPaths:
 
     def real(self, path: str) -> Path:
         """Where a path of the node lies on this machine."""
-        wanted = PurePosixPath(path)
+        asked = PurePosixPath(path)
         for place, real in self._places.items():
-            if wanted.is_relative_to(place):
-                return real / wanted.relative_to(place)
+            if asked.is_relative_to(place):
+                return real / asked.relative_to(place)
         return Path(path)

@@ -11,17 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dra_api.times import format_micro_time
+from dra_api.releases.release import Release
+from dra_api.values.times import format_micro_time
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
 from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 
-from .settings import AgentSettings
+from .settings import AgentSettings, declared_features
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
-KUBELET_VERSION = "v1.36.0+devcluster"
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 
@@ -96,7 +96,8 @@ class NodePresence:
                 {"type": "Hostname", "address": self._name},
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
-            "nodeInfo": _node_info(),
+            "nodeInfo": _node_info(self._settings.release),
+            "declaredFeatures": declared_features(self._settings) or None,
             "conditions": [
                 condition | {"lastHeartbeatTime": moment, "lastTransitionTime": times.get(condition["type"]) or moment}
                 for condition in _CONDITIONS
@@ -136,7 +137,7 @@ def _capacity(root: Path) -> Json:
     }
 
 
-def _node_info() -> Json:
+def _node_info(release: Release) -> Json:
     return {
         "machineID": "",
         "systemUUID": "",
@@ -144,7 +145,7 @@ def _node_info() -> Json:
         "kernelVersion": platform.release(),
         "osImage": platform.platform(terse=True),
         "containerRuntimeVersion": "local://0.1.0",
-        "kubeletVersion": KUBELET_VERSION,
+        "kubeletVersion": f"v{release}.0+devcluster",
         "kubeProxyVersion": "",
         "operatingSystem": platform.system().lower(),
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),

@@ -1,13 +1,29 @@
 """Periods and limits of the node agent in seconds; the defaults are those of a kubelet (kubelet-manager.md section 2).
 
-Tests shorten them, and a development cluster shortens those that a person would wait for.
+Tests shorten them, and a development cluster shortens those that a person would wait for. The release of Kubernetes and
+its feature gates decide a few more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_api.releases.gates import GATE_OF, FeatureGates
+from dra_api.releases.release import NEWEST, Release
 
 from .defects import KubeletDefect
+
+_GATES: Final = FeatureGates.of({})
+_SETTINGS_OF_GATES: Final = (
+    "workload_resource_claims",
+    "resource_health_status",
+    "resource_health_status_message",
+    "optional_node_operations",
+    "node_allocatable_resources",
+)
+"""Settings with the names of their gates in ``FeatureGates``."""
+NODE_GATES: Final = frozenset(map(GATE_OF.__getitem__, _SETTINGS_OF_GATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +55,12 @@ class AgentSettings:
     legacy_service: bool = False
 
     # Claims that are reserved for the PodGroup of a pod: a gate of Kubernetes.
-    workload_resource_claims: bool = False
+    workload_resource_claims: bool = _GATES.workload_resource_claims
+
+    # Calls of drivers that their slices skip (a gate of Kubernetes, K37-ONO-12), and a gate of which a node only says
+    # that it is on (K37-NA-23).
+    optional_node_operations: bool = _GATES.optional_node_operations
+    node_allocatable_resources: bool = _GATES.node_allocatable_resources
 
     # Stale slices (KM-10) and stale claims (KM-20).
     wipe_delay: float = 30.0
@@ -50,8 +71,8 @@ class AgentSettings:
 
     # Device health (KM-22, KM-23): the gates of Kubernetes, the time for which a report counts, the pause after the end
     # of a stream.
-    resource_health_status: bool = True
-    resource_health_status_message: bool = True
+    resource_health_status: bool = _GATES.resource_health_status
+    resource_health_status_message: bool = _GATES.resource_health_status_message
     health_timeout: float = 30.0
     health_retry: float = 5.0
 
@@ -64,7 +85,8 @@ class AgentSettings:
     restart_forgiven: float = 600.0
     shutdown_grace: float = 2.0
 
-    # The node object.
+    # The node object, and the release that it names.
+    release: Release = NEWEST
     lease_period: float = 10.0
     node_status_period: float = 300.0
 
@@ -73,3 +95,15 @@ class AgentSettings:
 
     # Search path of containers whose pod sets none.
     search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def declared_features(settings: AgentSettings) -> list[str]:
+    """The names of features that the node declares in its status; none before 1.37 (K37-ONO-08, K37-NA-23)."""
+    declared = ("node_allocatable_resources", "optional_node_operations")
+    on = settings.release >= Release.V1_37
+    return sorted(GATE_OF[name] for name in declared if on and getattr(settings, name))
+
+
+def settings_for(release: Release, gates: FeatureGates, settings: AgentSettings) -> AgentSettings:
+    """The settings with what release and gates decide."""
+    return replace(settings, release=release, **{name: getattr(gates, name) for name in _SETTINGS_OF_GATES})

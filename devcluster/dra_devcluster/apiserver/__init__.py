@@ -5,11 +5,10 @@
     async with DevApiServer() as server:
         server.write_kubeconfig(path)
 
-The way of a request: ``app`` finds the user and the target (``target``, ``call``) and asks ``authorization``;
-``objects`` and ``subresources`` answer. Reading is ``read``, ``watch`` and ``render``; writing is ``checks``,
-``patch``, ``write`` and ``delete``, with the rules of each kind in ``kinds`` and the shape of all kinds, as data, in
-``structure``. ``store`` keeps the objects, ``registry`` knows what is served and where it is kept, ``controllers``
-react to changes.
+The way of a request: ``app`` reads the target from its URL (``wire``), finds the user (``identity``) and asks
+``authorization`` and ``admission``. ``endpoints`` has the handler; what it does to objects is in ``verbs``, with the
+rules of each kind in ``kinds`` and the shape of all kinds, as data, in ``structure``. ``storage`` keeps the objects,
+``served.registry`` knows what is served and where it is kept, and ``controllers`` react to changes.
 """
 
 from .authorization import Mode

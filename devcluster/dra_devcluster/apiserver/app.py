@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
-from . import discovery, openapi
 from .admission import Policies
 from .authorization import ANONYMOUS, User, asked_for
 from .authorization.impersonation import impersonated
-from .bodies import respond
-from .call import Call
+from .endpoints.call import Call
+from .endpoints.objects import handle_collection, handle_object
+from .endpoints.subresources import SUBRESOURCES
+from .endpoints.virtual import VIRTUAL
 from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
-from .objects import handle_collection, handle_object
-from .registry import Registry
-from .request_metrics import RequestMetrics
+from .identity.tokens import Tokens
+from .served import discovery, openapi
+from .served.registry import Registry
 from .structure import Structure
-from .subresources import SUBRESOURCES
-from .target import parse_target
-from .tokens import Tokens
-from .virtual import VIRTUAL
+from .wire.bodies import respond
+from .wire.request_metrics import RequestMetrics
+from .wire.target import parse_target
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class App:
         user = self._user(request)
         if user is None:
             if path == "/version" and not self.registry.authorization.is_rbac:
-                return web.Response(body=orjson.dumps(discovery.VERSION), content_type="application/json")
+                return self._version()
             raise unauthorized()
         target = parse_target(request.raw_path.partition("?")[0])
         user = impersonated(user, request.headers.items(), self.registry.authorization)
@@ -105,7 +105,13 @@ class App:
             return SUBRESOURCES.get(target.subresource, handle_object)
         return handle_object if target.name else handle_collection
 
+    def _version(self) -> web.Response:
+        version = discovery.version_of(self.registry.release)
+        return web.Response(body=orjson.dumps(version), content_type="application/json")
+
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
+        if path == "/version":
+            return self._version()
         structure = self.registry.structure
         accept = request.headers.get("Accept", "")
         if path == "/openapi/v2" and "protobuf" in accept and "json" not in accept:

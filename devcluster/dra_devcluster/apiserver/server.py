@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,12 +21,15 @@ from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
+from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import NEWEST, Release
 from dra_kube.request_log import REQUESTS
+
+from dra_devcluster.background import in_thread
 
 from . import snapshot as snapshots
 from .app import App
 from .authorization import Mode, node_user
-from .certificates import make_identity
 from .controllers import (
     AggregationController,
     DaemonSetController,
@@ -42,10 +44,11 @@ from .controllers import (
     ensure_namespaces,
 )
 from .errors import ServerError
-from .gates import gates_of
-from .kubeconfig import NAME, kubeconfig, write_kubeconfig
-from .registry import Registry
-from .tokens import Tokens
+from .identity.certificates import make_identity
+from .identity.kubeconfig import NAME, kubeconfig, write_kubeconfig
+from .identity.tokens import Tokens
+from .served.gates import API_SERVER
+from .served.registry import Registry
 
 _CONTROLLERS = (
     GarbageCollector,
@@ -64,11 +67,12 @@ _GOODBYE = 1.0  # seconds that requests have to end when the server stops
 class DevApiServer:
     """A Kubernetes API server in this process; an async context manager.
 
-    ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36.
+    ``port`` 0 takes any free one. ``feature_gates`` change the defaults of ``release``, which also decides which API
+    versions exist.
     ``api_versions`` switches versions off, as in ``{"resource.k8s.io/v1": False}``; all are on. With ``snapshot`` the
     objects are loaded from that file, and saved to it at the end. ``authorization`` is ``always-allow`` or ``rbac``
     (`authorization`). ``name`` is that of cluster, user and context in its kubeconfig. Raises ServerError and
-    UnknownGate.
+    GateError.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class DevApiServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        release: Release = NEWEST,
         feature_gates: Mapping[str, bool] | None = None,
         api_versions: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
@@ -86,12 +91,14 @@ class DevApiServer:
         self.host = host
         self.port = port
         self.name = name
-        self.registry = Registry(gates_of(feature_gates or {}), api_versions or {}, authorization)
+        gates = FeatureGates.of(feature_gates or {}, release, API_SERVER)
+        self.registry = Registry(gates, api_versions or {}, authorization, release)
         self.tokens = Tokens(self.registry.store, token)
         self._snapshot = snapshot
         self._identity = make_identity(host)
         self._resources = AsyncExitStack()
         self._folder: Path | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def url(self) -> str:
@@ -132,7 +139,21 @@ class DevApiServer:
         write_kubeconfig(path, self.kubeconfig)
         return path
 
+    def end_watches(self) -> None:
+        """End all watches in order, as an API server does after some minutes. From any thread."""
+        self._soon(self._end_watches)
+
+    def expire_watches(self) -> None:
+        """End all watches with 410, and forget the changes so far, as after a compaction. From any thread."""
+        self._soon(self._expire_watches)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        if self._loop is None:
+            raise RuntimeError("the server is not running")
+        self._loop.call_soon_threadsafe(work)
+
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(TemporaryDirectory(prefix="dra-devcluster-"))
             self._folder = Path(folder)
@@ -170,6 +191,10 @@ class DevApiServer:
         for collection in self.registry.store.collections():
             collection.end_watches()
 
+    def _expire_watches(self) -> None:
+        for collection in self.registry.store.collections():
+            collection.expire()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -188,29 +213,5 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 @contextmanager
 def serve_in_thread(**settings: Any) -> Iterator[DevApiServer]:
     """A server in a thread with a loop of its own; ``settings`` are those of DevApiServer."""
-    server = DevApiServer(**settings)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="dev-api-server", daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
-        try:
-            yield server
-        finally:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result()
-    finally:
-        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _end_tasks() -> None:
-    """End what is left on the loop: connections whose TLS handshake is under way belong to no server yet."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others)
-    for _ in range(10):  # iterations of the loop, in which connections notice their end, and close
-        await asyncio.sleep(0)
+    with in_thread(lambda: DevApiServer(**settings), "dev-api-server") as server:
+        yield server

@@ -9,8 +9,8 @@ import orjson
 
 from .errors import Json, SnapshotError
 from .kinds import kind_of
-from .registry import Registry
-from .store import Stored
+from .served.registry import Registry
+from .storage.store import Stored
 
 _FORMAT = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
@@ -44,7 +45,7 @@ async def that_was_replaced_is_refused(bench: Bench) -> None:
     await bench.refused(Claim(claim.namespace, claim.name, str(uuid.uuid4())), "whose uid is that of another object")
 
 
-@check("plugin-helper.md 2.1")
+@check("plugin-helper.md 2.1", level=Level.SHOULD)
 async def with_an_unknown_device_is_refused(bench: Bench) -> None:
     """A claim that holds a device which the driver does not have is not prepared.
 
@@ -131,7 +132,7 @@ async def follow_a_new_allocation(bench: Bench) -> None:
     try:
         prepared = await bench.prepared(claim)
     except Finding:
-        return  # refusing until the claim is unprepared is right, too
+        return  # refusing until the claim is unprepared is right as well
     if [(one.pool, one.device) for one in prepared] != [(new.pool, new.name)]:
         raise Finding(f"the claim now holds {new.name}, and the driver prepared {[one.device for one in prepared]}")
 
@@ -147,3 +148,69 @@ async def that_are_created_again_are_new(bench: Bench) -> None:
     found = [one.device for one in await bench.prepared(second)]
     if found != [new.name]:
         raise Finding(f"the new claim of the name holds {new.name}, and the driver prepared {found}")
+
+
+async def _fail(bench: Bench, device: Device) -> None:
+    """Let claims fail that hold the device, and let the kubelet give them up. Raises Skipped if all are prepared.
+
+    Their preparation may fail late: at a second device, which is unknown, or at bad parameters.
+    """
+    failed = False
+    claims = [await bench.claim(device, await _unknown(bench))]
+    if bench.parameters.bad is not None:
+        opaque = {"driver": bench.name, "parameters": bench.parameters.bad}
+        config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
+        claims.append(await bench.claim(device, config=config))
+    for claim in claims:
+        try:
+            await bench.prepare(claim)
+        except Finding:
+            failed = True
+        await bench.unprepare(claim)
+    if not failed:
+        raise Skipped("the driver prepares all that the check knows to be wrong: give some --bad-parameters")
+
+
+@check("KM-19", "NOD-011", "TD-03")
+async def that_failed_leave_nothing(bench: Bench) -> None:
+    """A claim that could not be prepared leaves no CDI file once it is unprepared.
+
+    The driver may have written one before it failed, and has no record of the claim.
+    """
+    before = bench.cdi.known()
+    await _fail(bench, await bench.device())
+    bench.cdi.check_nothing_left(before, "preparing the claim failed, and it was unprepared")
+
+
+@check("KM-19", "NOD-011")
+async def that_failed_hold_no_device(bench: Bench) -> None:
+    """The devices of a claim that could not be prepared are prepared for another one, once it is unprepared."""
+    device = await bench.device()
+    await _fail(bench, device)
+    await bench.prepare(await bench.claim(device))
+
+
+async def _allocated_anew(bench: Bench) -> Device:
+    """Let a claim come and go that was allocated anew while it was prepared; returns its first device."""
+    old, new = await bench.devices(2)
+    claim = await bench.claim(old)
+    await bench.prepare(claim)
+    await bench.server.allocate(claim, Use(new))
+    with suppress(Finding):  # refusing until the claim is unprepared is right as well
+        await bench.prepare(claim)
+    await bench.unprepare(claim)
+    return old
+
+
+@check("KM-19", "TD-03")
+async def that_were_allocated_anew_leave_nothing(bench: Bench) -> None:
+    """A claim that was allocated anew while it was prepared leaves no CDI file once it is unprepared."""
+    before = bench.cdi.known()
+    await _allocated_anew(bench)
+    bench.cdi.check_nothing_left(before, "a claim that was allocated anew was unprepared")
+
+
+@check("KM-19", "plugin-helper.md 2.1")
+async def that_were_allocated_anew_free_the_old_device(bench: Bench) -> None:
+    """The first device of a claim that was allocated anew is prepared for another claim, once that is unprepared."""
+    await bench.prepare(await bench.claim(await _allocated_anew(bench)))

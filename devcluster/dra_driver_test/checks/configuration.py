@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver_test.check import Level, check
-from dra_driver_test.errors import Skipped
+from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
+from dra_driver_test.harness.content import Content, given, shown
 from dra_driver_test.harness.server import Device, Use
 
 OTHER = "other.driver-test.example.com"
@@ -66,3 +67,24 @@ async def of_other_requests_is_ignored(bench: Bench) -> None:
     foreign = Device(OTHER, "other", "other-0", {})
     config = [_config(bench.name, bench.parameters.bad, "FromClaim", "other")]
     await bench.prepare(await bench.server.claim(Use(await bench.device()), Use(foreign, "other"), config=config))
+
+
+@check("TD-01", "KM-17")
+async def of_one_request_stays_there(bench: Bench) -> None:
+    """Parameters for one request of a claim do not show in what containers get of the other (``--parameters``)."""
+    if bench.parameters.good is None:
+        raise Skipped("no good parameters are known: give some with --parameters")
+    devices = await bench.devices(2)
+    config = [_config(bench.name, bench.parameters.good, "FromClaim", "req")]
+    seen: dict[bool, list[tuple[Content, Content]]] = {False: [], True: []}
+    for configured in (False, True, False, True):
+        claim = await bench.claim(*devices, config=config if configured else ())
+        prepared = await bench.prepared(claim)
+        seen[configured].append((given(bench, prepared, "req"), given(bench, prepared, "req-1")))
+        await bench.unprepare(claim)
+    without, with_ = seen[False], seen[True]
+    effect = (with_[0][0] & with_[1][0]) - (without[0][0] | without[1][0])
+    if not effect:
+        raise Skipped("the parameters do not show in CDI edits")
+    if strayed := effect & (with_[0][1] & with_[1][1]) - (without[0][1] | without[1][1]):
+        raise Finding(f"the parameters are for 'req' alone, and containers of 'req-1' also get {shown(strayed)}")

@@ -1,7 +1,8 @@
 """The health of devices: the stream that a kubelet shows in the status of pods.
 
 The service has two versions with the same messages: kubelets of 1.36 know v1alpha1, later ones prefer v1. A check of
-what the stream says looks at each version that the driver offers.
+what the stream says looks at each version that the driver offers. From 1.37 on a driver may offer the service and serve
+none: kubelets do not ask again then (K37-HEALTH-03, K37-HEALTH-09).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
-from dra_devcluster.agent.plugin import describe
-from dra_devcluster.agent.plugin_instances import HEALTH_SERVICES
+from dra_api.releases.release import Release
+from dra_devcluster.agent.plugins.plugin import describe
+from dra_devcluster.agent.plugins.plugin_instances import HEALTH_SERVICES
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
@@ -39,21 +41,24 @@ async def _needed(bench: Bench) -> list[str]:
     return services
 
 
-async def _next(stream: AsyncIterator[Any], seconds: float, what: str) -> Any:
+async def _next(bench: Bench, stream: AsyncIterator[Any], seconds: float, what: str) -> Any:
     try:
-        return await asyncio.wait_for(anext(stream), seconds)
+        async with asyncio.timeout(seconds):
+            return await anext(stream)
     except TimeoutError:
         raise Finding(f"{what}: not within {seconds:g} s") from None
     except StopAsyncIteration:
         raise Finding(f"{what}: the driver ended the stream") from None
     except grpc.aio.AioRpcError as error:
+        if bench.release >= Release.V1_37 and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise Skipped("the driver offers the health service, and answers that it has none") from error
         raise Finding(f"{what}: {describe(error)}") from error
 
 
 async def _first(bench: Bench, service: str) -> list[Any]:
     """The devices of the first message."""
     async with bench.kubelet.health(bench.registration, service) as stream:
-        return list((await _next(stream, bench.limits.answer, f"{service}: a first message")).devices)
+        return list((await _next(bench, stream, bench.limits.answer, f"{service}: a first message")).devices)
 
 
 async def _reports(bench: Bench) -> dict[str, list[Any]]:
@@ -75,22 +80,25 @@ async def _published(bench: Bench) -> set[tuple[str, str]]:
 @check("KM-22", "PH-03", level=Level.SHOULD)
 async def is_offered_if_it_is_served(bench: Bench) -> None:
     """A driver that serves a version of the health service names it among its supported versions, and serves those it
-    names.
+    names; from 1.37 on it may serve none.
 
-    Kubelets may ask only drivers that offer it.
+    Kubelets may ask only drivers that offer it. Those of 1.36 ask again every 5 s, those of 1.37 by v1 only, and once.
     """
     offered = await _offered(bench)
-    for service in HEALTH_SERVICES:
-        served = await _is_served(bench, service, quiet=service in offered)
-        if served != (service in offered):
-            raise Finding(f"{service} is {'not ' * served}offered, and {'' if served else 'not '}served")
+    served = {service: await _is_served(bench, service, quiet=service in offered) for service in HEALTH_SERVICES}
+    if bench.release >= Release.V1_37 and not any(served.values()):
+        return
+    for service, is_served in served.items():
+        if is_served != (service in offered):
+            raise Finding(f"{service} is {'not ' * is_served}offered, and {'' if is_served else 'not '}served")
 
 
 async def _is_served(bench: Bench, service: str, *, quiet: bool) -> bool:
     """Whether there is such a service; ``quiet`` if it says nothing, as a driver that reports no health may do."""
     async with bench.kubelet.health(bench.registration, service) as stream:
         try:
-            return bool(await asyncio.wait_for(anext(stream), bench.limits.answer))
+            async with asyncio.timeout(bench.limits.answer):
+                return bool(await anext(stream))
         except (TimeoutError, StopAsyncIteration):
             return quiet
         except grpc.aio.AioRpcError as error:
@@ -107,6 +115,8 @@ async def is_offered_to_old_kubelets(bench: Bench) -> None:
 @check("KM-22", level=Level.SHOULD)
 async def is_offered_to_new_kubelets(bench: Bench) -> None:
     """A driver that reports health offers v1, too: kubelets prefer it from 1.37, and the alpha version will go."""
+    if bench.release < Release.V1_37:
+        raise Skipped(f"kubelets of {bench.release} do not know v1 of the health service")
     if HEALTH_SERVICES[0] not in await _needed(bench):
         raise Finding(f"the driver offers {HEALTH_SERVICES[-1]} only, and kubelets prefer v1 from 1.37")
 
@@ -157,8 +167,8 @@ async def covers_all_devices_again(bench: Bench) -> None:
     """
     for service in await _needed(bench):
         async with bench.kubelet.health(bench.registration, service) as stream:
-            first = await _next(stream, bench.limits.answer, f"{service}: a first message")
-            second = await _next(stream, _expires(bench, first), f"{service}: a second message")
+            first = await _next(bench, stream, bench.limits.answer, f"{service}: a first message")
+            second = await _next(bench, stream, _expires(bench, first), f"{service}: a second message")
         if missing := set(map(_key, first.devices)) - set(map(_key, second.devices)):
             raise Finding(f"{service}: the second message does not name {sorted(missing)}")
 
@@ -225,8 +235,10 @@ async def is_repeated_in_time(bench: Bench) -> None:
     """
     for service in await _needed(bench):
         async with bench.kubelet.health(bench.registration, service) as stream:
-            first = await _next(stream, bench.limits.answer, f"{service}: a first message")
-            await _next(stream, _expires(bench, first), f"{service} repeats the health of devices before it expires")
+            first = await _next(bench, stream, bench.limits.answer, f"{service}: a first message")
+            await _next(
+                bench, stream, _expires(bench, first), f"{service} repeats the health of devices before it expires"
+            )
 
 
 def _expires(bench: Bench, message: Any) -> float:
@@ -253,7 +265,7 @@ async def is_told_to_streams_at_once(bench: Bench) -> None:
     async with AsyncExitStack() as stack:
         for service in (*services, *services):
             stream = await stack.enter_async_context(bench.kubelet.health(bench.registration, service))
-            await _next(stream, bench.limits.answer, f"{service}: a first message beside other streams")
+            await _next(bench, stream, bench.limits.answer, f"{service}: a first message beside other streams")
 
 
 @check("NOD-052", "KM-22")
@@ -290,6 +302,6 @@ async def leaves_calls_alone(bench: Bench) -> None:
     service, *_ = await _needed(bench)
     claim = await bench.claim(await bench.device())
     async with bench.kubelet.health(bench.registration, service) as stream:
-        await _next(stream, bench.limits.answer, f"{service}: a first message")
+        await _next(bench, stream, bench.limits.answer, f"{service}: a first message")
         await bench.prepare(claim)
         await bench.unprepare(claim)

@@ -6,12 +6,6 @@ from dra_driver_test.check import check
 from dra_driver_test.harness.bench import Bench, ids_of
 
 
-async def _reboot(bench: Bench) -> None:
-    await bench.driver.kill()
-    bench.place.empty_run()
-    await bench.start()
-
-
 @check("NOD-002", "PH-02", restarts=True)
 async def lets_the_driver_register(bench: Bench) -> None:
     """The driver registers again after a reboot, although its sockets of before are still there.
@@ -19,7 +13,7 @@ async def lets_the_driver_register(bench: Bench) -> None:
     It had prepared a claim, and what it remembers of that does not fit the empty CDI folder.
     """
     await bench.prepare(await bench.claim(await bench.device()))
-    await _reboot(bench)
+    await bench.reboot()
     await bench.kubelet.info(bench.registration.socket)
 
 
@@ -32,7 +26,7 @@ async def brings_cdi_files_back(bench: Bench) -> None:
     """
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)
-    await _reboot(bench)
+    await bench.reboot()
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
 
 
@@ -41,7 +35,7 @@ async def lets_claims_be_unprepared(bench: Bench) -> None:
     """A claim that was prepared before a reboot is unprepared after it, although its files are gone."""
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)
-    await _reboot(bench)
+    await bench.reboot()
     await bench.unprepare(claim)
 
 
@@ -51,7 +45,7 @@ async def frees_devices(bench: Bench) -> None:
     device = await bench.device()
     claim = await bench.claim(device)
     await bench.prepare(claim)
-    await _reboot(bench)
+    await bench.reboot()
     await bench.unprepare(claim)
     other = await bench.claim(device)
     bench.cdi.edits(ids_of(await bench.prepared(other)))

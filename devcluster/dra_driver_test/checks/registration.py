@@ -7,8 +7,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from dra_devcluster.agent.plugin import open_channel
-from dra_devcluster.agent.plugin_instances import HEALTH_SERVICES
+from dra_devcluster.agent.plugins.plugin import open_channel
+from dra_devcluster.agent.plugins.plugin_instances import HEALTH_SERVICES
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 
 from dra_driver_test.check import Level, check
@@ -141,7 +141,8 @@ async def _is_listened_on(endpoint: str) -> bool:
 async def _accepts(endpoint: str, seconds: float) -> bool:
     channel = open_channel(endpoint)
     try:
-        await asyncio.wait_for(channel.channel_ready(), seconds)
+        async with asyncio.timeout(seconds):
+            await channel.channel_ready()
     except TimeoutError:
         return False
     finally:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from dra_driver_test.check import Level, check
-from dra_driver_test.errors import Finding
+from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.server import Claim, Use
 
@@ -139,3 +139,49 @@ async def is_not_asked_for_the_past(bench: Bench) -> None:
     await bench.start()
     await bench.unprepare(Claim(gone.namespace, gone.name, gone.uid))
     await bench.prepare(await bench.claim(device))
+
+
+@check("plugin-helper.md 2.1", "KM-16", level=Level.SHOULD, restarts=True)
+async def remembers_devices_in_use(bench: Bench) -> None:
+    """A device that a claim held before a restart is not prepared for another claim after it.
+
+    It applies to drivers that refuse a device in use at all.
+    """
+    device = await bench.device()
+    await bench.prepare(await bench.claim(device))
+    other = await bench.claim(device)
+    try:
+        await bench.prepare(other)
+    except Finding:
+        await bench.restart()
+        await bench.refused(other, f"after a restart, with the device {device.name}, which another claim holds")
+    else:
+        raise Skipped("the driver prepares devices in use even without a restart")
+
+
+@check("KM-16", "NOD-009", restarts=True)
+async def keeps_cdi_files(bench: Bench) -> None:
+    """The CDI files of prepared claims are there while the driver is down, and when it runs again.
+
+    A container of a running pod that starts anew needs them, and the kubelet does not ask the driver: it has the ids.
+    """
+    ids = ids_of(await bench.prepared(await bench.claim(await bench.device())))
+    before = bench.cdi.edits(ids)
+    await bench.driver.stop()
+    bench.cdi.edits(ids)
+    await bench.start()
+    await bench.quiet()
+    if (after := bench.cdi.edits(ids)) != before:
+        raise Finding(f"{', '.join(ids)} was {before}, and after a restart it is {after}")
+
+
+@check("TD-03", restarts=True)
+async def leaves_files_of_neighbours(bench: Bench) -> None:
+    """A driver that starts leaves the CDI files of drivers whose names contain its own."""
+    claim = await bench.claim(await bench.device())
+    with bench.cdi.new_files() as made:
+        await bench.prepare(claim)
+    neighbours = bench.cdi.neighbours(bench.name, made)
+    await bench.restart()
+    await bench.quiet()
+    bench.cdi.check_neighbours(neighbours)

@@ -95,3 +95,13 @@ async def leaves_the_slices(bench: Bench) -> None:
 
 async def _identities(bench: Bench) -> list[tuple[str, str]]:
     return [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in await bench.slices()]
+
+
+@check("PH-07", "KM-16", overlaps=True)
+async def keeps_cdi_files(bench: Bench) -> None:
+    """When the old instance ends, the CDI files of the claims that it prepared stay."""
+    ids = ids_of(await bench.prepared(await bench.claim(await bench.device())))
+    await _second(bench)
+    await bench.driver.stop()
+    await bench.quiet()
+    bench.cdi.edits(ids)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
+
+from dra_api.releases.release import Release
 
 from dra_driver_test.check import Level, check
-from dra_driver_test.errors import Finding, Skipped
+from dra_driver_test.errors import Finding, NotJudged, Skipped
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.server import Json, generation, newest
 from dra_driver_test.harness.waiting import eventually
@@ -17,20 +20,14 @@ STANDARD = {
     "resource.kubernetes.io/pciBusID": re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"),
 }
 
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+LARGEST_NODE = 1023
 _TIMES = re.compile(r'"timeAdded": "[^"]*"')
 
 
-async def _slices(bench: Bench) -> list[Json]:
-    """The driver's slices on this node, once there are any."""
-
-    async def look() -> list[Json] | None:
-        return await bench.slices() or None
-
-    return await eventually("the driver published a slice", look, bench.limits.published, bench.limits)
-
-
 async def _pools(bench: Bench) -> dict[str, list[Json]]:
-    """The pools, once all are complete. Raises Finding, which names a pool that is not."""
+    """The pools, once all are complete. Raises Finding, which names a pool that is not, and NotJudged."""
+    await bench.published_slices()
     incomplete = "no slices"
 
     async def look() -> dict[str, list[Json]] | None:
@@ -55,7 +52,11 @@ async def are_published(bench: Bench) -> None:
 
     A driver without devices publishes an empty one: "no devices" differs from "no driver".
     """
-    await _slices(bench)
+    try:
+        await bench.published_slices()
+    except NotJudged:
+        what = f"a ResourceSlice of {bench.name} for the node {bench.place.node}"
+        raise Finding(f"{what}: not within {bench.limits.published:g} s") from None
 
 
 @check("plugin-helper.md 4.4", "KM-10")
@@ -65,11 +66,11 @@ async def belong_to_the_node(bench: Bench) -> None:
     The kubelet removes the slices of a driver that is gone by the node's name.
     """
 
-    async def look() -> list[Json] | None:
-        return await bench.server.slices(bench.name) or None
+    async def look() -> list[Json]:
+        return await bench.server.slices(bench.name)
 
     nodes = {None, *await bench.server.node_names()}
-    for one in await eventually("the driver published a slice", look, bench.limits.published, bench.limits):
+    for one in await bench.appeared("ResourceSlice", look):
         if (node := one["spec"].get("nodeName")) not in nodes:
             raise Finding(f"slice {one['metadata']['name']} names {node}, and there is no such node")
 
@@ -81,7 +82,7 @@ async def are_owned_by_the_node(bench: Bench) -> None:
     They are deleted with the node then.
     """
     node = await bench.server.node()
-    for one in await _slices(bench):
+    for one in await bench.published_slices():
         owners = [(owner["kind"], owner["uid"]) for owner in one["metadata"].get("ownerReferences") or ()]
         if one["spec"].get("nodeName") and ("Node", node["metadata"]["uid"]) not in owners:
             raise Finding(
@@ -98,6 +99,7 @@ async def make_complete_pools(bench: Bench) -> None:
 @check("plugin-helper.md 4.4")
 async def have_one_generation(bench: Bench) -> None:
     """Slices of older generations are removed; they are never read again."""
+    await bench.published_slices()
 
     async def look() -> bool:
         slices = await bench.slices()
@@ -131,21 +133,32 @@ async def define_the_counters_they_use(bench: Bench) -> None:
 
 @check("plugin-helper.md 8", level=Level.SHOULD)
 async def write_standard_attributes_as_agreed(bench: Bench) -> None:
-    """``resource.kubernetes.io/pcieRoot`` and ``pciBusID`` have the form that all drivers agreed on.
+    """``resource.kubernetes.io/pcieRoot`` and ``pciBusID`` have the form that all drivers agreed on, and from 1.37 on
+    ``numaNode``.
 
     Claims match devices of different drivers by them.
     """
     for device in await bench.published():
+        attributes = device.spec.get("attributes") or {}
         for name, form in STANDARD.items():
-            value = (device.spec.get("attributes") or {}).get(name)
+            value = attributes.get(name)
             if value is not None and not form.fullmatch(value.get("string", "")):
                 raise Finding(f"device {device.name}: {name} is {value}, expected the form {form.pattern}")
+        node = attributes.get(NUMA_NODE)
+        if bench.release >= Release.V1_37 and node is not None and not _are_nodes(node):
+            raise Finding(f"device {device.name}: {NUMA_NODE} is {node}, expected int or ints from 0 to {LARGEST_NODE}")
+
+
+def _are_nodes(attribute: Json) -> bool:
+    """Whether the value is a NUMA node or a list of them; -1 of sysfs is none (K37-NUMA-01 to -03)."""
+    nodes = [attribute["int"]] if "int" in attribute else attribute.get("ints") or ()
+    return bool(nodes) and all(0 <= node <= LARGEST_NODE for node in nodes)
 
 
 @check("plugin-helper.md 4.7", "plugin-helper.md 4.4", level=Level.SHOULD)
 async def have_owner_and_driver_in_their_name(bench: Bench) -> None:
     """A slice's name contains the driver's name, so that people see whose it is."""
-    for one in await _slices(bench):
+    for one in await bench.published_slices():
         if bench.name[:20] not in one["metadata"]["name"]:
             raise Finding(f"the slice {one['metadata']['name']} does not contain {bench.name}")
 
@@ -201,12 +214,43 @@ async def come_back_when_they_are_deleted(bench: Bench) -> None:
 @check("RS-02", "plugin-helper.md 4.8")
 async def come_back_when_they_are_changed(bench: Bench) -> None:
     """Devices that another client removed from a slice are published again."""
+    await bench.published()
     slices = [one for members in (await _pools(bench)).values() for one in members]
     with_devices = [one for one in slices if one["spec"].get("devices")]
-    if not with_devices:
-        raise Skipped("the driver published no devices")
     await bench.server.update_slice(with_devices[0], {"devices": with_devices[0]["spec"]["devices"][1:]})
     await _restored(bench, "the changed slice is as the driver wants it again", _content(slices))
+
+
+@check("RS-02", "RS-03")
+async def come_back_after_an_expired_watch(bench: Bench) -> None:
+    """Slices that are deleted after the API server said 410 (Gone) to the driver's watch are published again.
+
+    A server forgets old changes after some minutes. A client has to list then, and to watch from there; one that does
+    not is deaf until it restarts.
+    """
+    await _heard_again(bench, bench.watches.expire_watches, "the watch expired (410)")
+
+
+@check("RS-02", "RS-03")
+async def come_back_after_a_watch_ended(bench: Bench) -> None:
+    """Slices that are deleted after the API server ended the driver's watch are published again.
+
+    A server ends each watch in order after some minutes, and clients begin the next.
+    """
+    await _heard_again(bench, bench.watches.end_watches, "the watch ended")
+
+
+async def _heard_again(bench: Bench, breaks: Callable[[], None], after: str) -> None:
+    """Slices are deleted at once, which a new list tells, and later, which a new watch tells."""
+    slices = [one for members in (await _pools(bench)).values() for one in members]
+    for moment in ("at once", "later"):
+        await bench.quiet()  # so that the driver watches
+        breaks()
+        if moment == "later":
+            await bench.quiet()
+        for name in _versions(await bench.slices()):
+            await bench.server.delete_slice(name)
+        await _restored(bench, f"{after}, and slices that are deleted {moment} are published again", _content(slices))
 
 
 @check("KM-10", "PH-05", restarts=True)
@@ -234,7 +278,7 @@ async def stay_when_the_driver_stops(bench: Bench) -> None:
 
     An update of the driver would otherwise take the devices away for a moment.
     """
-    before = _identities(await _slices(bench))
+    before = _identities(await bench.published_slices())
     await bench.driver.stop()
     if _identities(await bench.slices()) != before:
         raise Finding("the driver's slices changed when it was stopped")
@@ -243,7 +287,7 @@ async def stay_when_the_driver_stops(bench: Bench) -> None:
 @check("plugin-helper.md 4.4", "RS-01", restarts=True)
 async def of_others_stay(bench: Bench) -> None:
     """Slices of other drivers, and those of the driver's instances on other nodes, are left alone."""
-    await _slices(bench)
+    await bench.published_slices()
     mine = (bench.server.own("elsewhere"), bench.name, "driver-test-elsewhere", "driver-test-other-node")
     other = (bench.server.own("other"), "other.driver-test.example.com", "driver-test-other", bench.place.node)
     for name, driver, pool, node in (mine, other):
@@ -267,7 +311,7 @@ async def left_over_are_removed(bench: Bench) -> None:
 
     An earlier version may have had other pools; their devices would be allocated, and never prepared.
     """
-    await _slices(bench)
+    await bench.published_slices()
     await bench.driver.stop()
     old = bench.server.own("left-over")
     await bench.server.create_slice(old, bench.name, "driver-test-old", devices=["old-0"])

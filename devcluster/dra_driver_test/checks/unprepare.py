@@ -9,6 +9,10 @@ from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.server import Claim
 
+ROUNDS = 16
+"""Claims after which a leak is seen: connections come and go as well, but not one with every second claim."""
+TRIES = 3
+
 
 def _stranger() -> Claim:
     return Claim("default", "never-prepared", str(uuid.uuid4()))
@@ -128,3 +132,29 @@ async def removes_each_claim_of_a_big_batch(bench: Bench) -> None:
     await bench.prepare(*claims)
     await bench.unprepare(*claims)
     bench.cdi.check_nothing_left(before, f"{len(claims)} claims were unprepared")
+
+
+@check("KM-19", "NOD-011")
+async def leaks_no_descriptors(bench: Bench) -> None:
+    """A driver that prepared and unprepared many claims has no more open files and sockets than before.
+
+    One descriptor a pod ends it after a thousand pods: then no pod of the node starts or ends.
+    """
+    device = await bench.device()
+
+    async def rounds() -> None:
+        for _ in range(ROUNDS):
+            claim = await bench.claim(device)
+            await bench.prepare(claim)
+            await bench.unprepare(claim)
+            await bench.server.delete(claim)
+
+    grown = 0
+    await rounds()  # connections and threads that a driver opens once
+    for _ in range(TRIES):
+        before = bench.descriptors()
+        await rounds()
+        grown = bench.descriptors() - before
+        if grown <= ROUNDS // 2:
+            return
+    raise Finding(f"{ROUNDS} claims came and went, and the driver has {grown} more open files and sockets")

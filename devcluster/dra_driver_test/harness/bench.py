@@ -6,23 +6,27 @@ A check gets the bench, and speaks to the driver through it only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from dra_devcluster.agent.claims import PreparedDevice
+from dra_api.releases.release import NEWEST, Release
+from dra_devcluster.agent.plugins.messages import PreparedDevice
 from dra_kube import KubeError
 
-from dra_driver_test.errors import BenchError, CheckEnd, Finding, Skipped
+from dra_driver_test.errors import BenchError, CheckEnd, Finding, NotJudged, Skipped
 
 from .cdi import CdiView
+from .descriptors import descriptors_of
 from .driver import DriverSeat
 from .kubelet import Answer, KubeletSeat, Registration
 from .limits import Limits
 from .place import Place
 from .server import Claim, Device, ServerSeat, Use, devices_of
 from .waiting import eventually
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,18 @@ class Parameters:
     bad: dict[str, Any] | None = None
 
 
+class Watches(Protocol):
+    """The watches at an API server that is the bench's own."""
+
+    def end_watches(self) -> None:
+        """End them in order, as a server does after some minutes."""
+
+    def expire_watches(self) -> None:
+        """End them with 410, and forget the changes so far."""
+
+
 class Bench:
-    """Everything that a check may use."""
+    """Everything that a check may use. ``release`` is that of the kubelet and the API server whose seats it has."""
 
     def __init__(
         self,
@@ -44,6 +58,8 @@ class Bench:
         server: ServerSeat,
         limits: Limits,
         parameters: Parameters,
+        watches: Watches | None,
+        release: Release = NEWEST,
     ) -> None:
         self.place = place
         self.driver = driver
@@ -51,8 +67,11 @@ class Bench:
         self.server = server
         self.limits = limits
         self.parameters = parameters
+        self.release = release
+        self._watches = watches
         self.cdi = CdiView(place.cdi)
         self._registration: Registration | None = None
+        self._missed: set[str] = set()
 
     # --- the driver's life ---
 
@@ -92,6 +111,12 @@ class Bench:
         await (self.driver.kill() if kill else self.driver.stop())
         await self.start()
 
+    async def reboot(self) -> None:
+        """What happens to a driver when the node restarts: ``/run`` with the CDI folder starts empty."""
+        await self.driver.kill()
+        self.place.empty_run()
+        await self.start()
+
     async def reset(self) -> None:
         """A fresh node for the next check, as far as the bench can make one: a check went wrong."""
         self._registration = None
@@ -102,25 +127,37 @@ class Bench:
                 if one["spec"].get("nodeName") == self.place.node:
                     await self.server.delete_slice(one["metadata"]["name"])
 
-    async def tidy(self) -> None:
-        """Unprepare and delete the claims of a check; faults of that are not the check's."""
-        claims = self.server.made()
+    async def tidy(self) -> bool:
+        """Unprepare and delete the claims of a check; whether nothing is left of them.
+
+        Faults of that are not the check's, and what is left must not be the next one's.
+        """
+        claims, done = self.server.made(), True
         if claims and self._registration and self.driver.runs:
             for claim in claims:
-                with suppress(CheckEnd):
+                try:
                     await self.kubelet.unprepare(
                         self.kubelet.plugin(self._registration), [claim.ref], self.limits.answer
                     )
+                except CheckEnd:
+                    done = False
         with suppress(KubeError):
             await self.server.forget()
+        return done
 
     # --- devices and claims ---
 
     async def devices(self, count: int = 1) -> list[Device]:
-        """So many devices that different claims can hold at the same time. Raises Skipped for fewer."""
+        """So many devices that different claims can hold at the same time. Raises NotJudged for fewer."""
         devices = await self.independent()
         if len(devices) < count:
-            raise Skipped(f"the check needs {count} independent devices, and the driver published {len(devices)}")
+            every = len(await self.published())
+            rest = f" and {every - len(devices)} with counters or taints, which may exclude each other"
+            raise NotJudged(
+                f"the check needs {count} device{'s' * (count > 1)} for claims side by side, and the driver published "
+                f"{len(devices)}{rest if every > len(devices) else ''}: test it where it has more devices without "
+                "consumesCounters and taints"
+            )
         return devices[:count]
 
     async def independent(self) -> list[Device]:
@@ -133,12 +170,43 @@ class Bench:
         return (await self.devices())[0]
 
     async def published(self) -> list[Device]:
-        """All devices of the driver on this node, as soon as there are any. Raises Finding."""
+        """All devices of the driver on this node, as soon as there are any. Raises NotJudged."""
 
-        async def look() -> list[Device] | None:
-            return devices_of(await self.slices()) or None
+        async def look() -> list[Device]:
+            return devices_of(await self.slices())
 
-        return await eventually("the driver published devices", look, self.limits.published, self.limits)
+        return await self.appeared("device", look)
+
+    async def published_slices(self) -> list[dict[str, Any]]:
+        """The driver's slices on this node, as soon as there are any. Raises NotJudged."""
+        return await self.appeared("ResourceSlice", self.slices)
+
+    async def appeared(self, what: str, look: Callable[[], Awaitable[list[T]]]) -> list[T]:
+        """What the driver publishes, as soon as it is there; what was awaited once in vain is not awaited again.
+
+        Raises NotJudged.
+        """
+
+        async def some() -> list[T] | None:
+            return await look() or None
+
+        try:
+            found = await eventually(what, some, 0 if what in self._missed else self.limits.published, self.limits)
+        except Finding:
+            self._missed.add(what)
+            raise NotJudged(
+                f"the driver published no {what} within {self.limits.published:g} s: test it where it finds devices, "
+                "real or simulated, and let it publish them for the node of the test"
+            ) from None
+        self._missed.discard(what)
+        return found
+
+    @property
+    def watches(self) -> Watches:
+        """The watches at the API server. Raises Skipped for one that also serves others."""
+        if self._watches is None:
+            raise Skipped("the check breaks watches of the API server, and does so only with that of the kit")
+        return self._watches
 
     async def slices(self) -> list[dict[str, Any]]:
         """The driver's slices that are not those of other nodes."""
@@ -199,6 +267,10 @@ class Bench:
         with suppress(Finding):
             await call(plugin, [claim.ref], seconds)
 
+    def descriptors(self) -> int:
+        """How many files and sockets the driver has open. Raises Skipped where that cannot be known."""
+        return descriptors_of(self.registration.socket)
+
     async def quiet(self) -> None:
         """Let some time pass in which nothing should happen."""
         await asyncio.sleep(self.limits.quiet)
@@ -209,4 +281,4 @@ def ids_of(devices: Sequence[PreparedDevice]) -> list[str]:
     return [id_ for device in devices for id_ in device.cdi_ids]
 
 
-__all__ = ["Answer", "Bench", "BenchError", "Parameters", "ids_of"]
+__all__ = ["Answer", "Bench", "BenchError", "Parameters", "Watches", "ids_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,38 @@ class CdiView:
             return CdiDirectory(self.folder).index().resolve(ids)
         except CdiError as error:
             raise Finding(str(error)) from error
+
+    @contextmanager
+    def new_files(self) -> Iterator[list[Path]]:
+        """At the end the list has the files that were added."""
+        before, added = set(self.files()), list[Path]()
+        yield added
+        added.extend(path for path in self.files() if path not in before)
+
+    def neighbours(self, driver: str, files: Iterable[Path]) -> dict[Path, str]:
+        """Write what drivers of similar names would have written, named as the driver names its own; by path.
+
+        Raises Skipped for a driver that wrote nothing.
+        """
+        written = {}
+        for name in (f"{driver}-2", f"{driver}munity", f"my-{driver}"):
+            for file in files:
+                named = file.name.replace(driver, name) if driver in file.name else f"{name}-{file.name}"
+                path = file.with_name(named).with_suffix(".json")
+                device = {"name": path.stem, "containerEdits": {"env": [f"NEIGHBOUR={name}"]}}
+                written[path] = json.dumps({"cdiVersion": "0.6.0", "kind": f"{name}/device", "devices": [device]})
+                path.write_text(written[path])
+        if not written:
+            raise Skipped("the driver writes no CDI files")
+        return written
+
+    def check_neighbours(self, written: dict[Path, str]) -> None:
+        """Remove these files again. Raises Finding for those that are gone, or changed."""
+        left = {path: path.read_text() for path in written if path.exists()}
+        for path in left:
+            path.unlink()
+        if gone := sorted(path.name for path in written if left.get(path) != written[path]):
+            raise Finding(f"the driver removed or changed CDI files of other drivers: {', '.join(gone)}")
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from dra_devcluster.agent.claims import PreparedDevice
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugin import ClaimRef, DraPlugin, describe, open_channel
-from dra_devcluster.agent.plugin_instances import PluginInstances, choose_service
-from dra_devcluster.agent.registration import Registrar
+from dra_devcluster.agent.plugins.messages import ClaimRef, PreparedDevice
+from dra_devcluster.agent.plugins.plugin import DraPlugin, describe, open_channel
+from dra_devcluster.agent.plugins.plugin_instances import PluginInstances, choose_service
+from dra_devcluster.agent.plugins.registration import Registrar
 from dra_devcluster.agent.settings import AgentSettings, Backoff
-from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1 import api_pb2 as health_pb2
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 

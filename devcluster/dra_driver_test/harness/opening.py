@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, KubeError, connection
 
 from dra_driver_test.errors import BenchError
 
-from .bench import Bench, Parameters
+from .bench import Bench, Parameters, Watches
 from .driver import DriverSeat, Launcher
 from .kubelet import KubeletSeat
 from .limits import Limits
@@ -19,11 +20,17 @@ from .server import ServerSeat
 
 @asynccontextmanager
 async def open_bench(
-    place: Place, launcher: Launcher | None, limits: Limits | None = None, parameters: Parameters | None = None
+    place: Place,
+    launcher: Launcher | None,
+    limits: Limits | None = None,
+    parameters: Parameters | None = None,
+    watches: Watches | None = None,
+    release: Release = NEWEST,
 ) -> AsyncIterator[Bench]:
     """A bench on a node of its own; at the end the driver is ended and the bench's objects are deleted.
 
-    Without a launcher the driver runs already, and its registration socket is in ``place.registry``. Raises BenchError.
+    Without a launcher the driver runs already, and its registration socket is in ``place.registry``. ``watches`` are
+    those of an API server of the bench's own. The driver is judged as by a node of ``release``. Raises BenchError.
     """
     limits = limits or Limits()
     place.create()
@@ -34,7 +41,7 @@ async def open_bench(
             await server.join_node()
             async with KubeletSeat(place.registry, limits) as kubelet:
                 try:
-                    yield Bench(place, driver, kubelet, server, limits, parameters or Parameters())
+                    yield Bench(place, driver, kubelet, server, limits, parameters or Parameters(), watches, release)
                 finally:
                     await driver.end()
             await server.leave()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -14,6 +16,8 @@ from dra_kubeletplugin import SettingsError
 
 Config = TypeVar("Config", bound="ProcessConfig")
 _LARGEST = 16 * 2**20  # bytes
+_UNKNOWN = re.compile(r"unknown field `[^`]*`(?: - at `\$([^`]*)`)?")
+_STEP = re.compile(r"\w+|\[[^\]]*\]")
 _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
 
 
@@ -48,7 +52,34 @@ def read_file(path: Path, kind: type[Config]) -> Config:
     try:
         return msgspec.convert({} if content is None else content, kind)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"the configuration {path} is invalid: {_with_entry(str(error), content)}") from error
+        told = f"{_with_entry(str(error), content)}{_valid_fields(str(error), kind)}"
+        raise SettingsError(f"the configuration {path} is invalid: {told}") from error
+
+
+def _valid_fields(text: str, kind: type[Any]) -> str:
+    """For the error of an unknown field, the fields that there are."""
+    match = _UNKNOWN.search(text)
+    if match is None:
+        return ""
+    kinds: list[Any] = [kind]
+    for step in _STEP.findall(match[1] or ""):
+        kinds = [inner for outer in kinds for inner in _within(outer, step)]
+    return f"; the fields there are {', '.join(field.encode_name for kind in kinds for field in _fields(kind))}"
+
+
+def _within(kind: Any, step: str) -> Iterator[Any]:
+    """The types of a field, or of the items of a collection (a step that begins with a bracket)."""
+    if step.startswith("["):
+        found = [item for item in get_args(kind) if item is not Ellipsis]
+    else:
+        found = [field.type for field in _fields(kind) if field.encode_name == step]
+    for each in found:
+        yield from get_args(each) if get_origin(each) in (Union, UnionType) else (each,)
+
+
+def _fields(kind: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return msgspec.structs.fields(kind) if is_struct else ()
 
 
 def _with_entry(text: str, content: Any) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from dra_api.references import base_request
+from dra_api.relations.references import base_request
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
 
 from dra_kubeletplugin import ClaimError, ContainerEdits, Driver, Prepared, PreparedDevice, configs_for, results_for

@@ -33,7 +33,7 @@ _MOST_DEVICES = 10_000
 
 
 class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """One pool."""
+    """One pool. In its name ``{nodeName}`` stands for that of the node: nodes must not share pools."""
 
     name: str = ""
     devices: int | list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ def resources_of(config: SimulatedConfig) -> Resources:
     pools: dict[str, Pool] = {}
     configured = [PoolConfig(devices=config.num_devices)] if config.pools is None else config.pools
     for index, pool in enumerate(configured):
-        name = pool.name or config.node_name
+        name = pool.name.replace("{nodeName}", config.node_name) or config.node_name
         where = f"pools[{index}]"
         if name in pools:
             raise SettingsError(f"{where}.name: there is already a pool {name!r}: give each pool its own name")

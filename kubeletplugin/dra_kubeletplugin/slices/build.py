@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dra_api.codec import convert
-from dra_api.quantity import Quantity
 from dra_api.resource import Counter, CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption
 from dra_api.validation.formats import ATTRIBUTE_VALUE_LIMIT
+from dra_api.values.quantity import Quantity
 
 _INT64 = range(-(2**63), 2**63)
 Given = TypeVar("Given")

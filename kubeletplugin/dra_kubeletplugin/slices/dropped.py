@@ -1,6 +1,7 @@
 """Tells which feature is off when the API server stores less than it was sent.
 
-A field whose feature is switched off is dropped silently. Spec: RS-06.
+A field whose feature is switched off, or which the release of the server does not know, is dropped silently. Spec:
+RS-06, K37-ONO-13.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ def disabled_features(sent: Slice, stored: Slice) -> list[str]:
         for gate, missing in (
             ("DRAPartitionableDevices", sent.per_device_node_selection and not stored.per_device_node_selection),
             ("DRAPartitionableDevices", len(sent.shared_counters) > len(stored.shared_counters)),
+            ("DRAOptionalNodeOperations", len(sent.skip_node_operations) > len(stored.skip_node_operations)),
         )
         if missing
     }
@@ -47,14 +49,22 @@ def _of_device(sent: Device, stored: Device) -> Iterable[str]:
     ]
     if sent.allow_multiple_allocations != stored.allow_multiple_allocations or len(policies) > len(kept_policies):
         yield "DRAConsumableCapacity"
+    if _groups(sent) > _groups(stored) and stored.consumes_counters:
+        yield "DRADeviceCompatibilityGroups"
     if _lists(sent) > _lists(stored):
         yield "DRAListTypeAttributes"
-    if _count(sent.node_allocatable_resource_mappings) > _count(stored.node_allocatable_resource_mappings):
+    if _count(sent.node_allocatable_resource_mappings) > _count(stored.node_allocatable_resource_mappings) or (
+        _count(sent.node_allocatable_resources) > _count(stored.node_allocatable_resources)
+    ):
         yield "DRANodeAllocatableResources"
 
 
 def _count(items: Sized | None) -> int:
     return len(items) if items else 0
+
+
+def _groups(device: Device) -> int:
+    return sum(_count(consumption.compatibility_groups) for consumption in device.consumes_counters or ())
 
 
 def _lists(device: Device) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import is_
 from typing import Any, TypeVar
 
@@ -24,11 +25,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One ResourceSlice to publish: devices, or counter sets that devices of the pool draw from."""
+    """One ResourceSlice to publish: devices, or counter sets that devices of the pool draw from.
+
+    ``skip_node_operations`` names calls without which the devices are used, ``("*",)`` for all: from Kubernetes 1.37 on
+    kubelets leave them out (K37-ONO-09).
+    """
 
     devices: tuple[Device, ...] = ()
     shared_counters: tuple[CounterSet, ...] = ()
     per_device_node_selection: bool = False
+    skip_node_operations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,7 @@ class Pool:
         *,
         shared_counters: Iterable[CounterSet] = (),
         per_device_node_selection: bool = False,
+        skip_node_operations: Sequence[str] = (),
         **others: Any,
     ) -> Pool:
         """A pool with as few slices as the limits of the API allow; ``others`` are fields of Pool."""
@@ -58,11 +65,12 @@ class Pool:
         limit = RICH_DEVICES_PER_SLICE if any(map(_is_rich, devices)) else DEVICES_PER_SLICE
         slices = [Slice(shared_counters=part) for part in _parts(counters, COUNTER_SETS_PER_SLICE)]
         slices += [Slice(devices=part) for part in _parts(devices, limit)]
-        slices = slices or [Slice()]
-        return cls(
-            slices=tuple(replace(part, per_device_node_selection=per_device_node_selection) for part in slices),
-            **others,
+        alike = partial(
+            replace,
+            per_device_node_selection=per_device_node_selection,
+            skip_node_operations=tuple(skip_node_operations),
         )
+        return cls(slices=tuple(map(alike, slices or [Slice()])), **others)
 
 
 Resources = Mapping[str, Pool]

@@ -132,6 +132,7 @@ def same_slice(wanted: Slice, stored: Slice) -> bool:
     """Whether the stored slice has the wanted devices in the wanted order."""
     return (
         wanted.per_device_node_selection == stored.per_device_node_selection
+        and wanted.skip_node_operations == stored.skip_node_operations
         and wanted.shared_counters == stored.shared_counters
         and len(wanted.devices) == len(stored.devices)
         and all(map(same_device, wanted.devices, stored.devices))
@@ -144,6 +145,7 @@ def content(spec: ResourceSliceSpec) -> Slice:
         devices=spec.devices or (),
         shared_counters=spec.shared_counters or (),
         per_device_node_selection=bool(spec.per_device_node_selection),
+        skip_node_operations=spec.skip_node_operations or (),
     )
 
 
@@ -185,6 +187,7 @@ def _spec(
         per_device_node_selection=wanted.per_device_node_selection or None,
         devices=devices or None,
         shared_counters=wanted.shared_counters or None,
+        skip_node_operations=wanted.skip_node_operations or None,
     )
 
 

@@ -237,7 +237,7 @@ class SlicePublisher:
             self._trouble(name, error, "pool validation failed")
         except PoolRefused as error:
             self._due.refused(name, self._now())
-            self._trouble(name, error, "publishing ResourceSlices was refused and will be tried again in 5 minutes")
+            self._trouble(name, error, "the API server refused ResourceSlices; retrying in 5 minutes")
         except Exception as error:
             self._failed(name, error)
             return

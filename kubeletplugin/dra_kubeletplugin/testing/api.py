@@ -66,7 +66,8 @@ class PluginApi:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the stored objects, or the requests, satisfy a condition."""
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(condition), 30)
+            async with asyncio.timeout(30):
+                await self._changed.wait_for(condition)
 
     # --- what the plugin does ---
 

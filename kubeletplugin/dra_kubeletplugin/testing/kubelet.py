@@ -13,16 +13,16 @@ from typing import Any, Self
 import grpc
 from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
-from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1 import api_pb2 as health_pb2
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from google.protobuf.message import Message
 
-from dra_kubeletplugin.dra_service import V1, WireVersion
+from dra_kubeletplugin.claims.dra_service import V1, WireVersion
 from dra_kubeletplugin.driver import ClaimRef
 from dra_kubeletplugin.errors import PluginError
-from dra_kubeletplugin.health import HEALTH_SERVICES
-from dra_kubeletplugin.interceptor import Interceptor, Stream, Unary
+from dra_kubeletplugin.kubelet.health import HEALTH_SERVICES
+from dra_kubeletplugin.kubelet.interceptor import Interceptor, Stream, Unary
 from dra_kubeletplugin.settings import PluginSettings
 
 

@@ -17,10 +17,10 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION
 from dra_cdi import CdiDirectory, ContainerEdits
 from dra_kube import NODES, RESOURCE_CLAIMS
 
-from dra_kubeletplugin import checkpoint
 from dra_kubeletplugin.driver import ClaimRef, Driver
 from dra_kubeletplugin.errors import PluginError
-from dra_kubeletplugin.interceptor import Interceptor
+from dra_kubeletplugin.files import checkpoint
+from dra_kubeletplugin.kubelet.interceptor import Interceptor
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.settings import PluginSettings
 

@@ -3,47 +3,71 @@
 In this package, a section without a page is a section of allocator.md.
 """
 
-from .allocator import DEFAULT_BUDGET, Allocator, Decision
+from .allocator import DEFAULT_BUDGET_STEPS, Allocator, Decision
 from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .basics.features import GATES, Features
 from .basics.ids import DeviceId, PoolId, ShareId
 from .basics.semantics import Semantics
 from .nodes.candidates import Candidates
+from .ordering.choices import DEVICE_ORDERS
+from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
+from .ordering.mix import Mix
+from .ordering.supply import Totals, wasted
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .published import node_selectors
+from .published.columns import lookup
 from .published.inventory import Inventory
-from .published.node_selectors import matches as node_matches
+from .published.node_view import NodeView
+from .published.predicates import Compiled, Weighed
+from .published.taints import blocking, tolerates
 from .refusal import Refusal, RefusedClaim, Rule, Tally
-from .request.claim_program import ClaimProgram
+from .request.claim_program import Ask, ClaimProgram
+from .request.extended import extended_requests
+from .request.selectors import RequestSelector
 from .usage import Usage
 
 __all__ = [
-    "DEFAULT_BUDGET",
+    "DEFAULT_BUDGET_STEPS",
+    "DEVICE_ORDERS",
     "GATES",
+    "WEIGHT_OF_ALL",
     "Allocated",
     "AllocationError",
     "Allocator",
+    "Ask",
     "Candidates",
     "ClaimError",
     "ClaimProgram",
+    "Compiled",
     "Decision",
     "DeviceId",
     "Failed",
     "Features",
     "GaveUp",
     "Inventory",
+    "Mix",
     "NodeFailure",
     "NodeSelectionError",
+    "NodeView",
     "Outcome",
     "PoolError",
     "PoolId",
     "Refusal",
     "Refused",
     "RefusedClaim",
+    "RequestSelector",
     "Rule",
     "SelectorError",
     "Semantics",
     "ShareId",
     "Tally",
+    "Totals",
     "Usage",
-    "node_matches",
+    "Weighed",
+    "blocking",
+    "extended_requests",
+    "lookup",
+    "node_selectors",
+    "tolerates",
+    "wasted",
 ]

@@ -14,10 +14,14 @@ from typing import Final
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from .basics.errors import AllocationError
+from .basics.errors import AllocationError, NodeSelectionError
 from .explain.explain import refuse
 from .nodes.candidates import Candidates
 from .nodes.node_index import NodeIndex
+from .ordering.choices import DEVICE_ORDERS, LEAST_FRAGMENTATION, LOOK_AT_MIX, REFERENCE, device_order
+from .ordering.mix import LearnedMix
+from .ordering.sketch import Sketch, sketch
+from .ordering.supply import Kinds
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .problem.node_state import NodeStates
 from .problem.problem import Problem
@@ -25,12 +29,13 @@ from .pruning.pruner import Pruner
 from .published.inventory import Inventory
 from .request.claim_program import ClaimCompiler, ClaimProgram
 from .result import NewShareId, Results
+from .search.order import DeviceOrder
 from .search.search import Search
 from .usage import Usage
 
-DEFAULT_BUDGET: Final = 200_000
+DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""
-SLICE: Final = 500
+INTERRUPT_STEPS: Final = 500
 """Steps between two looks at ``interrupt``: a few milliseconds."""
 
 
@@ -51,6 +56,7 @@ class Decision:
         usage: Usage,
         budget: int,
         new_share_id: NewShareId,
+        order: DeviceOrder | None,
     ) -> None:
         self._inventory = inventory
         self._states = states
@@ -59,6 +65,7 @@ class Decision:
         self._usage = usage
         self._budget = budget
         self._new_share_id = new_share_id
+        self._order = order
         self._steps = 0
         self._search: Search | None = None
         self._refusal: Refused | NodeFailure | None = None
@@ -66,7 +73,7 @@ class Decision:
         self.outcome: Outcome | None = None
         self._begin(admin_exempt=False)
 
-    def advance(self, steps: int = SLICE) -> Outcome | None:
+    def advance(self, steps: int = INTERRUPT_STEPS) -> Outcome | None:
         """Works for at most so many steps; None if that was not enough."""
         if self.outcome is None and self._search is not None:
             try:
@@ -80,7 +87,7 @@ class Decision:
         solved = search.run(min(steps, self._budget - self._steps))
         self._steps += search.steps - before
         if solved:
-            self.outcome = self._allocated(search)
+            self._solved(search)
         elif solved is False:
             self._refused(search)
         elif self._steps >= self._budget:
@@ -89,9 +96,18 @@ class Decision:
     def _begin(self, *, admin_exempt: bool) -> None:
         try:
             state = self._states.get(self._inventory.view(self._node), self._usage, admin_exempt=admin_exempt)
-            self._search = Search(Problem(state, self._program), Pruner)
+            self._search = Search(Problem(state, self._program), Pruner, self._order)
         except AllocationError as error:
             self._failed(error)
+
+    def _solved(self, search: Search) -> None:
+        try:
+            self.outcome = self._allocated(search)
+        except NodeSelectionError:
+            if self._order is None:
+                raise
+            self._order = None  # the devices of the reference's order may have selectors that can be merged
+            self._begin(admin_exempt=search.problem.node.admin_exempt)
 
     def _allocated(self, search: Search) -> Allocated:
         features = self._inventory.features
@@ -114,13 +130,28 @@ class Decision:
 class Allocator:
     """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares, because this package is deterministic.
 
-    ``budget`` are the steps after which a decision gives up, unless it has a budget of its own.
+    ``budget`` are the steps after which a decision gives up, unless it has a budget of its own. ``order`` names
+    the order in which devices are tried (``DEVICE_ORDERS``).
     """
 
     _PROGRAMS: Final = 1024
 
-    def __init__(self, inventory: Inventory, *, new_share_id: NewShareId, budget: int = DEFAULT_BUDGET) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        new_share_id: NewShareId,
+        budget: int = DEFAULT_BUDGET_STEPS,
+        order: str = REFERENCE,
+    ) -> None:
         self.inventory = inventory
+        self.learned = LearnedMix(inventory.compiled)
+        """What pods ask for, as it is told."""
+        self.looks_at_mix = order in LOOK_AT_MIX
+        """Whether answers depend on what it is told; who needs it sets it."""
+        self._kinds = Kinds(self.learned.mix)
+        self._order = order
+        self._orders = {name: device_order(name, self._kinds_of_mix) for name in (*DEVICE_ORDERS, LEAST_FRAGMENTATION)}
         self._budget = budget
         self._new_share_id = new_share_id
         self._programs: dict[tuple[int, ...], ClaimProgram] = {}
@@ -128,6 +159,11 @@ class Allocator:
         self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
         self._states = NodeStates(inventory.features, inventory.compiled)
+
+    def _kinds_of_mix(self) -> Kinds:
+        if self._kinds.mix is not self.learned.mix:
+            self._kinds = Kinds(self.learned.mix)
+        return self._kinds
 
     def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[str]:
         """Does the work of ``candidates`` in pieces of a few milliseconds, so that other work can run in between.
@@ -163,8 +199,12 @@ class Allocator:
         usage: Usage,
         *,
         budget: int | None = None,
+        order: str = "",
     ) -> Decision:
-        """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
+        """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order.
+
+        ``order`` names an order of devices for this decision alone.
+        """
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return Decision(
             self.inventory,
@@ -174,7 +214,13 @@ class Allocator:
             usage,
             self._budget if budget is None else budget,
             self._new_share_id,
+            self._orders[order or self._order],
         )
+
+    def sketch(self, node: Node, program: ClaimProgram, usage: Usage, order: str) -> Sketch:
+        """What a decision would leave of the node's devices. Raises AllocationError where a decision would fail."""
+        state = self._states.get(self.inventory.view(node), usage, admin_exempt=False)
+        return sketch(state, program, self._kinds_of_mix(), Pruner, self._orders[order])
 
     def allocate(
         self,

@@ -84,8 +84,8 @@ class RefusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one node cannot serve claims. ``devices`` counts what the usable pools offer; each tally what a check
-    removed."""
+    """Why one node cannot serve claims. ``devices`` counts what the usable pools offer, of the drivers that the request
+    can mean; each tally what a check removed."""
 
     node: str
     rule: Rule
@@ -103,6 +103,11 @@ class Refusal:
     """Pools that could not be used, with the reason."""
     held: tuple[DeviceId, ...] = ()
     """The first matching devices that are in use."""
+    names_driver: bool = False
+    """The selectors name drivers; devices of others are not counted."""
+    mixed: bool = False
+    """The selectors name no driver, and there are devices of several. Their number changes with each slice of any, so
+    the line for an event has it not."""
 
     @property
     def closeness(self) -> tuple[int, int, bool, int]:
@@ -132,7 +137,9 @@ class Refusal:
         """All details on several lines, followed by what the caller adds."""
         lines = [f"node {self.node}: does not fit ({self._rule})"]
         lines.append(f"  {self.claim.named(self.request)} {self._needed}{self.detail}")
-        lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else self._none}")
+        lines.append(
+            f"    the node has {counted(self.devices, 'device') + self._asked if self.devices else self._none}"
+        )
         if self.devices:
             lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
         lines += [f"    {tally}" for tally in self.lost]
@@ -153,14 +160,19 @@ class Refusal:
 
     @property
     def _none(self) -> str:
-        return "no usable devices" if self.pools else "no devices"
+        return f"no {'usable ' if self.pools else ''}devices{self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        return " of a driver that is asked for" if self.names_driver else ""
 
     def _offered(self) -> str:
         if not self.devices:
             return self._none
-        if self.devices == 1 and not self.matching:
-            return "the only device does not match"
-        matching = f"{self.matching or 'none'} of {self.devices} {'matches' if self.matching == 1 else 'match'}"
+        if not self.matching and (self.devices == 1 or self.mixed):
+            return "no device matches" if self.mixed else "the only device does not match"
+        all_ = "" if self.mixed else f" of {self.devices}"
+        matching = f"{self.matching or 'none'}{all_} {'matches' if self.matching == 1 else 'match'}"
         return ", ".join([matching, *(tally.of(self.matching) for tally in self.lost)])
 
     def _cannot(self, *clauses: str) -> str:

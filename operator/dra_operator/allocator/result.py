@@ -21,7 +21,7 @@ from .problem.problem import Problem
 from .published.node_selectors import first_match, parse
 from .published.slices import Slice
 from .request.configuration import Configuration, configured
-from .search.state import Grant
+from .search.order import Grant
 
 NewShareId = Callable[[], str]
 
@@ -46,7 +46,7 @@ class Results:
         made: list[AllocationResult] = []
         for claim, ask, grants in zip(program.claims, program.asks, self._grants, strict=True):
             end = position + len(ask.stages)
-            made.append(self._claim(claim, grants, configured(claim, ask, picks[position:end])))
+            made.append(self._claim(claim, grants, configured(claim, ask, picks[position:end], self._features.release)))
             position = end
         return tuple(made)
 

@@ -6,35 +6,42 @@ time counts as renewed for a while, because two claim controllers do more harm t
 that could not be looked at: while the API server was away, or the machine slept, a controller manager could not renew
 it either.
 
+A controller manager without leader election has no Lease (minikube, k3s with a single server). What it does shows it:
+a claim that it made and recorded in a pod while claims were ours. It then counts as working for ten minutes after the
+last such claim; if it still does after that, the next pod's claim is made twice, and shows it again.
+
 Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
-controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. If it
-was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. Two cases are
-not visible from outside, and need ``--concerns``: a controller that is switched off there, and a controller manager
-without leader election and Lease (k3s with a single server).
+controller. It evicts from tainted devices in releases where the gate DRADeviceTaints is on by default. If it
+was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. A controller
+that is switched off there is not visible from outside, and needs ``--controllers``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+from dra_api.core import Pod
+from dra_api.releases.gates import is_on_by_default
+from dra_api.releases.release import Release
 from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
 
-from dra_operator.reconcile import NAMES, ConcernName, Concerns
+from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_foreign_claim
 
 logger = logging.getLogger(__name__)
 
 NAMESPACE, NAME = "kube-system", "kube-controller-manager"
-PATIENCE = 30.0  # seconds without a change until it counts as gone; a standby takes over within 17
-WHILE_THEIRS = 10.0  # seconds between two looks
-WHILE_OURS = 2.0  # the same while claims are ours, so that we soon leave them to one that starts
-CLAIMS: Final[frozenset[ConcernName]] = frozenset({"templates", "release"})
-EVICTION: Final[frozenset[ConcernName]] = frozenset({"eviction"})
-EVICTS_FROM: Final = (1, 36)
+GONE_SECONDS = 30.0  # seconds without a change until it counts as gone; a standby takes over within 17
+BELIEVED_SECONDS = 600.0  # seconds after a claim that another controller made
+LOOK_SECONDS_WHILE_THEIRS = 10.0  # seconds between two looks
+LOOK_SECONDS_WHILE_OURS = 2.0  # the same while claims are ours, so that we soon leave them to one that starts
+CLAIMS: Final[frozenset[ControllerName]] = frozenset({"templates", "release"})
+EVICTION: Final[frozenset[ControllerName]] = frozenset({"eviction"})
 
 
 class Heartbeat:
@@ -50,7 +57,7 @@ class Heartbeat:
         spec = (lease or {}).get("spec") or {}
         if spec != self._spec:
             self._spec, self._changed_at = spec, self._clock()
-        patience = max(PATIENCE, 2.0 * (spec.get("leaseDurationSeconds") or 0))
+        patience = max(GONE_SECONDS, 2.0 * (spec.get("leaseDurationSeconds") or 0))
         return bool(spec.get("holderIdentity")) and self._clock() - self._changed_at < patience
 
     def saw_nothing(self) -> None:
@@ -59,35 +66,51 @@ class Heartbeat:
 
 
 class ControllerManager:
-    """Keeps ``concerns`` in step: ``look`` once before the work begins, then ``run``.
+    """Keeps ``controllers`` in step: ``look`` once before the work begins, then ``run``.
 
-    ``became_ours`` is called when anything becomes ours while the operator works.
+    ``became_ours`` is called when anything becomes ours while the operator works. ``common_release`` hears each answer
+    of an API server at ``/version``, and says which release all of them have.
     """
 
     def __init__(
         self,
         api: Api,
-        concerns: Concerns,
-        became_ours: Callable[[], None],
+        controllers: OwnControllers,
+        became_ours: Callable[[], Awaitable[None]],
+        common_release: Callable[[Mapping[str, object]], Release],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._concerns, self._became_ours = api, concerns, became_ours
+        self._api, self._controllers, self._became_ours = api, controllers, became_ours
+        self._common_release = common_release
         self._heartbeat = Heartbeat(clock)
-        self._theirs: frozenset[ConcernName] | None = None
+        self._clock = clock
+        self._claimed_at = -math.inf
+        self._look_now = asyncio.Event()
+        self._theirs: frozenset[ControllerName] | None = None
         self._is_denied = False
 
+    def saw(self, before: Pod | None, now: Pod) -> None:
+        """The watch brought a new version of a pod."""
+        may_show = self._controllers.templates or self._clock() - self._claimed_at < BELIEVED_SECONDS
+        if may_show and records_foreign_claim(before, now):
+            self._claimed_at = self._clock()
+            self._look_now.set()
+
     async def look(self) -> None:
-        """Find out which concerns are ours now. What cannot be found out stays as it was, at first not ours."""
-        theirs: frozenset[ConcernName] = frozenset()
+        """Find out which controllers are ours now. What cannot be found out stays as it was, at first not ours."""
+        theirs: frozenset[ControllerName] = frozenset()
         if await self._works():
             theirs = CLAIMS | EVICTION if await self._evicts() else CLAIMS
         if theirs != self._theirs:
-            self._change(theirs)
+            await self._change(theirs)
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(WHILE_THEIRS if self._theirs else WHILE_OURS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS_WHILE_THEIRS if self._theirs else LOOK_SECONDS_WHILE_OURS):
+                    await self._look_now.wait()
+            self._look_now.clear()
             await self.look()
 
     async def _works(self) -> bool:
@@ -99,51 +122,47 @@ class ControllerManager:
             self._tell_denied(error)
             return True
         except KubeError as error:
-            logger.debug("cannot look at the Lease of kube-controller-manager: %s", error)
+            logger.debug("cannot read the Lease of kube-controller-manager: %s", error)
             works = self._theirs is None or bool(self._theirs)
             if works:
                 self._heartbeat.saw_nothing()
             return works
         self._is_denied = False
-        return works
+        return works or self._clock() - self._claimed_at < BELIEVED_SECONDS
 
     async def _evicts(self) -> bool:
-        """Whether a controller manager of the server's version evicts by default; at first an unknown version counts as
-        yes."""
+        """Whether a controller manager of that release evicts by default; at first an unknown one counts as yes.
+
+        It is no newer than the oldest API server, so that the lowest release among them counts.
+        """
         try:
             version = await self._api.raw_get("/version")
         except KubeError as error:
-            logger.debug("cannot look at the version of the API server: %s", error)
+            logger.debug("cannot read the version of the API server: %s", error)
             return self._theirs is None or self._theirs >= EVICTION
-        return _numbers(version) >= EVICTS_FROM
+        return is_on_by_default("DRADeviceTaints", self._common_release(version))
 
-    def _change(self, theirs: frozenset[ConcernName]) -> None:
+    async def _change(self, theirs: frozenset[ControllerName]) -> None:
         before, self._theirs = self._theirs, theirs
-        for concern in CLAIMS | EVICTION:
-            setattr(self._concerns, concern, concern not in theirs)
+        for controller in CLAIMS | EVICTION:
+            setattr(self._controllers, controller, controller not in theirs)
         if theirs:
             names = ", ".join(name for name in NAMES if name in theirs)
-            logger.info("%s are left to kube-controller-manager; ours: %s", names, self._concerns)
+            logger.info("left to kube-controller-manager: %s; controllers run here: %s", names, self._controllers)
         else:
-            logger.info("no kube-controller-manager works in this cluster; ours: %s", self._concerns)
+            logger.info(
+                "no kube-controller-manager is running in this cluster; controllers run here: %s", self._controllers
+            )
         if before is not None and before - theirs:
-            self._became_ours()
+            await self._became_ours()
 
     def _tell_denied(self, error: Forbidden) -> None:
         if not self._is_denied:
             logger.warning(
                 "cannot see whether kube-controller-manager works, so making and releasing claims, and eviction, are "
                 "left to it: %s; allow to get leases in %s (Role dra-operator-leader-election in "
-                "manifests/operator/rbac.yaml), or say what is ours with --concerns",
+                "manifests/operator/rbac.yaml), or set --controllers",
                 error,
                 NAMESPACE,
             )
         self._is_denied = True
-
-
-def _numbers(version: Any) -> tuple[int, int]:
-    """Major and minor version of an answer of ``/version``, whose minor may be ``36+``."""
-    try:
-        return int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))
-    except (KeyError, TypeError, ValueError):
-        return EVICTS_FROM  # a version without numbers is no known release, so it counts as newer

@@ -1,21 +1,25 @@
 """Leader election around the operator: one works, the others stand by.
 
-All operators that place the pods of one scheduler name share one Lease (the rules are in ``dra_kube.election``). A
-``Leader`` first waits until the lease is its own; the operator starts then, so that it lists the cluster as the last
-leader left it. From then on a task renews the lease, and ``allowance`` guards each write of the operator.
+All operators that place the pods of one scheduler name share one Lease (the rules are in
+``dra_kube.leases.election``). A ``Leader`` first waits until the lease is its own; the operator starts then, so that
+it lists the cluster as the last leader left it. From then on a task renews the lease, and ``allowance`` guards each
+write of the operator.
 
 When another process holds the lease, ``lost`` returns, the process ends, and a new one stands by. A leader that cannot
-reach the API server writes nothing, keeps its view, and continues when its renewal is answered.
+reach the API server writes nothing, keeps its cache, and continues when its renewal is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import socket
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from dra_kube import (
     LEASES,
@@ -39,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 NAMESPACE = "kube-system"
 """Where the Lease is unless an option says otherwise: the same for operators inside and outside of the cluster."""
-JITTER = 0.2  # of the time between two attempts, so that candidates do not come all at once
+JITTER_SHARE = 0.2  # of the time between two attempts, so that candidates do not come all at once
 
 
 class CannotElect(KubeError):
@@ -57,7 +61,10 @@ def identity() -> str:
 
 
 class Leader:
-    """One candidate on one API server: ``acquire``, work, and ``release`` when no write is left; then ``close``."""
+    """One candidate on one API server: ``acquire``, work, and ``release`` when no write is left; then ``close``.
+
+    ``annotations`` are what the leader says of itself on the Lease.
+    """
 
     def __init__(
         self,
@@ -66,6 +73,7 @@ class Leader:
         namespace: str = NAMESPACE,
         timing: Timing | None = None,
         observe: Observe = unobserved,
+        annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
@@ -73,13 +81,14 @@ class Leader:
         # given half of the time in which the leader has to renew.
         self._patience = self._timing.renew / 2
         self._api = Api(connection, timeout=self._patience, observe=observe)
-        self._lock = LeaseLock(self._api, namespace, name, self._election)
+        self._lock = LeaseLock(self._api, namespace, name, self._election, annotations)
         self._where = f"Lease {namespace}/{name}"
         self._namespace = namespace
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self._error: type[KubeError] | None = None
         self._stands_by = ""
+        self._asked_at = -math.inf
         self._is_lost = asyncio.Event()
 
     async def acquire(self) -> None:
@@ -87,7 +96,7 @@ class Leader:
         await self._api.__aenter__()
         leads = await self._attempt(is_first=True)
         while not leads:
-            await asyncio.sleep(self._timing.retry * random.uniform(1 - JITTER, 1))
+            await asyncio.sleep(self._timing.retry * random.uniform(1 - JITTER_SHARE, 1))
             leads = await self._attempt()
         logger.info("leading: %s is held by %s", self._where, self._election.identity)
         self._task = asyncio.create_task(self._keep(), name="lease")
@@ -112,7 +121,7 @@ class Leader:
         return [self._stands_by] if self._stands_by else []
 
     async def lost(self) -> None:
-        """Wait until another process leads, or may have led. The view may be outdated then."""
+        """Wait until another process leads, or may have led. The cache may be outdated then."""
         await self._is_lost.wait()
 
     @property
@@ -136,7 +145,7 @@ class Leader:
     async def _attempt(self, *, is_first: bool = False) -> bool:
         """Whether the lease is ours now. Raises the error of the first attempt, unless it may pass by itself."""
         try:
-            leads = await self._lock.attempt()
+            leads = await self._ask()
         except KubeError as error:
             if is_first and not isinstance(error, Unreachable | ServerError | TooManyRequests):
                 raise self._explained(error) from error
@@ -150,12 +159,17 @@ class Leader:
                 logger.info(self._stands_by)
         return leads
 
+    async def _ask(self) -> bool:
+        self._asked_at = self._election.clock()
+        return await self._lock.attempt()
+
     async def _keep(self) -> None:
         try:
             while True:
-                await asyncio.sleep(self._timing.retry)
+                since = self._election.clock() - self._asked_at
+                await asyncio.sleep(max(0.0, self._timing.retry - since))  # a slow answer leaves no gap behind it
                 try:
-                    await self._lock.attempt()
+                    await self._ask()
                 except LeaseLost:
                     raise
                 except KubeError as error:
@@ -193,8 +207,8 @@ class Leader:
         if isinstance(error, Forbidden):
             return CannotElect(
                 f"no leader election without the {self._where}: {error}; allow get, create and update on "
-                f"{LEASES} in namespace {self._namespace} (Role dra-operator-leader-election in "
-                "manifests/operator/rbac.yaml), or run a single operator with --no-leader-elect"
+                f"{LEASES} of that name in namespace {self._namespace} (Role dra-operator-leader-election in "
+                "manifests/operator/rbac.yaml, its resourceNames), or run a single operator with --no-leader-elect"
             )
         if isinstance(error, NotFound):
             return CannotElect(f"no leader election: {error}; name another one with --leader-elect-namespace")

@@ -1,8 +1,8 @@
-"""The running operator: connection, view, reconcilers; started once, fed by Kopf, stopped once.
+"""The running operator: connection, cache, reconcilers; started once, fed by Kopf, stopped once.
 
 Our own LIST of every kind is the sync barrier: decisions start when it is complete (CC-01). What Kopf lists and
 watches afterwards is dropped by resourceVersion where it is no news. A restart of Kopf does not touch any of this.
-When the server went back in time (``audit``), the whole is stopped and started, which builds a new view.
+When the server went back in time (``audit``), the whole is stopped and started, which builds a new cache.
 """
 
 from __future__ import annotations
@@ -11,58 +11,64 @@ import asyncio
 import gc
 import logging
 import uuid
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from dra_api.codec import DecodeError, convert, decode
-from dra_api.core import Pod
+from dra_api.releases.release import Release
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, Guard, NotSent, Resource, unguarded
-from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
-from dra_operator.cluster import SCHEDULER_NAME, Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.intake.initial_list import Loader
-from dra_operator.intake.kinds import REQUIRED, watched_kinds
-from dra_operator.intake.malformed import Quarantine
-from dra_operator.placement import STRATEGIES
-from dra_operator.reconcile import Concerns, Control, Pace
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory
+from dra_operator.cache import SCHEDULER_NAME, Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
+from dra_operator.sources.audit import Audit
+from dra_operator.sources.initial_list import Loader
+from dra_operator.sources.kind_table import Kinds
+from dra_operator.sources.kinds import REQUIRED
+from dra_operator.sources.known import Version
+from dra_operator.sources.last_look import LastLook
+from dra_operator.sources.malformed import MalformedObjects
+from dra_operator.sources.reception import Reception
+from dra_operator.sources.streams import Limits, Streams
 
-from .audit import Audit
 from .controller_manager import ControllerManager
-from .known import Version
-from .last_look import LastLook
-from .metrics import AppMetrics
-from .request_metrics import Requests
-from .streams import Limits, Streams
+from .release_in_force import ReleaseInForce
+from .telemetry.metrics import AppMetrics
+from .telemetry.request_metrics import Requests
 
 logger = logging.getLogger(__name__)
 
-SETTLE = 2.0  # seconds that writes in flight have to be answered when the operator stops
+SETTLE_SECONDS = 2.0  # seconds that writes in flight have to be answered when the operator stops
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What can be set on the operator; times are in seconds. ``check_invariants`` costs time in big clusters.
 
-    ``concerns`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
+    ``controllers`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
     ``legacy_claim_names``: see ``ClaimGenerator``.
+    ``gates`` are changes to the feature gates of ``release``; None: of the API server's release.
+    ``preemption``: how pods end for others; None: none does.
     ``search_budget`` are the steps after which the decision about one node gives up.
     """
 
     scheduler_name: str = SCHEDULER_NAME
-    features: Features = field(default_factory=Features)
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    release: Release | None = None
     check_invariants: bool = False
-    concerns: frozenset[str] | None = None
+    controllers: frozenset[str] | None = None
     legacy_claim_names: bool = False
     limits: Limits = field(default_factory=Limits)
-    pace: Pace = field(default_factory=Pace)
-    search_budget: int = DEFAULT_BUDGET
+    times: TimeSettings = field(default_factory=TimeSettings)
+    search_budget: int = DEFAULT_BUDGET_STEPS
     scoring_strategy: str = STRATEGIES[0]
+    device_order: str = DEVICE_ORDERS[0]
+    preemption: PreemptionSettings | None = None
+    placement_strategy: str = PLACEMENT_STRATEGIES[0]
     audit_interval: float = 300.0
     request_timeout: float = 30.0
 
@@ -88,22 +94,26 @@ class Operator:
         """Called for each request to the API server, ours and Kopf's."""
         self.streams = Streams(self.options.limits)
         self.metrics = AppMetrics(self.registry, self.streams)
-        self.kinds = watched_kinds(self.options.features)
+        self.in_force = ReleaseInForce(
+            self.options.gates, self.options.release, preemption=self.options.preemption is not None
+        )
         self.outdated = asyncio.Event()
         self.went_back = ""
-        self._heard_of: defaultdict[Resource, set[str]] = defaultdict(set)
         self._parts: _Parts | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, connection: Connection) -> None:
-        """Connect, list everything, start to work. Raises KubeError when the server cannot be used."""
+        """Connect, list everything, start to work.
+
+        Raises KubeError when the server cannot be used, and GateError when its release does not take the gates.
+        """
         self.went_back = ""
         self.outdated.clear()
         api = await Api(
             connection, timeout=self.options.request_timeout, guard=self._guard, observe=self.requests
         ).__aenter__()
         try:
-            await api.raw_get("/version")
+            self.in_force.decide(await api.raw_get("/version"))
             parts = self._make(api)
             await parts.loader.load_all()
             if parts.controller_manager is not None:
@@ -129,34 +139,52 @@ class Operator:
 
     def _make(self, api: Api) -> _Parts:
         options, registry = self.options, CollectorRegistry()
-        inventory = Inventory(options.features, language=CelSelectors(options.features))
+        inventory = Inventory(self.in_force.features, language=CelSelectors(self.in_force.features))
         inventory.compiled.patient = False
         cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
-        allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), budget=options.search_budget)
-        chosen = options.concerns
-        concerns = Concerns() if chosen is None else Concerns.of(chosen)
+        allocator = Allocator(
+            inventory,
+            new_share_id=lambda: str(uuid.uuid4()),
+            budget=options.search_budget,
+            order=options.device_order,
+        )
+        chosen = options.controllers
+        controllers = OwnControllers() if chosen is None else OwnControllers.of(chosen)
         control = Control(
             cluster,
             api,
             allocator,
             registry=registry,
-            pace=options.pace,
+            times=options.times,
             check_invariants=self._can_judge,
-            concerns=concerns,
+            controllers=controllers,
             legacy_claim_names=options.legacy_claim_names,
+            preemption=options.preemption,
+            placement=Placement(options.placement_strategy, options.device_order),
             sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
         )
-        controller_manager = ControllerManager(api, concerns, control.look_at_everything) if chosen is None else None
-        quarantine = Quarantine(control.hold, self.metrics.malformed)
-        audit = Audit(api, control, quarantine, self.kinds, self._restored, options.audit_interval)
+        controller_manager = None
+        if chosen is None:
+            common = self.in_force.heard
+            controller_manager = ControllerManager(api, controllers, control.look_at_everything, common)
+        malformed_objects = MalformedObjects(control.hold, self.metrics.malformed)
+        audit = Audit(api, control, malformed_objects, self.kinds, self._restored, options.audit_interval)
 
         def loaded(resource: Resource, revision: str) -> None:
             audit.loaded(resource, revision)
             self.streams.expect(resource, loader.served[resource])
             cluster.storage.unseen = loader.unseen_storage()
 
-        loader = Loader(api, self.kinds, control.load, quarantine, loaded)
-        return _Parts(api, control, registry, quarantine, audit, loader, controller_manager)
+        loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
+        reception = Reception(control, malformed_objects, audit, self.kinds)
+        if controller_manager is not None:
+            reception.pod_seen = controller_manager.saw
+        return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager)
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds that are watched."""
+        return self.in_force.kinds
 
     def _can_judge(self) -> bool:
         """Whether the invariants are to be verified now.
@@ -188,7 +216,7 @@ class Operator:
         settled = True
         if self._parts is not None:
             await self._parts.control.events.flush(1.0)
-            settled = await self._parts.api.settle(SETTLE)
+            settled = await self._parts.api.settle(SETTLE_SECONDS)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -249,81 +277,17 @@ class Operator:
 
     def kopf_begins(self) -> None:
         """A Kopf that begins has heard of no object."""
-        self._heard_of.clear()
+        if self._parts is not None:
+            self._parts.reception.kopf_begins()
 
     def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
-        """Whether an event is over before Kopf hears of it.
-
-        So it is if the view has that version or deletion already, and nothing waits for the watch to show it. And so it
-        is with the node that a pod has from us: it is taken in here. But Kopf keeps a record of each object that it
-        hears of, and so hears of the end of that object, too.
-        """
-        heard_of = self._heard_of[resource]
-        if is_deleted and version.uid in heard_of:
-            heard_of.remove(version.uid)
-            return False
-        is_over = self._is_over(resource, version, is_deleted, content)
-        if not is_over and not is_deleted:
-            heard_of.add(version.uid)
-        return is_over
-
-    def _is_over(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
-        if self._parts is None:
-            return False
-        control, store = self._parts.control, self._parts.control.cluster.store_of(self.kinds[resource])
-        if resource == RESOURCE_CLAIMS and version.key in self._parts.quarantine.salvaged:
-            return False
-        if is_deleted:
-            return version.uid in store.deleted
-        if not store.knows(version.key, version.uid, version.resource_version):
-            return resource == PODS and self._takes_binding(version, content)
-        known = store.get(version.key)
-        if known is not None and version == Version.of(known.metadata):
-            if control.awaits(known):
-                return False
-            control.shown(known)
-        self._parts.audit.saw(resource, version.resource_version)
-        return True
-
-    def _takes_binding(self, version: Version, content: msgspec.Raw) -> bool:
-        """Take in a pod that has its node from us: the answer to a binding, unlike others, does not hold the object."""
-        control = self._running.control
-        if version.uid not in control.cluster.bound:
-            return False
-        try:
-            pod = decode(Pod, content)
-        except DecodeError:
-            return False  # Kopf hears of it, and the pod is found malformed
-        if not pod.spec.node_name:
-            return False
-        self._running.audit.saw(PODS, version.resource_version)
-        control.put(pod)
-        return True
+        """See ``Reception.deals_with``."""
+        return self._parts is not None and self._parts.reception.deals_with(resource, version, is_deleted, content)
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
-        """A watch event, or with type None an item of a list that Kopf made."""
-        if self._parts is None:
-            return  # a late event, while the operator starts over
-        control, quarantine = self._parts.control, self._parts.quarantine
-        if event_type == "DELETED":
-            meta = raw["metadata"]
-            name, namespace, uid = meta["name"], meta.get("namespace"), meta.get("uid")
-            key = f"{namespace}/{name}" if namespace else name
-            control.remove(self.kinds[resource], key, uid)
-            if resource == RESOURCE_CLAIMS:
-                quarantine.deleted(key, uid)
-            return
-        try:
-            current = from_served(resource, version, raw)
-            obj = convert(self.kinds[resource], current)
-        except (DecodeError, ValueError, KeyError, TypeError) as error:
-            quarantine.take(resource, raw, error)
-            return
-        self._parts.audit.saw(resource, obj.metadata.resource_version)
-        control.put(obj, current)
-        is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
-        if resource == RESOURCE_CLAIMS and is_taken_in and quarantine.mended(obj.key, obj.metadata.uid):
-            control.look_again()  # it may hold less than before
+        """See ``Reception.received``; a late event, while the operator starts over, is dropped."""
+        if self._parts is not None:
+            self._parts.reception.received(resource, version, event_type, raw)
 
     def _found_kinds(self) -> None:
         self.outdated.set()
@@ -333,7 +297,7 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="reconcilers")
             group.create_task(parts.audit.run(), name="audit")
-            group.create_task(LastLook(parts.api, parts.control, parts.quarantine).run(), name="last look")
+            group.create_task(LastLook(parts.api, parts.control, parts.malformed_objects).run(), name="last look")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
             group.create_task(parts.loader.look_for_missing(self._found_kinds), name="missing kinds")
@@ -346,16 +310,17 @@ class _Parts:
     api: Api
     control: Control
     registry: CollectorRegistry
-    quarantine: Quarantine
+    malformed_objects: MalformedObjects
     audit: Audit
     loader: Loader
+    reception: Reception
     controller_manager: ControllerManager | None
 
 
 def settle_memory() -> None:
     """What was listed lives as long as the process: the garbage collector need not look at it again and again.
 
-    When the operator starts over, it has to look once more: the former view lives no longer.
+    When the operator starts over, it has to look once more: the former cache lives no longer.
     """
     gc.unfreeze()
     gc.collect()

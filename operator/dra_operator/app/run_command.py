@@ -1,4 +1,4 @@
-"""``dra-operator run``: settings from the command line, and the operator under its supervisor.
+"""``dra-operator run``: the operator with its settings, under its supervisor.
 
 Exit codes: 0 after a stop by signal, 1 when the operator failed or the API server cannot be used, 2 for wrong usage or
 settings (no kubeconfig, a port in use).
@@ -10,9 +10,12 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 
+from dra_api.codec import encode
+from dra_api.leases import SETTINGS, PublishedSettings
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import chosen
 from dra_kube import (
     Connection,
     ConnectionSettingsError,
@@ -27,30 +30,29 @@ from dra_kube import (
 from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from dra_operator.intake.gates import features_of
+from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
+from dra_operator.gates import parse_gates
 from dra_operator.kube import RIGHTS
-from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
 
-from .command_line import CommandLine, strangers
 from .leader import CannotElect, Leader, lease_name
-from .logs import configure_logs
-from .metrics import LeaderGauge
 from .operator import Operator, Options
-from .request_metrics import Requests
-from .server import CannotServe
-from .settings import OperatorSettings, RetrySettings
+from .probes.server import CannotServe
+from .settings.command_line import strangers
+from .settings.settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
+from .telemetry.logs import configure_logs
+from .telemetry.metrics import LeaderGauge
+from .telemetry.request_metrics import Requests
 
 logger = logging.getLogger(__name__)
 
 
-def main(words: Sequence[str]) -> int:
+def main(settings: OperatorSettings) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
-    settings = CommandLine().settings(words)
     configure_logs(settings.verbosity, settings.log_format)
     fail = partial(_fail, settings.log_format)
     for name in strangers(os.environ):
-        logger.warning("environment variable %s is no setting, and has no effect; --help lists all", name)
+        logger.warning("environment variable %s is not a setting and has no effect; --help lists all", name)
     start_traces("dra-operator")
     # Or each counter and histogram has another series, with the time at which it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -60,6 +62,8 @@ def main(words: Sequence[str]) -> int:
         asyncio.run(_supervise(settings, connection()))
     except CannotElect as error:
         return fail(str(error), 1)
+    except GateError as error:
+        return fail(f"--feature-gates: {error}, or choose another release with --kubernetes-version", 2)
     except (ConnectionSettingsError, CannotServe) as error:
         return fail(str(error), 2)
     except Unreachable as error:
@@ -80,41 +84,62 @@ async def _supervise(settings: OperatorSettings, to: Connection) -> None:
     requests = Requests(registry)
     if settings.leader_elect:
         timing = Timing.of(settings.leader_elect_lease_duration)
-        leader = Leader(to, lease_name(settings.scheduler_name), settings.leader_elect_namespace, timing, requests)
+        name, namespace = lease_name(settings.scheduler_name), settings.leader_elect_namespace
+        leader = Leader(to, name, namespace, timing, requests, {SETTINGS: encode(published(settings)).decode()})
         registry.register(LeaderGauge(leader, settings.scheduler_name))
     operator = Operator(options_of(settings), registry, leader.allowance if leader is not None else unguarded, requests)
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
+
+
+def published(settings: OperatorSettings) -> PublishedSettings:
+    """What the Lease says, so that ``kubectl dra`` decides as this operator without being told."""
+    return PublishedSettings(
+        feature_gates=settings.feature_gates,
+        kubernetes_version=settings.kubernetes_version,
+        controllers=settings.controllers,
+        scoring_strategy=settings.scoring_strategy,
+        preemption=settings.preemption,
+        preempt_other_schedulers=settings.preempt_other_schedulers,
+    )
 
 
 def options_of(settings: OperatorSettings) -> Options:
     """The settings in the terms of the operator's rooms."""
     return Options(
         settings.scheduler_name,
-        features_of(settings.feature_gates),
+        parse_gates(settings.feature_gates),
+        chosen(settings.kubernetes_version),
         check_invariants=settings.check_invariants,
-        concerns=concerns_of(settings.concerns),
+        controllers=controllers_of(settings.controllers),
         legacy_claim_names=settings.legacy_claim_names,
-        pace=_pace(settings),
+        times=_times(settings),
         search_budget=settings.search_budget,
         scoring_strategy=settings.scoring_strategy,
+        device_order=settings.device_order,
+        preemption=_preemption(settings),
+        placement_strategy=settings.placement_strategy,
         audit_interval=settings.audit_interval,
         request_timeout=settings.request_timeout,
     )
 
 
-def _pace(given: OperatorSettings) -> Pace:
-    return Pace(
+def _preemption(given: OperatorSettings) -> PreemptionSettings | None:
+    return PreemptionSettings(given.preempt_other_schedulers) if given.preemption else None
+
+
+def _times(given: OperatorSettings) -> TimeSettings:
+    return TimeSettings(
         workers={
-            "pod": given.template_workers,
-            "claim": given.release_workers,
-            "place": given.placement_workers,
-            "evict": given.eviction_workers,
-            "rule": 1,
-            "pools": 1,
+            "templates": given.template_workers,
+            "release": given.release_workers,
+            "placement": given.placement_workers,
+            "eviction": given.eviction_workers,
+            "taint-rules": 1,
+            "pool-status": 1,
         },
         retries=_waits(given.retry),
         placement_retries=_waits(given.placement_retry),
-        turns=Turns(given.planning_turn, given.planning_rest),
+        time_slices=TimeSlices(given.planning_turn, given.planning_rest),
         grace=given.contested_grace,
         filter_timeout=given.filter_timeout,
         binding_timeout=given.binding_timeout,
@@ -122,8 +147,8 @@ def _pace(given: OperatorSettings) -> Pace:
     )
 
 
-def _waits(given: RetrySettings) -> Waits:
-    return Waits(given.first, given.longest, given.rate, given.burst)
+def _waits(given: RetrySettings) -> BackoffSettings:
+    return BackoffSettings(given.first, given.longest, given.rate, given.burst)
 
 
 def _fail(log_format: str, text: str, code: int) -> int:

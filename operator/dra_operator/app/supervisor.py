@@ -1,10 +1,10 @@
 """Runs the operator, and restarts Kopf inside it.
 
 It starts, in this order: the port for probes and metrics, the lease, the operator (its own LIST of all kinds), Kopf.
-The view and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything
-again, and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error
-that it does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a
-signal, a failure of the reconcilers, or the loss of the lease ends the process.
+The cache and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists
+everything again, and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought
+an error that it does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to
+watch. Only a signal, a failure of the reconcilers, or the loss of the lease ends the process.
 
 The lease and the port have a thread of their own (``aside``): they never wait for a decision.
 """
@@ -24,25 +24,25 @@ import aiohttp
 import kopf
 from dra_kube import Api, Connection, KubeError, Resource, ServerError, TooManyRequests, Unreachable
 
+from dra_operator.sources.handlers import register
+from dra_operator.sources.kopf_run import KopfRun, KopfStuck
+from dra_operator.sources.stream_log import StreamLog
 from dra_operator.wording import listed
 
-from .answers import Answers
 from .aside import Aside
-from .handlers import register
-from .health import Health
-from .kopf_run import KopfRun, KopfStuck
 from .leader import Leader
-from .main_loop import MainLoop
 from .operator import Operator
-from .server import serve
-from .stream_log import StreamLog
+from .probes.answers import Answers
+from .probes.health import Health
+from .probes.main_loop import MainLoop
+from .probes.server import serve
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
-LOOK = 0.5  # seconds between two looks at the streams
-SERVED_LOOK = 5.0  # seconds between two looks for kinds that the server serves no more
+RESTART_PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
+STREAM_LOOK_SECONDS = 0.5  # seconds between two looks at the streams
+SERVED_LOOK_SECONDS = 5.0  # seconds between two looks for kinds that the server serves no more
 
 
 class OperatorFailed(Exception):
@@ -115,13 +115,13 @@ class Supervisor:
 
     async def _until_done(self, work: Callable[[], Awaitable[None]], *passing: type[KubeError]) -> None:
         """Repeat while the failure may pass by itself. Raises KubeError."""
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+        for pause in itertools.chain(RESTART_PAUSES_SECONDS, itertools.repeat(RESTART_PAUSES_SECONDS[-1])):
             self._check_lease()
             try:
                 await work()
                 break
             except passing as error:
-                logger.warning("cannot start, tried again in %g s: %s", pause, error)
+                logger.warning("start failed, retrying in %g s: %s", pause, error)
             await asyncio.sleep(pause)
 
     async def _end(self) -> None:
@@ -147,8 +147,8 @@ class Supervisor:
             pause = 0.0
             if error:
                 self.health.kopf_ended(error)
-                pause = PAUSES[min(self.health.failures, len(PAUSES)) - 1]
-                logger.error("%s; Kopf is started again in %.3g s, the view is kept", error, pause)
+                pause = RESTART_PAUSES_SECONDS[min(self.health.failures, len(RESTART_PAUSES_SECONDS)) - 1]
+                logger.error("%s; restarting Kopf in %.3g s; the cache is kept", error, pause)
             self.operator.metrics.kopf_restarted(failed=bool(error))
             self.operator.outdated.clear()
             await self._unless_stopped(asyncio.sleep(pause))
@@ -156,7 +156,7 @@ class Supervisor:
                 await self._start_over()
 
     async def _start_over(self) -> None:
-        """Build the view again; Kopf does not run meanwhile."""
+        """Build the cache again; Kopf does not run meanwhile."""
         await self.operator.stop()
         await self._unless_stopped(self._until_done(self._start, KubeError))
 
@@ -195,7 +195,7 @@ class Supervisor:
         while not (idle := self.operator.streams.idle()):
             self.health.look()
             self._stream_log.look()
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(STREAM_LOOK_SECONDS)
         return f"Kopf stopped asking for {', '.join(idle)}"
 
     async def _served_again(self) -> None:
@@ -205,7 +205,7 @@ class Supervisor:
         """
         back: dict[Resource, str] = {}
         while not back:
-            await asyncio.sleep(SERVED_LOOK)
+            await asyncio.sleep(SERVED_LOOK_SECONDS)
             versions = [(resource, await self._version_of(resource)) for resource in self.operator.streams.unfound()]
             unfound = self.operator.streams.unfound()
             back = {resource: version for resource, version in versions if version and resource in unfound}

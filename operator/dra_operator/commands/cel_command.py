@@ -12,17 +12,20 @@ import sys
 import time
 from typing import Any, Final
 
+from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
 from dra_operator.wording import listed
 
 from .case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
-from .object_files import BadInput, add_files_argument, of_kind, read_objects
+from .files_argument import add_files_argument
+from .object_files import BadInput, of_kind, read_objects
 
-_BLOCK: Final = 50  # evaluations between two looks at the clock
-_QUICK: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
-_ENOUGH: Final = 1.0  # seconds
+_BLOCK_EVALUATIONS: Final = 50  # evaluations between two looks at the clock
+_QUICK_SECONDS: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
+_ENOUGH_SECONDS: Final = 1.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")
     add_files_argument(parser, "ResourceSlices")
     parser.add_argument("--new", action="store_true", help="check as API validation of a new object does")
+    parser.add_argument(
+        "--kubernetes-version",
+        choices=BUILT,
+        help=f"with -e: the release whose feature gates count (default: {NEWEST})",
+    )
     parser.add_argument(
         "--no-consumable-capacity", action="store_true", help="with feature gate DRAConsumableCapacity off"
     )
@@ -45,8 +53,12 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("give either a file of cases, or -e EXPRESSION and devices to try it on with -f FILE")
         if options.repeat < 0:
             raise BadInput(f"--repeat: expected at least 0, got {options.repeat}")
-        if options.cases is not None and (options.new or options.no_consumable_capacity or options.list_attributes):
-            raise BadInput("--new and feature gates: only for -e EXPRESSION; a case names its environment itself")
+        chosen = (options.new, options.kubernetes_version, options.no_consumable_capacity, options.list_attributes)
+        if options.cases is not None and any(chosen):
+            raise BadInput(
+                "--new, --kubernetes-version and feature gates: only for -e EXPRESSION; "
+                "a case names its environment itself"
+            )
         return _try_out(options) if options.cases is None else _answer_file(options.cases, options.repeat)
     except BadInput as error:
         print(f"dra-operator cel: {error}", file=sys.stderr)
@@ -108,8 +120,8 @@ def _micros(selector: Selector, device: PreparedDevice, repeat: int) -> float:
     """Microseconds per evaluation, as the operator evaluates: the mean of ``repeat`` runs, of fewer after a second."""
     started = time.perf_counter()
     done = 0
-    while done < repeat and (elapsed := time.perf_counter() - started) < _ENOUGH:
-        block = min(repeat - done, _BLOCK if elapsed < done * _QUICK else 1)
+    while done < repeat and (elapsed := time.perf_counter() - started) < _ENOUGH_SECONDS:
+        block = min(repeat - done, _BLOCK_EVALUATIONS if elapsed < done * _QUICK_SECONDS else 1)
         for _ in range(block):
             try:
                 selector.matches(device)
@@ -125,8 +137,11 @@ def _micros(selector: Selector, device: PreparedDevice, repeat: int) -> float:
 def _try_out(options: argparse.Namespace) -> int:
     """Print a verdict for every device of the slices in the files. Raises BadInput."""
     slices = of_kind(ResourceSlice, read_objects(options.file))
+    gates = FeatureGates.of({}, BUILT.get(options.kubernetes_version, NEWEST))
     environment = device_selectors(
-        new=options.new, consumable_capacity=not options.no_consumable_capacity, list_attributes=options.list_attributes
+        new=options.new,
+        consumable_capacity=gates.consumable_capacity and not options.no_consumable_capacity,
+        list_attributes=options.list_attributes,
     )
     try:
         selector = Selector(options.expression, environment)

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-CLOSED: Final = 141
+CLOSED_EXIT_CODE: Final = 141
 """Exit code of a process that SIGPIPE ended, because its reader has ended."""
-UNWRITTEN: Final = 74
+UNWRITTEN_EXIT_CODE: Final = 74
 """Exit code when the answer could not be written, as on a full disk: EX_IOERR of sysexits.h."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-INTERRUPTED: Final = 130
+INTERRUPTED_EXIT_CODE: Final = 130
 """Exit code of a process that SIGINT ended."""
 
 
@@ -30,15 +30,15 @@ def finish(command: Callable[[], int]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         _leave_unwritten()
-        return CLOSED
+        return CLOSED_EXIT_CODE
     except OSError as error:
         if error.filename is not None or error.errno not in _FULL:
             raise
         _leave_unwritten()
         print(f"cannot write the answer: {os.strerror(error.errno)}; it is incomplete", file=sys.stderr)
-        return UNWRITTEN
+        return UNWRITTEN_EXIT_CODE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
     return code
 
 

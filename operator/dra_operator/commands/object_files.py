@@ -2,12 +2,11 @@
 
 A file holds one object, several documents, or a List; a directory stands for the .yaml, .yml and .json files in it,
 sorted by name, and ``-`` for standard input. Objects of older API versions are converted, defaults are filled in, and
-what is not of a kind that the operator watches is left out.
+what is of none of the kinds below is left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -15,37 +14,35 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dra_api import conversion
+from dra_api.api_resources import EVENTS, LEASES, RESOURCE_QUOTAS
 from dra_api.codec import DecodeError, convert
 from dra_api.defaults import set_defaults
+from dra_api.events import Event
+from dra_api.leases import Lease
 from dra_api.meta import Object
-from dra_api.times import format_time
+from dra_api.relations.quota import ResourceQuota
+from dra_api.values.times import format_time
 
-from dra_operator.intake.kind_table import TABLE
+from dra_operator.sources.kind_table import TABLE, Kinds
 
 from .documents import documents
 
 T = TypeVar("T", bound=Object)
 JSON = dict[str, Any]
-KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in TABLE.items()}
-"""All that the operator watches."""
+_TABLE: Final[Kinds] = {
+    **TABLE,
+    RESOURCE_QUOTAS: ResourceQuota,
+    EVENTS: Event,
+    LEASES: Lease,
+}
+KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in _TABLE.items()}
+"""All that the operator watches, the quotas that its writes would meet, and what `kubectl dra` explains with."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STDIN: Final = "-"
 
 
 class BadInput(Exception):
     """A file cannot be read, or does not hold what it should; the message names file, document, object and field."""
-
-
-def add_files_argument(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declare ``--file``; ``what`` says what the files hold."""
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help=f"YAML or JSON with {what}, a directory of such files, or - for standard input; repeatable",
-    )
 
 
 def read_text(path: str) -> str:
@@ -57,19 +54,33 @@ def read_text(path: str) -> str:
 
 
 def read_objects(paths: Iterable[str]) -> list[Object]:
-    """All objects of the kinds above, in the order of the files. Raises BadInput, also when one is there twice."""
-    found: dict[tuple[str, str], str] = {}
-    objects: list[Object] = []
-    for path in _files(paths):
-        for where, item in _items(path):
-            made = _object(where, item)
+    """All objects of the kinds above, in the order of the files; of one that is there twice the newer state.
+
+    Raises BadInput, also when it cannot be told which of two is the newer one.
+    """
+    found: dict[tuple[str, str], tuple[str, Object]] = {}
+    for path in files(paths):
+        for where, item in items(path):
+            made = decoded(where, item)
             if made is None:
                 continue
-            first = found.setdefault((item["kind"], made.key), where)
-            if first != where:
-                raise BadInput(f"{where}: {item['kind']} {made.key} is there twice, first in {first}: remove one")
-            objects.append(made)
-    return objects
+            key = (item["kind"], made.key)
+            first, before = found.get(key, (where, made))
+            newer = _newer(before, made)
+            if newer is None:
+                raise BadInput(f"{where}: {item['kind']} {made.key} appears twice, first in {first}: remove one")
+            found[key] = (first, newer)
+    return [made for _, made in found.values()]
+
+
+def _newer(one: Object, other: Object) -> Object | None:
+    """Which of two states of one object is the newer one; None if they do not say."""
+    if one is other:
+        return one
+    versions = one.metadata.resource_version, other.metadata.resource_version
+    if not one.metadata.uid or one.metadata.uid != other.metadata.uid or not all(map(str.isdecimal, versions)):
+        return None
+    return max(one, other, key=lambda obj: int(obj.metadata.resource_version))
 
 
 def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
@@ -77,8 +88,8 @@ def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
     return [found for found in objects if isinstance(found, kind)]
 
 
-def _files(paths: Iterable[str]) -> Iterator[str]:
-    """The paths, with its files in the place of a directory."""
+def files(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, with its files in the place of a directory. Raises BadInput."""
     for path in paths:
         if path == STDIN or not Path(path).is_dir():
             yield path
@@ -89,8 +100,11 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
         yield from files
 
 
-def _items(path: str) -> Iterator[tuple[str, JSON]]:
-    """Each object, and where it is. Documents and items are counted from 1, empty documents included."""
+def items(path: str) -> Iterator[tuple[str, JSON]]:
+    """Each object, and where it is. Documents and items are counted from 1, empty documents included.
+
+    Raises BadInput.
+    """
     try:
         found = documents(read_text(path))
     except ValueError as error:
@@ -99,12 +113,24 @@ def _items(path: str) -> Iterator[tuple[str, JSON]]:
         if document is None:
             continue
         where = f"{path}: document {number}"
-        listed = document.get("items") if isinstance(document, dict) else document
+        kind, listed = _listed(document)
         if not isinstance(listed, list):
             yield where, _checked(where, document)
             continue
         for position, item in enumerate(listed, 1):
-            yield f"{where}, item {position}", _checked(f"{where}, item {position}", item)
+            typed = {**kind, **item} if isinstance(item, dict) else item
+            yield f"{where}, item {position}", _checked(f"{where}, item {position}", typed)
+
+
+def _listed(document: object) -> tuple[JSON, object]:
+    """The items of a list, and the kind of those that do not name their own: a PodList holds Pods."""
+    if not isinstance(document, dict):
+        return {}, document
+    kind = document.get("kind", "List")
+    if not isinstance(kind, str) or not kind.endswith("List"):
+        return {}, None
+    kind = kind.removesuffix("List")
+    return {"apiVersion": document.get("apiVersion"), "kind": kind} if kind else {}, document.get("items")
 
 
 def _checked(where: str, item: object) -> JSON:
@@ -113,10 +139,14 @@ def _checked(where: str, item: object) -> JSON:
     return item
 
 
-def _object(where: str, item: JSON) -> Object | None:
+def decoded(where: str, item: JSON) -> Object | None:
+    """The object as an API server would store it; None if it is of none of the kinds. Raises BadInput."""
     if item["kind"] not in KINDS:
         return None
     resource, type_ = KINDS[item["kind"]]
+    version = item.get("apiVersion")
+    if isinstance(version, str) and version.rpartition("/")[0] != resource.group:
+        return None
     metadata = item.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not name:

@@ -7,26 +7,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, RefusedClaim, Rule
-from dra_operator.allocator.request.selectors import RequestSelector
+from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, RefusedClaim, RequestSelector, Rule
 from dra_operator.wording import counted, listed
 
 from .selector_report import selector_report
 
-SHOWN = 8  # names of nodes, lines about devices
+SHOWN_LINES = 8  # names of nodes, lines about devices
 Holders = Mapping[DeviceId, str]
 """Device -> the claim that holds it, and its consumers, in words."""
 
 
 def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
-    """The holders of the allocated devices."""
-    found = {}
+    """The holders of the allocated devices; of one that is shared, all."""
+    found: dict[DeviceId, str] = {}
     for claim in claims:
         for given in claim.results:
             if not given.admin_access:
                 users = listed((consumer.name for consumer in claim.status.reserved_for or ()), 3)
                 reserved = f"reserved for {users}" if users else "not reserved"
-                found[DeviceId.of(given)] = f"claim {claim.key}, {reserved}"
+                device, holder = DeviceId.of(given), f"claim {claim.key}, {reserved}"
+                found[device] = f"{found[device]}; {holder}" if device in found else holder
     return found
 
 
@@ -49,9 +49,10 @@ def grouped(
 def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimProgram, held: Holders) -> Iterator[str]:
     """The refusal's own lines, with selectors and devices if no device matches, and holders if devices are in use."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
-    if refusal.rule is Rule.SELECTOR:
-        selectors = _selectors(refusal, program)
-        more += selector_report(selectors, refusal.claim.key, inventory.view(node), inventory.compiled)
+    view = inventory.view(node)
+    is_of_others = refusal.rule is Rule.NO_DEVICES and refusal.names_driver and view.devices
+    if refusal.rule is Rule.SELECTOR or is_of_others:
+        more += selector_report(_selectors(refusal, program), refusal.claim.key, view, inventory.compiled)
     yield from refusal.explain(more).splitlines()
 
 
@@ -69,4 +70,4 @@ def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[RequestSelec
 
 def names(nodes: list[str]) -> str:
     """The first names, and the number of the others."""
-    return listed(nodes, SHOWN)
+    return listed(nodes, SHOWN_LINES)

@@ -8,13 +8,10 @@ from collections.abc import Iterator, Sequence
 from dra_api.resource import Device, DeviceAttribute
 from dra_cel import CompileError, Reference, compile, device_selectors
 
-from dra_operator.allocator.published.columns import lookup
-from dra_operator.allocator.published.node_view import NodeView
-from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.selectors import RequestSelector
+from dra_operator.allocator import Compiled, NodeView, RequestSelector, lookup
 from dra_operator.wording import counted, listed
 
-SHOWN = 3  # values of an attribute, names of attributes
+SHOWN_NAMES = 3  # values of an attribute, names of attributes
 
 
 def selector_report(
@@ -55,7 +52,9 @@ def _published(view: NodeView, reference: Reference) -> str:
     what = f"{'attribute' if kind == 'attributes' else 'capacity'} {reference}"
     if not values:
         there = (
-            f"in {domain} they publish {listed(sorted(names), 2 * SHOWN)}" if names else f"nor any other of {domain}"
+            f"in {domain} they publish {listed(sorted(names), 2 * SHOWN_NAMES)}"
+            if names
+            else f"nor any other of {domain}"
         )
         return f"no device publishes {what}, {there}"
     absent = len(view.devices) - values.total()
@@ -68,7 +67,7 @@ def _is_in(key: str, domain: str, driver: str) -> bool:
 
 
 def _values(counts: Counter[str]) -> str:
-    return listed((f"{value} ({count})" for value, count in counts.most_common()), SHOWN)
+    return listed((f"{value} ({count})" for value, count in counts.most_common()), SHOWN_NAMES)
 
 
 def _value(device: Device, driver: str, kind: str, name: str) -> str | None:

@@ -19,11 +19,13 @@ from typing import Any
 
 import msgspec
 from dra_api.core import Node
-from dra_api.quantity import Quantity
+from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
-from dra_operator.intake.cel_language import CelSelectors
+from dra_operator.cel_language import CelSelectors
+from dra_operator.gates import features_of
 
 from .case_files import JSON, Fields
 from .object_files import BadInput
@@ -61,11 +63,11 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
         return DeviceId(self.driver, self.pool, self.device)
 
 
-def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> FileCase:
+def read_case(where: str, case: JSON, release: Release, semantics: Semantics | None = None) -> FileCase:
     """One case. Raises BadInput, which names ``where`` and the field. Without ``semantics`` the case decides."""
     fields = Fields(where, case)
     gates = fields.optional("features", list[str])
-    features = Features() if gates is None else Features.from_gates(gates)
+    features = features_of({}, release) if gates is None else Features.from_gates(gates, release)
     inventory = Inventory(features, language=CelSelectors(features), semantics=semantics or _semantics(case))
     for class_ in fields.objects("classes", DeviceClass):
         inventory.put_class(class_)

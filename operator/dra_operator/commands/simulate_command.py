@@ -1,13 +1,15 @@
 """``dra-operator simulate``: what the allocator would do, without a cluster.
 
-Two ways: ``simulate FILE`` answers a file of cases (see ``simulate_cases``) with one JSON line each, and ``simulate -``
-a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
-would give, or why not.
+Three ways: ``simulate FILE`` answers a file of cases (see ``simulate_cases``) with one JSON line each, and
+``simulate -`` a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
+would give, or why not; ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a cluster
+(``commands.trace``).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -19,18 +21,21 @@ from typing import Any, Final
 
 from dra_api.codec import to_dict
 from dra_api.core import Node
-from dra_api.gates import UnknownGate
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import BUILT, NEWEST, Release
 
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Semantics
-from dra_operator.intake.gates import REMEDY, features_of
+from dra_operator.gates import REMEDY, features_of, parse_gates
 
 from .case_files import JSON, add_cases_argument, answer_all, read_cases
-from .object_files import BadInput, add_files_argument, read_objects
+from .files_argument import add_files_argument
+from .object_files import BadInput, read_objects
 from .simulate_cases import FileCase, read_case
 from .simulate_json import document
 from .simulate_objects import SimulatedAttempt, attempts
 from .simulate_text import report
 from .simulated_cluster import simulated
+from .trace.arguments import add_trace_arguments, given_without_trace
 
 OUTCOMES: Final[dict[type, str]] = {
     Allocated: "allocated",
@@ -40,9 +45,12 @@ OUTCOMES: Final[dict[type, str]] = {
     GaveUp: "gaveUp",
 }
 SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
+TRACE_COMMAND: Final = "dra_operator.commands.trace.command"
+"""Loaded only with ``--trace``: it needs the libraries of the extra."""
+EXTRA: Final = frozenset({"numpy", "scipy"})
 SETTLED: Final = (Allocated, Failed)
 """Outcomes after which no further node is tried."""
-_MANY: Final = 64  # nodes; with more of them the index is faster
+_MANY_NODES: Final = 64  # nodes; with more of them the index is faster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "json"),
+        choices=("text", "json", "csv"),
         default="text",
-        help="with -f: for people, or for programs",
+        help="with -f or --trace: for people, or for programs; csv: only with --trace",
+    )
+    parser.add_argument(
+        "--kubernetes-version",
+        choices=BUILT,
+        help=f"the release by whose rules is decided, with -f also by its feature gates (default: {NEWEST})",
     )
     parser.add_argument(
         "--feature-gates", default="", metavar="A=true,B=false", help="with -f: as given to the operator"
@@ -72,13 +85,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
     )
+    add_trace_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer; 0 when everything could be answered, 1 when the allocator gave up somewhere, 2 for unusable input."""
+    """Answer; 0 when everything could be answered, 1 when something could not, 2 for unusable input.
+
+    The allocator gave up there, or the files lack a claim or template of a pod.
+    """
     try:
+        if options.trace is not None:
+            return _answer_trace(options)
+        if unused := given_without_trace(options):
+            raise BadInput(f"{unused[0]}: only with --trace FILE")
         if bool(options.cases) == bool(options.file):
-            raise BadInput("give either a file of cases, or Kubernetes objects with -f FILE")
+            raise BadInput("give one of: a file of cases, Kubernetes objects with -f FILE, pods with --trace FILE")
+        if options.output == "csv":
+            raise BadInput("-o csv: only with --trace FILE; choose text or json")
         if options.node and not options.file:
             raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
         if options.sequential and not options.file:
@@ -90,26 +113,39 @@ def run(options: argparse.Namespace) -> int:
         if options.repeat > 1 and options.file:
             raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
         semantics = SEMANTICS.get(options.semantics)
+        release = BUILT.get(options.kubernetes_version, NEWEST)
         if options.file:
-            return _answer_objects(options, semantics or Semantics())
-        return _answer_file(options.cases, options.repeat, semantics)
+            return _answer_objects(options, release, semantics or Semantics())
+        return _answer_file(options.cases, options.repeat, release, semantics)
     except (BadInput, AllocationError) as error:
         print(f"dra-operator simulate: {error}", file=sys.stderr)
         return 2
-    except UnknownGate as error:
+    except GateError as error:
         print(f"dra-operator simulate: --feature-gates: {error}; {REMEDY}", file=sys.stderr)
         return 2
 
 
-def _answer_objects(options: argparse.Namespace, semantics: Semantics) -> int:
-    features = features_of(options.feature_gates)
+def _answer_trace(options: argparse.Namespace) -> int:
+    if options.cases or options.file or options.node or options.sequential or options.feature_gates:
+        raise BadInput("--trace: not together with a file of cases, -f, --node, --sequential or --feature-gates")
+    try:
+        command = importlib.import_module(TRACE_COMMAND)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        raise BadInput(f"{error.name} is not installed: pip install 'kopf-dra[quality]'") from None
+    return int(command.run_trace(options))
+
+
+def _answer_objects(options: argparse.Namespace, release: Release, semantics: Semantics) -> int:
+    features = features_of(parse_gates(options.feature_gates), release)
     cluster = simulated(read_objects(options.file), options.node, features=features, semantics=semantics)
-    gave_up = False
+    is_open = False
 
     def watched() -> Iterator[SimulatedAttempt]:
-        nonlocal gave_up
+        nonlocal is_open
         for attempt in attempts(cluster, sequential=options.sequential):
-            gave_up |= attempt.gave_up
+            is_open |= attempt.is_open
             yield attempt
 
     if options.output == "json":
@@ -118,16 +154,16 @@ def _answer_objects(options: argparse.Namespace, semantics: Semantics) -> int:
         lines = report(watched(), cluster.allocator.inventory, sequential=options.sequential)
         for line in chain(cluster.notes, lines):
             print(line)
-    return int(gave_up)
+    return int(is_open)
 
 
-def _answer_file(path: str, repeat: int, semantics: Semantics | None) -> int:
+def _answer_file(path: str, repeat: int, release: Release, semantics: Semantics | None) -> int:
     cases, _ = read_cases(path)
     gave_up = False
 
     def answered(where: str, case: JSON) -> JSON:
         nonlocal gave_up
-        found = answer(read_case(where, case, semantics), repeat)
+        found = answer(read_case(where, case, release, semantics), repeat)
         gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
         return found
 
@@ -142,7 +178,7 @@ def answer(case: FileCase, repeat: int) -> dict[str, Any]:
     answers of the others are computed afterwards, untimed. If one of them contradicts the index, the time is that of
     asking every node.
     """
-    spared = case.first and len(case.nodes) > _MANY
+    spared = case.first and len(case.nodes) > _MANY_NODES
     times, chosen = _timed(_choose if spared else _decide, case, repeat)
     if spared:
         outcomes = _decide(case)
@@ -192,8 +228,8 @@ def _worth_trying(case: FileCase) -> Iterable[Node]:
     candidates = case.allocator.candidates(case.claims, case.usage)
     if candidates.anywhere:
         return case.nodes
-    names = list(islice(candidates, _MANY))
-    if len(names) == _MANY:
+    names = list(islice(candidates, _MANY_NODES))
+    if len(names) == _MANY_NODES:
         return (node for node in case.nodes if node.metadata.name in candidates)
     return [case.nodes[place] for place in sorted(case.places[name] for name in names if name in case.places)]
 

@@ -9,20 +9,19 @@ from typing import Any, Final
 from dra_api.codec import to_dict
 
 from dra_operator.allocator import Refusal
-from dra_operator.placement import (
-    Case,
-    Examination,
+from dra_operator.scheduling import (
+    CycleState,
     Faulty,
     Fits,
     Lacking,
-    NodeAnswer,
+    NodeStatus,
     NoPlace,
     NotTried,
-    Obstacle,
     Obstructed,
     Plan,
-    text,
+    PreFilterResult,
 )
+from dra_operator.scheduling.state import Obstacle
 
 from .simulate_objects import SimulatedAttempt
 
@@ -47,7 +46,11 @@ def _attempt(attempt: SimulatedAttempt) -> JSON:
     }
     if isinstance(attempt.outcome, NoPlace):
         report["message"] = attempt.outcome.message
-    return report | _before_nodes(attempt.examination)
+    if attempt.held_back is not None:
+        reason = {"subject": attempt.held_back.subject, "text": attempt.held_back.reason}
+        report["message"] = attempt.held_back.text
+        report["obstacle"] = {"kind": attempt.held_back.kind.value, **reason}
+    return report | _before_nodes(attempt.pre_filter_result)
 
 
 def _node(attempt: SimulatedAttempt) -> str | None:
@@ -56,14 +59,14 @@ def _node(attempt: SimulatedAttempt) -> str | None:
     return (attempt.pod.spec.node_name or None) if attempt.pod is not None else None
 
 
-def _before_nodes(found: Examination | None) -> JSON:
-    if found is None or isinstance(found, Case):
+def _before_nodes(found: PreFilterResult | None) -> JSON:
+    if found is None or isinstance(found, CycleState):
         return {}
     report: JSON = {"message": found.text}
     return report | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
 
 
-def _answer(attempt: SimulatedAttempt, answer: NodeAnswer) -> JSON:
+def _answer(attempt: SimulatedAttempt, answer: NodeStatus) -> JSON:
     fields: JSON = {"answer": answer.kind}
     if isinstance(answer, Fits):
         results = attempt.allocations(answer.plan)
@@ -77,7 +80,7 @@ def _answer(attempt: SimulatedAttempt, answer: NodeAnswer) -> JSON:
 
 
 def _obstacle(obstacle: Obstacle) -> JSON:
-    return {"kind": obstacle.kind.value, "subject": obstacle.subject, "text": text(obstacle)}
+    return {"kind": obstacle.reason.name, "subject": obstacle.subject, "text": obstacle.text}
 
 
 def _refusal(refusal: Refusal) -> JSON:

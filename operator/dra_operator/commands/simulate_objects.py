@@ -12,33 +12,33 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-import msgspec
 from dra_api.core import Pod
-from dra_api.references import pod_is_done
+from dra_api.relations.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import AllocationError
-from dra_operator.cluster import Cluster
-from dra_operator.placement import (
-    Case,
-    Examination,
+from dra_operator.scheduling import (
+    CycleState,
     ExtendedResources,
     Faulty,
     GettingReady,
-    LoadedNode,
-    NodeAnswer,
+    NodeStatus,
     NoPlace,
     Plan,
     PodClaim,
-    Question,
+    PodFilter,
+    PreFilterResult,
     Stolen,
     Undecided,
     decided,
-    examine,
     plan,
+    pre_filter,
     settled,
 )
+from dra_operator.scheduling.state import LoadedNode
 
+from .held_back import HeldBack
+from .placing import carry_out, closed_gate, refusal
 from .refusal_report import Holders, holders
 from .simulated_cluster import SimulatedCluster
 
@@ -62,9 +62,11 @@ class SimulatedAttempt:
 
     pod: Pod | None
     claims: tuple[ResourceClaim, ...]
-    examination: Examination | None = None
-    """None if the pod already has a node or is done."""
-    answers: tuple[tuple[LoadedNode, NodeAnswer], ...] = ()
+    held_back: HeldBack | None = None
+    """Why the pod is not even examined."""
+    pre_filter_result: PreFilterResult | None = None
+    """None if the pod already has a node, is done or is held back."""
+    answers: tuple[tuple[LoadedNode, NodeStatus], ...] = ()
     outcome: Plan | NoPlace | None = None
     """None where no node was asked."""
     held: Holders = field(default_factory=dict)
@@ -77,18 +79,19 @@ class SimulatedAttempt:
             return Verdict.FITS
         if isinstance(self.outcome, NoPlace):
             return Verdict.ERROR if self.outcome.is_error else Verdict.REFUSED
-        if isinstance(self.examination, Stolen):
+        if isinstance(self.pre_filter_result, Stolen):
             return Verdict.STOLEN
-        if isinstance(self.examination, GettingReady):
+        if isinstance(self.pre_filter_result, GettingReady):
             return Verdict.GETTING_READY
-        if self.examination is not None:
+        if self.pre_filter_result is not None or self.held_back is not None:
             return Verdict.NOT_TRIED
         return Verdict.PLACED if self.pod is not None and self.pod.spec.node_name else Verdict.DONE
 
     @property
-    def gave_up(self) -> bool:
-        """Whether some answer is not known."""
-        return any(isinstance(answer, Undecided) for _, answer in self.answers)
+    def is_open(self) -> bool:
+        """Whether some answer is not known: the files lack a claim of the pod, or the allocator gave up."""
+        lacks_input = self.held_back is not None and self.held_back.lacks_input
+        return lacks_input or any(isinstance(answer, Undecided) for _, answer in self.answers)
 
     def allocations(self, found: Plan) -> Mapping[str, AllocationResult]:
         """What a plan allocates, by the key of the claim."""
@@ -103,61 +106,60 @@ class SimulatedAttempt:
 def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterator[SimulatedAttempt]:
     """Each is complete before the next one changes the cluster."""
     if not simulated.pods:
-        yield _asked(None, _together(simulated), simulated.cluster)
+        claims = tuple(simulated.claims)
+        held_back = refusal(claims, simulated.cluster, simulated.quotas, lasting=sequential)
+        yield SimulatedAttempt(None, claims, held_back) if held_back else _asked(None, _together(simulated), simulated)
     for pod in simulated.pods:
-        attempt = _of_pod(pod, simulated)
-        if sequential and isinstance(attempt.examination, Case) and isinstance(attempt.outcome, Plan):
-            _carry_out(attempt.examination, attempt.outcome, simulated.cluster)
+        attempt = _of_pod(pod, simulated, sequential=sequential)
+        if sequential and isinstance(attempt.pre_filter_result, CycleState) and isinstance(attempt.outcome, Plan):
+            carry_out(attempt.pre_filter_result, attempt.outcome, simulated.cluster)
         yield attempt
 
 
-def _of_pod(pod: Pod, simulated: SimulatedCluster) -> SimulatedAttempt:
+def _of_pod(pod: Pod, simulated: SimulatedCluster, *, sequential: bool) -> SimulatedAttempt:
     cluster = simulated.cluster
     claims = tuple(claim for _, claim in cluster.claims_of(pod) if claim is not None)
     if pod.spec.node_name or pod_is_done(pod):
         return SimulatedAttempt(pod, claims)
-    found = examine(pod, cluster.snapshot(simulated.allocator, datetime.now(UTC)))
-    return _asked(pod, found, cluster) if isinstance(found, Case) else SimulatedAttempt(pod, claims, found)
+    refused = refusal(claims, simulated.cluster, simulated.quotas, lasting=sequential)
+    if held_back := simulated.lacking.get(pod.key) or refused or closed_gate(pod):
+        return SimulatedAttempt(pod, claims, held_back)
+    found = pre_filter(pod, cluster.snapshot(simulated.allocator, datetime.now(UTC)))
+    if not isinstance(found, CycleState):
+        return SimulatedAttempt(pod, claims, pre_filter_result=found)
+    attempt = _asked(pod, found, simulated)
+    if isinstance(attempt.outcome, Plan) and (extended := attempt.outcome.extended):
+        held_back = simulated.quotas.refusal([extended.claim], extended_of=pod, lasting=sequential)
+    return attempt if held_back is None else SimulatedAttempt(pod, claims, held_back)
 
 
-def _together(simulated: SimulatedCluster) -> Case:
+def _together(simulated: SimulatedCluster) -> CycleState:
     """All claims, as if one pod without other requests used them."""
     cluster, pod = simulated.cluster, Pod()
     claims = tuple(PodClaim(claim.metadata.name, claim) for claim in simulated.claims)
-    usage = cluster.holdings.usage.snapshot()
-    return Case(pod, claims, ExtendedResources(pod, {}), cluster.loaded_nodes(), simulated.allocator, usage)
+    usage = cluster.allocated_devices.usage.snapshot()
+    extended, nodes = ExtendedResources(pod, {}), cluster.loaded_nodes()
+    return CycleState(pod, claims, extended, nodes, simulated.allocator, usage, cluster.claims.get)
 
 
-def _asked(pod: Pod | None, case: Case, cluster: Cluster) -> SimulatedAttempt:
-    claims, held = tuple(case.resource_claims), holders(cluster.claims)
-    answers = tuple(_answers(case))
+def _asked(pod: Pod | None, cycle_state: CycleState, simulated: SimulatedCluster) -> SimulatedAttempt:
+    claims, held = tuple(cycle_state.resource_claims), holders(simulated.cluster.claims)
+    answers = tuple(_answers(cycle_state))
     try:
-        outcome = decided(plan(case))
+        outcome = decided(plan(cycle_state))
     except AllocationError as error:
         outcome = NoPlace(str(error), is_error=True)
-    return SimulatedAttempt(pod, claims, case, answers, outcome, held)
+    return SimulatedAttempt(pod, claims, None, cycle_state, answers, outcome, held)
 
 
-def _answers(case: Case) -> Iterator[tuple[LoadedNode, NodeAnswer]]:
+def _answers(cycle_state: CycleState) -> Iterator[tuple[LoadedNode, NodeStatus]]:
     try:
-        question = Question(case)
+        pod_filter = PodFilter(cycle_state)
     except AllocationError as error:
-        yield from ((state, Faulty(error)) for state in case.nodes)
+        yield from ((state, Faulty(error)) for state in cycle_state.nodes)
         return
-    for state in case.nodes:
+    for state in cycle_state.nodes:
         try:
-            yield state, settled(question.ask(state))
+            yield state, settled(pod_filter.filter(state))
         except AllocationError as error:
             yield state, Faulty(error)
-
-
-def _carry_out(case: Case, found: Plan, cluster: Cluster) -> None:
-    """Take devices and room for the pod, as the operator would, so that the next pod finds what is left."""
-    extended = (found.extended.claim,) if found.extended is not None else ()
-    for claim in (*case.resource_claims, *extended):
-        if claim.metadata.uid in found.allocations:
-            status = msgspec.structs.replace(claim.status, allocation=found.allocations[claim.metadata.uid])
-            meta = msgspec.structs.replace(claim.metadata, resource_version="simulated")
-            cluster.put(msgspec.structs.replace(claim, metadata=meta, status=status))
-    cluster.assume_placed(case.pod, found.node, found.served)
-    cluster.storage.assume(case.pod.metadata.uid, found.node, found.volumes)

@@ -9,16 +9,8 @@ from dra_api.core import Node
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, Inventory, Refusal
-from dra_operator.placement import (
-    Case,
-    Demand,
-    Fits,
-    Lacking,
-    LoadedNode,
-    NoPlace,
-    Obstructed,
-    Plan,
-)
+from dra_operator.scheduling import CycleState, Demand, Fits, Lacking, NoPlace, Obstructed, Plan
+from dra_operator.scheduling.state import LoadedNode
 from dra_operator.wording import counted
 
 from .refusal_report import grouped, names
@@ -56,12 +48,15 @@ def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: boo
         yield f"claims {claims}"
     else:
         yield f"pod {attempt.pod.key}, claims {claims or 'none'}"
-        if attempt.examination is None:
+        if attempt.pre_filter_result is None and attempt.held_back is None:
             node = attempt.pod.spec.node_name
             yield f"has its node already: {node}" if node else "is done"
             return
-    if attempt.examination is not None and not isinstance(attempt.examination, Case):
-        yield attempt.examination.text
+    if attempt.held_back is not None:
+        yield attempt.held_back.text
+        return
+    if attempt.pre_filter_result is not None and not isinstance(attempt.pre_filter_result, CycleState):
+        yield attempt.pre_filter_result.text
         return
     fits = sum(isinstance(answer, Fits) for _, answer in attempt.answers)
     yield f"would fit {fits} of {counted(len(attempt.answers), 'node')}"

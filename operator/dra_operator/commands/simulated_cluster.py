@@ -9,13 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
-from dra_api.core import Namespace, Node, Pod, PodResourceClaimStatus
-from dra_api.meta import Object, ObjectMeta, OwnerReference
+from dra_api.core import Namespace, Node, Pod
+from dra_api.meta import Object, ObjectMeta
+from dra_api.relations.quota import ResourceQuota
 from dra_api.resource import (
-    POD_CLAIM_NAME_ANNOTATION,
     DeviceClass,
     DeviceTaintRule,
     ResourceClaim,
@@ -24,14 +25,17 @@ from dra_api.resource import (
 )
 
 from dra_operator.allocator import Allocator, Features, Inventory, Semantics
-from dra_operator.cluster import Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.intake.kind_table import OF_STORAGE
+from dra_operator.cache import Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.sources.kind_table import OF_STORAGE
 
+from .admin_label import taken_as_permitted
+from .claim_quotas import ClaimQuotas
+from .held_back import HeldBack
 from .object_files import BadInput, of_kind
+from .simulated_claims import PodClaims, made_from
 
 T = TypeVar("T", bound=Object)
-Templates = Mapping[str, ResourceClaimTemplate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,9 @@ class SimulatedCluster:
     pods: Sequence[Pod]
     claims: Sequence[ResourceClaim]
     notes: Sequence[str]
+    lacking: Mapping[str, HeldBack]
+    """By the key of a pod, what the files lack of its claims."""
+    quotas: ClaimQuotas
 
 
 def simulated(
@@ -61,19 +68,35 @@ def simulated(
             notes.append(f"DeviceTaintRule {rule.metadata.name} is left out: --feature-gates DRADeviceTaintRules=true")
     for obj in objects:
         if isinstance(obj, (ResourceClaim, *OF_STORAGE.values())):
-            cluster.put(_identified(obj))
+            cluster.put(identified(obj))
+    quotas = ClaimQuotas(of_kind(ResourceQuota, objects), _stored(objects), partial(extended_resource, cluster))
     known = {node.metadata.name for node in of_kind(Node, objects)} or set(_named_by_slices(objects))
     for node in _nodes(objects, node_names):
         cluster.put(node)
         if node.metadata.name not in known:
             notes.append(f"node {node.metadata.name} is not in the files, and tried as one without labels")
     templates = {template.key: template for template in of_kind(ResourceClaimTemplate, objects)}
-    pods = [_with_claims(_identified(pod), templates, cluster) for pod in of_kind(Pod, objects)]
+    claims = PodClaims(cluster, templates)
+    pods = [claims.give(identified(pod)) for pod in of_kind(Pod, objects)]
+    wanted = () if pods else _wanted(objects)
+    notes += taken_as_permitted((*cluster.claims, *wanted), cluster)
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
-    return SimulatedCluster(cluster, allocator, pods, () if pods else _wanted(objects), notes)
+    return SimulatedCluster(cluster, allocator, pods, wanted, notes, claims.lacking, quotas)
 
 
-def _identified(obj: T) -> T:
+def _stored(objects: Sequence[Object]) -> list[ResourceClaim]:
+    """The claims that the server has: others are still to be made, as those from templates."""
+    claims = of_kind(ResourceClaim, objects)
+    return [identified(it) for it in claims if it.metadata.uid or it.status.allocation is not None]
+
+
+def extended_resource(cluster: Cluster, class_: str) -> str:
+    """The extended resource that a device class serves; empty if none."""
+    found = cluster.classes.get(class_)
+    return (found.spec.extended_resource_name or "") if found is not None else ""
+
+
+def identified(obj: T) -> T:
     """With a UID: objects in files seldom have one, and everything goes by it."""
     meta = obj.metadata
     if meta.uid:
@@ -98,45 +121,9 @@ def _named_by_slices(objects: Sequence[Object]) -> list[str]:
 
 
 def _wanted(objects: Sequence[Object]) -> list[ResourceClaim]:
-    claims = map(_identified, of_kind(ResourceClaim, objects))
+    claims = map(identified, of_kind(ResourceClaim, objects))
     wanted = [claim for claim in claims if claim.status.allocation is None]
-    wanted += [_made_from(it, it.metadata.name) for it in of_kind(ResourceClaimTemplate, objects)]
+    wanted += [made_from(it, it.metadata.name) for it in of_kind(ResourceClaimTemplate, objects)]
     if not wanted:
         raise BadInput("no claim to try: add a ResourceClaim without allocation, or a ResourceClaimTemplate")
     return wanted
-
-
-def _with_claims(pod: Pod, templates: Templates, cluster: Cluster) -> Pod:
-    """The pod as it is when its claims have been made from templates; both are put into the cluster."""
-    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
-    for entry in pod.spec.resource_claims or ():
-        if entry.resource_claim_name:
-            key = f"{pod.metadata.namespace}/{entry.resource_claim_name}"
-            if key not in cluster.claims:
-                raise BadInput(f"pod {pod.key}, entry {entry.name}: ResourceClaim {key} is not in the files")
-        elif entry.name not in statuses:
-            key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
-            if key not in templates:
-                raise BadInput(f"pod {pod.key}, entry {entry.name}: ResourceClaimTemplate {key} is not in the files")
-            name = f"{pod.metadata.name}-{entry.name}"
-            cluster.put(_made_from(templates[key], name, pod, entry.name))
-            statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
-    status = msgspec.structs.replace(pod.status, resource_claim_statuses=tuple(statuses.values()))
-    pod = msgspec.structs.replace(pod, status=status)
-    cluster.put(pod)
-    return pod
-
-
-def _made_from(template: ResourceClaimTemplate, name: str, pod: Pod | None = None, entry: str = "") -> ResourceClaim:
-    owners = (
-        OwnerReference(api_version="v1", kind="Pod", name=owner.name, uid=owner.uid, controller=True)
-        for owner in ((pod.metadata,) if pod is not None else ())
-    )
-    metadata = ObjectMeta(
-        name=name,
-        namespace=template.metadata.namespace,
-        uid=f"made-from-template-{name}",
-        annotations={POD_CLAIM_NAME_ANNOTATION: entry} if entry else None,
-        owner_references=tuple(owners) or None,
-    )
-    return ResourceClaim(metadata=metadata, spec=template.spec.spec)

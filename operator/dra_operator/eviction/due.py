@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from dra_api.core import Pod
-from dra_api.references import ClaimUse, is_owned_by, is_reserved_for
+from dra_api.relations.references import ClaimUse, is_owned_by, is_reserved_for
 from dra_api.resource import (
     AllocationResult,
     DeviceRequestAllocationResult,
@@ -21,10 +21,9 @@ from dra_api.resource import (
     DeviceToleration,
     ResourceClaim,
 )
-from dra_api.times import parse_time
+from dra_api.values.times import parse_time
 
-from dra_operator.allocator import DeviceId
-from dra_operator.allocator.published.taints import tolerates
+from dra_operator.allocator import DeviceId, tolerates
 
 from .cause import Cause, Eviction, merged
 from .taints import NO_EXECUTE, DeviceTaints

@@ -7,7 +7,7 @@ returns the devices whose effective taints changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dra_api.resource import DeviceTaint, ResourceSlice
@@ -59,6 +59,10 @@ class DeviceTaints:
     def of(self, device: DeviceId) -> _Taints:
         """The taints of a device, in the order of the slice; none if the device is not published."""
         return self._tainted.get(device.pool_id, {}).get(device.device, ())
+
+    def __iter__(self) -> Iterator[DeviceId]:
+        """The devices that have taints which evict."""
+        return (DeviceId(*pool, name) for pool, devices in self._tainted.items() for name in devices)
 
     def __bool__(self) -> bool:
         return bool(self._tainted)

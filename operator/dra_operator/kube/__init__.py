@@ -1,22 +1,25 @@
 """Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
 
 from .answers import RIGHTS, may_have_happened, with_remedy
-from .changed import ClaimChanged, ObjectChanged, PodChanged
+from .changed import ClaimChanged, ClaimStripped, ObjectChanged, PodChanged
 from .claims import ClaimWriter
 from .client import Client
 from .event_reasons import EventReason
 from .events import EventRecorder
-from .pods import PodWriter, Unanswered
+from .pods import DEVICE_TAINT, Disruption, PodWriter, Unanswered
 from .pool_requests import PoolRequestWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
 from .volumes import VolumeWriter
 
 __all__ = [
+    "DEVICE_TAINT",
     "RIGHTS",
     "ClaimChanged",
+    "ClaimStripped",
     "ClaimWriter",
     "Client",
+    "Disruption",
     "EventReason",
     "EventRecorder",
     "ObjectChanged",

@@ -4,7 +4,8 @@
 
     ObjectChanged
     ├── ClaimChanged
-    │   └── ClaimFull        it took other consumers, and takes no more
+    │   ├── ClaimFull        it took other consumers, and takes no more
+    │   └── ClaimStripped    it was written with a finalizer, and came back without
     ├── VolumeChanged        a volume, or a claim to one
     └── PodChanged
 """
@@ -20,6 +21,10 @@ class ClaimChanged(ObjectChanged):
 
 class ClaimFull(ClaimChanged):
     """The claim took other consumers in the meantime, and is full."""
+
+
+class ClaimStripped(ClaimChanged):
+    """A webhook or an admission policy took the finalizer off, and will do so again."""
 
 
 class VolumeChanged(ObjectChanged):

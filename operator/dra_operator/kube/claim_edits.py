@@ -64,4 +64,7 @@ def with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference
     """The claim, if it took the consumer."""
     if any(entry.uid == consumer.uid for entry in claim.status.reserved_for or ()):
         return claim
-    raise ClaimFull(f"claim {claim.key} has {RESERVED_FOR_LIMIT} consumers already, and takes no more")
+    raise ClaimFull(
+        f"claim {claim.key} already has {RESERVED_FOR_LIMIT} consumers, the most possible: wait until one ends, "
+        "or use another claim"
+    )

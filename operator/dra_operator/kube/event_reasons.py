@@ -19,7 +19,7 @@ class EventReason(Enum):
     BINDING_CONDITIONS_PENDING = (
         "Normal",
         "BindingConditionsPending",
-        "The pod has its devices and waits for them to get ready.",
+        "The pod has its devices and waits for their binding conditions.",
     )
     GATE_REMOVED = (
         "Normal",
@@ -52,6 +52,16 @@ class EventReason(Enum):
         "A claim of the pod could not be made from its template, or not be recorded.",
     )
 
+    PREEMPTING = (
+        "Normal",
+        "Preempting",
+        "The pod fits nowhere; pods of lower priority are ended for it, with `--preemption`.",
+    )
+    PREEMPTED = (
+        "Normal",
+        "Preempted",
+        "The pod is ended, because one of higher priority needs its devices or its room on the node.",
+    )
     DEVICE_TAINT_EVICTION = (
         "Normal",
         "DeviceTaintManagerEviction",

@@ -28,15 +28,15 @@ from .event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
-BURST = 25
-REFILL = 300.0  # seconds until an object may cause one more event
+BURST_EVENTS = 25
+REFILL_SECONDS = 300.0  # seconds until an object may cause one more event
 SHOWN = frozenset({EventReason.SCHEDULED})
-SHOWN_BURST = 25
-SHOWN_REFILL = 0.1  # seconds until there may be one more event of such a reason
-MEMORY = 4096  # objects remembered
-KEPT_BYTES = 4 << 20  # of messages remembered
-LONGEST = 1024  # characters of a message
-BACKLOG = 1000  # events that may wait to be written
+SHOWN_BURST_EVENTS = 25
+SHOWN_REFILL_SECONDS = 0.1  # seconds until there may be one more event of such a reason
+REMEMBERED_OBJECTS = 4096  # objects remembered
+KEPT_MESSAGE_BYTES = 4 << 20  # of messages remembered
+LONGEST_MESSAGE_CHARACTERS = 1024  # characters of a message
+BACKLOG_EVENTS = 1000  # events that may wait to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Note:
 
     @property
     def identity(self) -> tuple[str, EventReason, str]:
-        return (self.about.metadata.uid or self.about.key, self.reason, self.message[:LONGEST])
+        return (self.about.metadata.uid or self.about.key, self.reason, self.message[:LONGEST_MESSAGE_CHARACTERS])
 
 
 @dataclass(slots=True)
@@ -61,18 +61,18 @@ class EventRecorder:
 
     def __init__(self, client: Client, component: str, *, clock: Callable[[], float], now: Callable[[], str]) -> None:
         self._client, self._component, self._clock, self._now = client, component, clock, now
-        self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG)
+        self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG_EVENTS)
         self._written: Cache[tuple[str, EventReason, str], _Written] = Cache(
-            KEPT_BYTES, lambda identity, written: 512 + 4 * (len(identity[2]) + len(written.name))
+            KEPT_MESSAGE_BYTES, lambda identity, written: 512 + 4 * (len(identity[2]) + len(written.name))
         )
         self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._last_name = 0
 
     def post(self, about: Struct, reason: EventReason, message: str) -> None:
         """Queue an event about an object."""
-        if reason in SHOWN and not self._may_post(reason.reason, SHOWN_BURST, SHOWN_REFILL):
+        if reason in SHOWN and not self._may_post(reason.reason, SHOWN_BURST_EVENTS, SHOWN_REFILL_SECONDS):
             return
-        if not self._may_post(about.metadata.uid or about.key, BURST, REFILL):
+        if not self._may_post(about.metadata.uid or about.key, BURST_EVENTS, REFILL_SECONDS):
             return
         try:
             self._notes.put_nowait(_Note(about, reason, message))
@@ -99,7 +99,7 @@ class EventRecorder:
         tokens = min(burst, tokens + (now - at) / refill)
         allowed = tokens >= 1
         self._allowance[subject] = (tokens - 1 if allowed else tokens, now)
-        if len(self._allowance) > MEMORY:
+        if len(self._allowance) > REMEMBERED_OBJECTS:
             self._allowance.popitem(last=False)
         return allowed
 
@@ -149,7 +149,7 @@ class EventRecorder:
             },
             "type": note.reason.kind,
             "reason": note.reason.reason,
-            "message": note.message[:LONGEST],
+            "message": note.message[:LONGEST_MESSAGE_CHARACTERS],
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "firstTimestamp": now,

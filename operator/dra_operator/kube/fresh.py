@@ -9,7 +9,7 @@ from dra_api.cache import Cache
 from dra_api.meta import Object as Struct
 from dra_kube import Object
 
-KEPT_BYTES: Final = 4 << 20
+KEPT_OBJECT_BYTES: Final = 4 << 20
 """Of all objects of a kind, as JSON; the oldest is forgotten first, and read when it is needed."""
 
 
@@ -17,14 +17,14 @@ class Fresh:
     """The last objects of a kind that were kept, as JSON: an object of Python takes ten times as much."""
 
     def __init__(self) -> None:
-        self._objects: Cache[str, bytes] = Cache(KEPT_BYTES, lambda _, text: len(text))
+        self._objects: Cache[str, bytes] = Cache(KEPT_OBJECT_BYTES, lambda _, text: len(text))
 
     def keep(self, raw: Object) -> None:
         """Keep an object; it may change elsewhere."""
         self._objects.put(raw["metadata"]["uid"], json.dumps(raw).encode())
 
     def take(self, obj: Struct) -> Object | None:
-        """The object, to be changed and written; None if it was not kept in the version that the view has."""
+        """The object, to be changed and written; None if it was not kept in the version that the cache has."""
         text = self._objects.pop(obj.metadata.uid)
         if text is None:
             return None

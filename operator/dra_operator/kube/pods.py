@@ -19,16 +19,10 @@ from .gate import open_gate
 from .rewrite import rewrite
 
 PLACEMENT_MANAGER = "dra-scheduler"
-EVICTION_MANAGER = "device-taint-eviction-controller"
-DISRUPTION = {
-    "type": "DisruptionTarget",
-    "status": "True",
-    "reason": "DeletionByDeviceTaintManager",
-    "message": "Device Taint manager: deleting due to NoExecute taint",
-}
+DISRUPTION_TARGET = "DisruptionTarget"
 
 
-UNANSWERED = 10_000  # pods remembered whose last write for placement got no answer
+UNANSWERED_PODS = 10_000  # pods remembered whose last write for placement got no answer
 
 
 class Unanswered(NamedTuple):
@@ -41,6 +35,21 @@ class Unanswered(NamedTuple):
     times: int
     resource_version: str
     error: str
+
+
+class Disruption(NamedTuple):
+    """Why a pod is ended, as its condition ``DisruptionTarget`` says it. ``manager`` owns the condition."""
+
+    manager: str
+    reason: str
+    message: str
+
+
+DEVICE_TAINT = Disruption(
+    "device-taint-eviction-controller",
+    "DeletionByDeviceTaintManager",
+    "Device Taint manager: deleting due to NoExecute taint",
+)
 
 
 class PodWriter:
@@ -87,7 +96,7 @@ class PodWriter:
         known = self._unanswered.pop(pod.metadata.uid, None)
         times = known.times + 1 if known is not None else 1
         self._unanswered[pod.metadata.uid] = Unanswered(times, based_on, str(error))
-        if len(self._unanswered) > UNANSWERED:
+        if len(self._unanswered) > UNANSWERED_PODS:
             self._unanswered.popitem(last=False)
 
     async def read(self, namespace: str, name: str) -> Pod:
@@ -155,22 +164,35 @@ class PodWriter:
             self._note(pod, meta.resource_version, error)
             raise
 
-    async def mark_disrupted(self, pod: Pod) -> None:
-        """Say in a condition that its devices end this very pod, unless the pod says so already.
+    async def nominate(self, pod: Pod, node: str) -> Pod:
+        """Say in the status for which node the pod is nominated; an empty name: for none.
+
+        Raises NotFound, and Conflict for another pod of the name.
+        """
+        patch = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
+        meta = pod.metadata
+        return self._took(
+            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
+        )
+
+    async def mark_disrupted(self, pod: Pod, why: Disruption) -> None:
+        """Say in a condition why this very pod is ended, unless the pod says so already.
 
         Repeated, it changes nothing. Raises NotFound, and Conflict for another pod of the name.
         """
-        known = next((entry for entry in pod.status.conditions or () if entry.type == DISRUPTION["type"]), None)
-        stays = known is not None and known.status == DISRUPTION["status"]
-        if (
-            known is not None
-            and stays
-            and (known.reason, known.message) == (DISRUPTION["reason"], DISRUPTION["message"])
-        ):
+        known = next((entry for entry in pod.status.conditions or () if entry.type == DISRUPTION_TARGET), None)
+        stays = known is not None and known.status == "True"
+        if known is not None and stays and (known.reason, known.message) == (why.reason, why.message):
             return
         since = known.last_transition_time if known is not None and stays else None
-        condition = {**DISRUPTION, "lastTransitionTime": since or self._now()}
-        await self._apply(pod, {"conditions": [condition]}, EVICTION_MANAGER)
+        condition = {
+            "type": DISRUPTION_TARGET,
+            "status": "True",
+            "reason": why.reason,
+            "message": why.message,
+            "lastTransitionTime": since or self._now(),
+        }
+        await self._apply(pod, {"conditions": [condition]}, why.manager)
 
     async def delete(self, pod: Pod) -> None:
         """Delete this very pod with its own grace period. Raises NotFound, and Conflict for another pod of the name."""

@@ -67,7 +67,7 @@ class Reservations:
         except Exception as error:
             _fail(batch, error)
         except asyncio.CancelledError:
-            _fail(batch, Unreachable(f"the reservation of claim {claim.key} was broken off"))
+            _fail(batch, Unreachable(f"reserving claim {claim.key} was interrupted"))
             raise
         else:
             for turn in batch:

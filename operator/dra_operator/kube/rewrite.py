@@ -14,8 +14,8 @@ from dra_kube import Conflict, Object, Resource
 
 from .client import Client
 
-ATTEMPTS = 5
-PAUSE = 0.01  # seconds between two attempts (scheduling.md 4.7)
+REWRITE_ATTEMPTS = 5
+REWRITE_PAUSE_SECONDS = 0.01  # seconds between two attempts (scheduling.md 4.7)
 
 Edit = Callable[[Object], bool]
 
@@ -35,7 +35,7 @@ async def rewrite(
     ``known`` is an object that the server has just answered with, and saves the first read. An error of ``edit`` ends
     the attempt. Raises NotFound, Conflict after the last attempt, and other ``KubeError``.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, REWRITE_ATTEMPTS + 1):
         obj = known if known is not None else await client.get(resource, name, namespace)
         known = None
         if not edit(obj):
@@ -43,7 +43,7 @@ async def rewrite(
         try:
             return await client.update(resource, obj, subresource)
         except Conflict:
-            if attempt == ATTEMPTS:
+            if attempt == REWRITE_ATTEMPTS:
                 raise
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(REWRITE_PAUSE_SECONDS)
     raise AssertionError("unreachable: the last attempt returns or raises")

@@ -11,7 +11,7 @@ from dra_api.resource import DeviceTaintRule
 from dra_kube import DEVICE_TAINT_RULES
 
 from .client import Client
-from .pods import EVICTION_MANAGER
+from .pods import DEVICE_TAINT
 
 
 class RuleWriter:
@@ -34,7 +34,7 @@ class RuleWriter:
             {"metadata": {"name": meta.name, "uid": meta.uid}, "status": {"conditions": [written]}},
             kind="apply",
             subresource="status",
-            field_manager=EVICTION_MANAGER,
+            field_manager=DEVICE_TAINT.manager,
             force=True,
         )
         self._seen(convert(DeviceTaintRule, raw))

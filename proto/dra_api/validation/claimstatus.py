@@ -10,7 +10,6 @@ from collections.abc import Set
 from functools import partial
 from typing import Final, NamedTuple
 
-from dra_api.equality import same
 from dra_api.resource import (
     NULL,
     RESERVED_FOR_LIMIT,
@@ -24,6 +23,7 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
+from dra_api.values.equality import same
 
 from .bindingconditions import binding_conditions
 from .conditions import conditions
@@ -31,6 +31,7 @@ from .errors import Errors, FieldError, forbidden, immutable, invalid, not_suppo
 from .formats import checked, dns_label, driver_name, interface_address, pool_name, raw_object, share_id, size
 from .lists import each, limited, repeated, unique
 from .metadata import metadata_update
+from .node_operations import skipped_operations
 from .node_selector import node_selector
 from .requests import RequestNames, request_names, request_reference, request_references
 from .selectors import CONFIGS_LIMIT, configuration
@@ -108,6 +109,7 @@ def _result(result: DeviceRequestAllocationResult, path: str, names: RequestName
     yield from _device_names(result, path)
     yield from binding_conditions(result, path)
     yield from each(result.tolerations, f"{path}.tolerations", toleration)
+    yield from skipped_operations(result.skip_node_operations, f"{path}.skipNodeOperations")
 
 
 def _configuration(config: DeviceAllocationConfiguration, path: str, names: RequestNames) -> Errors:

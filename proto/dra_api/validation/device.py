@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from dra_api.equality import same
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
     Counter,
     Device,
@@ -15,6 +15,7 @@ from dra_api.resource import (
     DeviceCounterConsumption,
     NodeAllocatableResourceMapping,
 )
+from dra_api.values.equality import same
 
 from .bindingconditions import binding_conditions
 from .capacity import capacity
@@ -29,6 +30,7 @@ from .formats import (
     qualified_name,
 )
 from .lists import each, limited, mapping, unique
+from .node_allocatable import node_allocatable_resource
 from .nodechoice import node_choice
 from .taints import taint
 
@@ -37,6 +39,7 @@ ATTRIBUTE_VALUES_LIMIT: Final = 48
 TAINTS_LIMIT: Final = 16
 CONSUMED_SETS_LIMIT: Final = 2
 COUNTERS_LIMIT: Final = 32
+COMPATIBILITY_GROUPS_LIMIT: Final = 2
 
 _LISTS: Final = ("bools", "ints", "strings", "versions")
 _NO_LISTS: Final = (None, None, None, None)
@@ -51,13 +54,13 @@ def has_list_attributes(device: Device) -> bool:
     return any(_lists(attribute) for attribute in (device.attributes or {}).values())
 
 
-def device(device: Device, path: str, *, old: Device | None, chooses_node: bool) -> Errors:
+def device(device: Device, path: str, *, old: Device | None, chooses_node: bool, gates: FeatureGates) -> Errors:
     """A device; ``old`` is the stored one of that name, ``chooses_node``: each device of the slice names its nodes."""
     yield from checked(dns_label, device.name, f"{path}.name")
     yield from _sizes(device, path)
     yield from mapping(device.attributes, f"{path}.attributes", qualified_name, _attribute)
     if old is None or not same(old.capacity, device.capacity):
-        check = partial(capacity, shareable=bool(device.allow_multiple_allocations))
+        check = partial(capacity, shareable=bool(device.allow_multiple_allocations), gates=gates)
         yield from mapping(device.capacity, f"{path}.capacity", qualified_name, check)
     if old is None or not same(old.taints, device.taints):
         yield from limited(device.taints, f"{path}.taints", TAINTS_LIMIT, taint)
@@ -80,6 +83,9 @@ def device(device: Device, path: str, *, old: Device | None, chooses_node: bool)
     for name, item in (device.node_allocatable_resource_mappings or {}).items():
         item_path = f"{path}.nodeAllocatableResourceMappings[{name}]"
         yield from _native_resource(name, item, device.capacity or {}, item_path)
+    for name, resource in (device.node_allocatable_resources or {}).items():
+        item_path = f"{path}.nodeAllocatableResources[{name}]"
+        yield from node_allocatable_resource(name, resource, device.capacity or {}, item_path)
 
 
 def counters(items: dict[str, Counter] | None, path: str) -> Errors:
@@ -129,6 +135,13 @@ def _attribute(attribute: DeviceAttribute, path: str) -> Errors:
 def _consumption(consumption: DeviceCounterConsumption, path: str) -> Errors:
     yield from counter_name(consumption.counter_set, f"{path}.counterSet")
     yield from counters(consumption.counters, f"{path}.counters")
+    yield from unique(
+        consumption.compatibility_groups,
+        f"{path}.compatibilityGroups",
+        COMPATIBILITY_GROUPS_LIMIT,
+        lambda item, path: checked(dns_label, item, path),
+        lambda item: item,
+    )
 
 
 def _native_resource(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from dra_api.equality import same
 from dra_api.resource import DeviceClass, DeviceClassSpec
+from dra_api.values.equality import same
 
 from .errors import Errors, FieldError, invalid
 from .formats import is_extended_resource

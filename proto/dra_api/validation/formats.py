@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dra_api.semver import is_version
+from dra_api.values.semver import is_version
 
 from .errors import Errors, invalid, required, too_long
 

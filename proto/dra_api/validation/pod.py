@@ -6,9 +6,9 @@ All else about pods is not validated here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import Final
 
 from dra_api.core import (
+    MIRROR_ANNOTATION,
     Container,
     ContainerClaim,
     Pod,
@@ -17,13 +17,11 @@ from dra_api.core import (
     PodResourceClaimStatus,
     PodSpec,
 )
-from dra_api.equality import same
+from dra_api.values.equality import same
 
 from .errors import Errors, FieldError, duplicate, forbidden, immutable, invalid, not_found, required
 from .formats import checked, dns_label, dns_subdomain
 from .lists import each
-
-MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 def validate_pod_claims(new: Pod, old: Pod | None = None) -> list[FieldError]:

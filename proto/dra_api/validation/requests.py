@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from dra_api.gates import FeatureGates
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
     DeviceClaim,
     DeviceClaimConfiguration,
@@ -15,6 +15,7 @@ from dra_api.resource import (
     ExactDeviceRequest,
 )
 
+from .derived_attributes import derived_attributes
 from .errors import Errors, invalid, not_supported, required
 from .formats import checked, class_name, dns_label, fully_qualified_name
 from .lists import each, limited, unique
@@ -52,6 +53,7 @@ def device_claim(claim: DeviceClaim, path: str, gates: FeatureGates, check_selec
         yield from configuration(item, path)
 
     yield from unique(claim.requests, f"{path}.requests", REQUESTS_LIMIT, request, lambda item: item.name)
+    yield from derived_attributes(claim, path)
     yield from limited(claim.constraints, f"{path}.constraints", CONSTRAINTS_LIMIT, constraint)
     yield from limited(claim.config, f"{path}.config", CONFIGS_LIMIT, config)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dra_api.equality import same
-from dra_api.gates import FeatureGates
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.values.equality import same
 
 from .errors import FieldError, immutable
 from .metadata import metadata, metadata_update, template_metadata
 from .requests import device_claim
 from .selectors import SelectorCheck, accept_selectors
 
-DEFAULT_GATES = FeatureGates()
+DEFAULT_GATES = FeatureGates.of({})
 
 
 def validate_resource_claim(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_api.equality import same
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import PoolStatus, ResourcePoolStatusRequest, ResourcePoolStatusRequestStatus
+from dra_api.values.equality import same
 
 from .conditions import conditions
 from .errors import Errors, FieldError, immutable, invalid, required, too_long, too_many
 from .formats import checked, dns_subdomain, pool_name, size
 from .lists import limited
 from .metadata import metadata, metadata_update
+from .resourceslice import DEFAULT_GATES, partition_type_attribute
 
 POOLS_LIMIT: Final = 1000
 CONDITIONS_LIMIT: Final = 10
@@ -19,7 +21,10 @@ ERROR_LIMIT: Final = 256
 
 
 def validate_resource_pool_status_request(
-    new: ResourcePoolStatusRequest, old: ResourcePoolStatusRequest | None = None
+    new: ResourcePoolStatusRequest,
+    old: ResourcePoolStatusRequest | None = None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
 ) -> list[FieldError]:
     """What is wrong with a new request, or with the change from ``old`` to ``new``; its spec never changes."""
     if old is not None:
@@ -31,6 +36,8 @@ def validate_resource_pool_status_request(
         errors.append(invalid("spec.poolName", "", "must not be empty"))
     elif new.spec.pool_name is not None:
         errors += pool_name(new.spec.pool_name, "spec.poolName")
+    path = "spec.defaultPartitionTypeAttribute"
+    errors += partition_type_attribute(new.spec.default_partition_type_attribute, path, gates)
     if new.spec.limit is not None:
         errors += _at_least(1, new.spec.limit, "spec.limit")
         if new.spec.limit > POOLS_LIMIT:

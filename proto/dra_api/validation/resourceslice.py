@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
 from .device import counters, device, has_list_attributes
-from .errors import Errors, FieldError, immutable, invalid
-from .formats import counter_name, driver_name, pool_name
+from .errors import Errors, FieldError, forbidden, immutable, invalid
+from .formats import counter_name, driver_name, fully_qualified_name, pool_name
 from .lists import unique
 from .metadata import metadata, metadata_update
+from .node_operations import skipped_operations
 from .nodechoice import node_choice
 
+DEFAULT_GATES: Final = FeatureGates.of({})
 DEVICES_LIMIT: Final = 128
 ADVANCED_DEVICES_LIMIT: Final = 64
 COUNTER_SETS_LIMIT: Final = 8
 _ONE_NODE_CHOICE: Final = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
 
 
-def validate_resource_slice(new: ResourceSlice, old: ResourceSlice | None = None) -> list[FieldError]:
+def validate_resource_slice(
+    new: ResourceSlice, old: ResourceSlice | None = None, *, gates: FeatureGates = DEFAULT_GATES
+) -> list[FieldError]:
     """What is wrong with a new slice, or with the change from ``old`` to ``new``."""
     if old is None:
-        return [*metadata(new.metadata, namespaced=False), *_spec(new.spec, None)]
+        return [*metadata(new.metadata, namespaced=False), *_spec(new.spec, None, gates)]
     errors = list(metadata_update(new.metadata, old.metadata))
-    errors += _spec(new.spec, old.spec)
+    errors += _spec(new.spec, old.spec, gates)
     errors += _identity(new.spec, old.spec)
     return errors
 
@@ -48,7 +53,7 @@ def _identity(new: ResourceSliceSpec, old: ResourceSliceSpec) -> Errors:
             yield immutable(path, value)
 
 
-def _spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None) -> Errors:
+def _spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None, gates: FeatureGates) -> Errors:
     yield from driver_name(new.driver, "spec.driver")
     yield from _pool(new.pool, "spec.pool")
     yield from node_choice(new, "spec", _ONE_NODE_CHOICE)
@@ -62,13 +67,23 @@ def _spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None) -> Errors:
 
     def one_device(item: Device, path: str) -> Errors:
         chooses_node = bool(new.per_device_node_selection)
-        return device(item, path, old=stored.get(item.name), chooses_node=chooses_node)
+        return device(item, path, old=stored.get(item.name), chooses_node=chooses_node, gates=gates)
 
     advanced = any(item.taints or item.consumes_counters or has_list_attributes(item) for item in new.devices or ())
     limit = ADVANCED_DEVICES_LIMIT if advanced else DEVICES_LIMIT
     yield from unique(new.devices, "spec.devices", limit, one_device, lambda item: item.name)
+    yield from skipped_operations(new.skip_node_operations, "spec.skipNodeOperations")
+    yield from partition_type_attribute(new.partition_type_attribute, "spec.partitionTypeAttribute", gates)
     path = "spec.sharedCounters"
     yield from unique(new.shared_counters, path, COUNTER_SETS_LIMIT, _counter_set, lambda item: item.name)
+
+
+def partition_type_attribute(name: str | None, path: str, gates: FeatureGates) -> Errors:
+    """Needs its gate, and is the full name of an attribute."""
+    if name is not None and not gates.partition_types:
+        yield forbidden(path, "may only be set when the feature gate DRAPartitionableDevicesType is enabled")
+    elif name is not None:
+        yield from fully_qualified_name(name, path)
 
 
 def _pool(pool: ResourcePool, path: str) -> Errors:

@@ -11,7 +11,8 @@ from one_node import OneNode
 from waiting import becomes
 
 
-async def test_km11_an_agent_with_a_damaged_checkpoint_does_not_start(node: OneNode) -> None:
+@pytest.mark.rule("KM-11")
+async def test_an_agent_with_a_damaged_checkpoint_does_not_start(node: OneNode) -> None:
     await node.stop()
     (node.root / "dra_manager_state").write_text("damaged")
     with pytest.raises(CheckpointCorrupted, match="drain the node, remove this file"):

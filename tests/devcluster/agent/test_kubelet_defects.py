@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dra_api.releases.release import Release
 from dra_devcluster.agent import AgentSettings, KubeletDefect
-from dra_devcluster.agent.dra_plugins import DraPlugins
+from dra_devcluster.agent.claims.manager import DraManager
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.manager import DraManager
-from dra_devcluster.agent.metrics import NodeMetrics
+from dra_devcluster.agent.plugins.dra_plugins import DraPlugins
+from dra_devcluster.agent.plugins.metrics import NodeMetrics
 from fake_plugin import FakePlugin, MakePlugin
 from plain_claims import DRIVER, OTHER, Claims, pod_with
 from waiting import becomes
@@ -34,7 +37,7 @@ def defect(request: pytest.FixtureRequest) -> KubeletDefect:
 async def manager(
     claims: Claims, tmp_path: Path, fast: AgentSettings, defect: KubeletDefect
 ) -> AsyncIterator[DraManager]:
-    settings = replace(fast, defects=frozenset({defect}), health_retry=0.02)
+    settings = replace(fast, defects=frozenset({defect}), health_retry=0.02, release=Release.V1_36)
     manager = DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else
     yield manager
     await manager.close()
@@ -98,6 +101,23 @@ async def test_a_driver_without_health_is_asked_again_and_again(
 ) -> None:
     await registered(manager.plugins, make_plugin(DRIVER))
     await becomes(lambda: caplog.text.count("rpc error: code = Unimplemented") >= 2)
+
+
+async def test_a_kubelet_of_1_37_does_not_ask_again_for_a_service_that_is_offered_and_not_served(
+    claims: Claims, tmp_path: Path, fast: AgentSettings, make_plugin: MakePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K37-HEALTH-09; the case H4 of the specification. One of 1.36 asks every 5 s."""
+    caplog.set_level(logging.INFO)
+    settings = replace(fast, health_retry=0.0, release=Release.V1_37)
+    manager = DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else
+    await registered(manager.plugins, make_plugin(DRIVER), (*DRA, "v1.DRAResourceHealth"))
+    names = [f"health of {DRIVER}"]
+    assert names == [task.get_name() for task in asyncio.all_tasks() if task.get_name() in names]
+    await becomes(lambda: not [task for task in asyncio.all_tasks() if task.get_name() in names])
+    assert caplog.text.count("rpc error: code = Unimplemented") == 1
+    ours = [record for record in caplog.records if record.name.startswith("dra_devcluster")]
+    assert not [record for record in ours if record.levelno > logging.INFO]
+    await manager.close()
 
 
 @only(KubeletDefect.HEALTH_BY_DRIVER)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from counting_socket import CountingSocket
 from dra_devcluster.agent import LocalRuntime
-from dra_devcluster.agent.checkpoint import decode
+from dra_devcluster.agent.claims.checkpoint import decode
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes, until
@@ -264,7 +264,8 @@ async def test_e2e013_a_pod_deleted_by_force_gives_its_claims_back(node: OneNode
     await becomes(lambda: plugin.unprepared == [["gpu"]])
 
 
-async def test_km20_a_pod_deleted_by_force_while_the_agent_was_down_gives_its_claims_back(
+@pytest.mark.rule("KM-20")
+async def test_a_pod_deleted_by_force_while_the_agent_was_down_gives_its_claims_back(
     node: OneNode, plugin: FakePlugin
 ) -> None:
     await make_pod(node, "")

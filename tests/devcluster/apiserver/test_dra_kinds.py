@@ -196,15 +196,23 @@ async def test_driver_names_in_upper_case_are_warned_of(client: Client) -> None:
     assert "driver names should be lowercase" in answer.headers["Warning"]
 
 
-async def test_a_taint_rule_is_the_same_in_both_its_versions(client: Client) -> None:
+async def test_a_taint_rule_is_the_same_in_all_its_versions(client: Client) -> None:
+    """Whatever version it was written in (K37-TAINT-01)."""
     taint = {"key": "example.com/broken", "effect": "NoExecute"}
-    body = {
-        "apiVersion": "resource.k8s.io/v1alpha3",
-        "kind": "DeviceTaintRule",
-        "metadata": {"name": "r"},
-        "spec": {"deviceSelector": {"driver": "gpu.example.com"}, "taint": taint},
-    }
-    made = await client.post("/apis/resource.k8s.io/v1alpha3/devicetaintrules", body)
-    assert made["spec"]["taint"]["timeAdded"]
-    assert made["metadata"]["generation"] == 1
-    assert (await client.get("/apis/resource.k8s.io/v1beta2/devicetaintrules/r"))["spec"] == made["spec"]
+    versions = ("v1", "v1beta2", "v1alpha3")
+    for version in versions:
+        path = f"/apis/resource.k8s.io/{version}/devicetaintrules"
+        made = await client.post(
+            path,
+            {
+                "apiVersion": f"resource.k8s.io/{version}",
+                "kind": "DeviceTaintRule",
+                "metadata": {"name": version},
+                "spec": {"deviceSelector": {"driver": "gpu.example.com"}, "taint": taint},
+            },
+        )
+        assert made["spec"]["taint"]["timeAdded"]
+        assert made["metadata"]["generation"] == 1
+        for other in versions:
+            read = await client.get(f"/apis/resource.k8s.io/{other}/devicetaintrules/{version}")
+            assert (read["apiVersion"], read["spec"]) == (f"resource.k8s.io/{other}", made["spec"])

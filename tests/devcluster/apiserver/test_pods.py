@@ -67,6 +67,15 @@ async def test_quality_of_service(client: Client, resources: Json, expected: str
     assert made["status"]["qosClass"] == expected
 
 
+async def test_quality_of_service_stays_as_it_is(client: Client) -> None:
+    made = await client.post(PODS, pod("p"))
+    del made["metadata"]["resourceVersion"]
+    changes = [{**made, "status": status} for status in ({"qosClass": "Guaranteed"}, {"phase": "Running"})]
+    refused, kept = [await client.call("PUT", f"{PODS}/p/status", each) for each in changes]
+    assert (refused.code, causes(refused.json)) == (422, [("status.qosClass", "FieldValueInvalid")])
+    assert kept.json["status"] == {"phase": "Running", "qosClass": "BestEffort"}
+
+
 @pytest.mark.parametrize(
     ("spec", "field", "reason"),
     [

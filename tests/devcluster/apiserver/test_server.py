@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
-from dra_api.gates import UnknownGate
+from dra_api.releases.gates import GateError
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
-from dra_devcluster.apiserver.gates import GATES
+from dra_devcluster.apiserver.served.gates import API_SERVER
 from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE
 from dra_kube import Api, connection
 
@@ -60,31 +60,36 @@ async def test_a_port_in_use_is_named_with_the_remedy(server: DevApiServer) -> N
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
-        ("DRANonsense", "unknown feature gates DRANonsense; known are"),
+        ("DRANonsense", "unknown feature gate DRANonsense; known are"),
         ("DRADeviceTaintRules", "the API server does not look at DRADeviceTaintRules, only at DRAAdminAccess, "),
         ("DRASchedulerFilterTimeout", "the API server does not look at DRASchedulerFilterTimeout"),
     ],
 )
 def test_gates_that_do_not_exist_or_change_nothing_are_refused(gate: str, said: str) -> None:
-    with pytest.raises(UnknownGate, match=said):
+    with pytest.raises(GateError, match=said):
         DevApiServer(feature_gates={gate: True})
 
 
-def test_every_gate_that_is_accepted_takes_fields_away_or_decides_who_writes() -> None:
+def test_every_gate_that_is_accepted_decides_about_fields_or_who_writes() -> None:
     """That it does is shown one by one in tests/api/test_strategy.py, and in test_claim_status.py."""
     assert {
         "DRAAdminAccess",
         "DRAConsumableCapacity",
+        "DRADerivedAttributes",
         "DRADeviceBindingConditions",
+        "DRADeviceCompatibilityGroups",
         "DRADeviceTaints",
         "DRAExtendedResource",
+        "DRAFractionalCapacityRange",
         "DRAListTypeAttributes",
         "DRANodeAllocatableResources",
+        "DRAOptionalNodeOperations",
         "DRAPartitionableDevices",
+        "DRAPartitionableDevicesType",
         "DRAPrioritizedList",
         "DRAResourceClaimDeviceStatus",
         "DRAResourceClaimGranularStatusAuthorization",
-    } == GATES
+    } == API_SERVER.gates
 
 
 def test_tests_without_a_loop_have_a_server_too() -> None:

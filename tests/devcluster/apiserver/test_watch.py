@@ -7,7 +7,8 @@ import logging
 import pytest
 from aiohttp import web
 from bare_client import CONFIG_MAPS, PODS, Client, config_map, pod
-from dra_devcluster.apiserver import store
+from dra_devcluster.apiserver import DevApiServer
+from dra_devcluster.apiserver.storage import store
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -86,7 +87,7 @@ async def test_streaming_lists_end_with_a_marked_bookmark(client: Client) -> Non
 
 
 async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_devcluster.apiserver.watch.BOOKMARK_PERIOD", 0.01)
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.watch.BOOKMARK_PERIOD", 0.01)
     async with client.watch(CONFIG_MAPS, allowWatchBookmarks="true") as watch:
         kind, bookmark = await watch.next()
     assert kind == "BOOKMARK"
@@ -104,6 +105,26 @@ async def test_what_is_forgotten_cannot_be_watched(client: Client, monkeypatch: 
         assert await watch.is_over()
     assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
     assert status["message"].startswith(f"too old resource version: {since} (")
+
+
+async def test_a_server_forgets_its_changes_and_ends_watches_when_it_is_told_to(
+    server: DevApiServer, client: Client
+) -> None:
+    since = await revision(client)
+    await client.post(CONFIG_MAPS, config_map("before"))
+    async with client.watch(CONFIG_MAPS, resourceVersion=await revision(client)) as running:
+        server.expire_watches()
+        running_event = await running.next()
+        assert await running.is_over()
+    async with client.watch(CONFIG_MAPS, resourceVersion=since) as late:
+        late_event = await late.next()
+    for kind, status in (running_event, late_event):
+        assert (kind, status["code"]) == ("ERROR", 410)
+    async with client.watch(CONFIG_MAPS, resourceVersion=await revision(client)) as again:
+        await client.post(CONFIG_MAPS, config_map("after"))
+        assert await again.names(1) == [("ADDED", "after")]
+        server.end_watches()
+        assert await again.is_over()
 
 
 async def test_a_continue_token_expires_with_the_log(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_explain_refuses_unknown_fields(kubectl: BlockingKubectl) -> None:
 
 
 def test_the_server_tells_what_it_is(kubectl: BlockingKubectl) -> None:
-    assert "Server Version: v1.36" in kubectl("version")
+    assert "Server Version: v1.37" in kubectl("version")
     assert "is running at" in kubectl("cluster-info")
     assert kubectl("get", "--raw", "/readyz") == "ok"
     assert {"v1", "resource.k8s.io/v1", "resource.k8s.io/v1beta1"} <= set(kubectl("api-versions").split())

@@ -121,7 +121,7 @@ def test_server_side_apply_repeated_writes_nothing(
     )
     kubectl("apply", "--server-side", "-f", path)
     before = kubectl.read("resourceclaim", "c")["metadata"]
-    monkeypatch.setattr("dra_devcluster.apiserver.patch.now", lambda: "2099-01-01T00:00:00Z")
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.patch.now", lambda: "2099-01-01T00:00:00Z")
     kubectl("apply", "--server-side", "-f", path)
     assert kubectl.read("resourceclaim", "c")["metadata"]["resourceVersion"] == before["resourceVersion"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_devcluster.apiserver.protobuf import MalformedProtobuf, decode_protobuf
+from dra_devcluster.apiserver.wire.protobuf import MalformedProtobuf, decode_protobuf
 
 # By the command that sent it.
 RECORDED = {
@@ -140,6 +140,14 @@ def envelope(api_version: str, kind: str, message: bytes) -> bytes:
     type_meta = b"\x0a" + bytes([len(api_version)]) + api_version.encode()
     type_meta += b"\x12" + bytes([len(kind)]) + kind.encode()
     return b"k8s\x00" + b"\x0a" + bytes([len(type_meta)]) + type_meta + b"\x12" + bytes([len(message)]) + message
+
+
+def test_a_token_can_be_bound_to_an_object_by_its_uid() -> None:
+    """As by ``kubectl create token --bound-object-uid``."""
+    reference = b"\x0a\x03Pod\x1a\x03web\x22\x05u-123"
+    spec = b"\x1a" + bytes([len(reference)]) + reference
+    body = envelope("authentication.k8s.io/v1", "TokenRequest", b"\x12" + bytes([len(spec)]) + spec)
+    assert decode_protobuf(body)["spec"]["boundObjectRef"] == {"kind": "Pod", "name": "web", "uid": "u-123"}
 
 
 def test_a_zero_that_is_a_value_is_kept() -> None:

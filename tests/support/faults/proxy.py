@@ -13,8 +13,8 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from api_call import api_call
-from dra_devcluster.apiserver.certificates import make_identity
-from dra_devcluster.apiserver.kubeconfig import kubeconfig, write_kubeconfig
+from dra_devcluster.apiserver.identity.certificates import make_identity
+from dra_devcluster.apiserver.identity.kubeconfig import kubeconfig, write_kubeconfig
 from dra_kube import Connection
 
 from .active import ActiveFaults, AnyFault

@@ -15,17 +15,17 @@ from unittest import mock
 
 import dra_cdi
 import msgspec
-from dra_devcluster.agent import checkpoint as node_checkpoint
+from dra_api.releases.gates import FeatureGates
+from dra_devcluster.agent.claims import checkpoint as node_checkpoint
 from dra_devcluster.apiserver import snapshot as snapshots
-from dra_devcluster.apiserver.gates import gates_of
-from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry
 from dra_kube import connection, contexts, namespace_of
-from dra_kubeletplugin.checkpoint import ClaimRecords
-from dra_kubeletplugin.device_metadata import decode_metadata
 from dra_kubeletplugin.drivers.config_file import read_file
 from dra_kubeletplugin.drivers.hostdev.reading import read_config
 from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resources_of
-from dra_operator.app.command_line import CommandLine
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.device_metadata import decode_metadata
+from dra_operator.app.settings.command_line import CommandLine
 from dra_operator.commands import cel_command, simulate_command
 
 _UID = "claim-uid"
@@ -89,7 +89,7 @@ def kubelet_checkpoint(data: bytes) -> None:
 
 def snapshot(data: bytes) -> None:
     """What the development cluster remembers."""
-    snapshots.load(Registry(gates_of({}), {}, "always-allow"), _file(data, "snapshot"))
+    snapshots.load(Registry(FeatureGates.of({}), {}, "always-allow"), _file(data, "snapshot"))
 
 
 def kubeconfig(data: bytes) -> None:

@@ -11,11 +11,10 @@ from dra_api import conversion, validation
 from dra_api.codec import DecodeError, convert, decode_list, encode
 from dra_api.core import Pod
 from dra_api.defaults import set_defaults
-from dra_api.gates import FeatureGates
-from dra_api.label_selectors import Selector as LabelSelector
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
-from dra_api.quantity import parse_quantity
+from dra_api.relations.label_selectors import Selector as LabelSelector
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
     Device,
     DeviceClass,
@@ -25,26 +24,27 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
-from dra_api.semver import parse_version
+from dra_api.values.quantity import parse_quantity
+from dra_api.values.semver import parse_version
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
 from dra_kube import RESOURCE_CLAIMS
 from dra_operator.allocator import Features, Inventory
-from dra_operator.cluster import Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.intake.kinds import WATCHED
-from dra_operator.intake.malformed import Quarantine
+from dra_operator.cache import Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.sources.kinds import WATCHED
+from dra_operator.sources.malformed import MalformedObjects
 
 NOW: Final = "2026-01-01T00:00:00Z"
 _KINDS: Final = {resource.kind: (resource, kind) for resource, kind in WATCHED.items()}
 _VERSIONS: Final = ("resource.k8s.io/v1beta1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1")
 _CHECKS: Final[dict[type[Object], Callable[..., Any]]] = {
     ResourceClaim: lambda claim: (
-        validation.validate_resource_claim(claim, gates=FeatureGates(), check_selector=selector_check()),
+        validation.validate_resource_claim(claim, gates=FeatureGates.of({}), check_selector=selector_check()),
         validation.validate_resource_claim_status(claim, claim),
     ),
     ResourceClaimTemplate: lambda template: validation.validate_resource_claim_template(
-        template, gates=FeatureGates(), check_selector=selector_check()
+        template, gates=FeatureGates.of({}), check_selector=selector_check()
     ),
     DeviceClass: lambda it: validation.validate_device_class(it, check_selector=selector_check()),
     ResourceSlice: validation.validate_resource_slice,
@@ -59,7 +59,7 @@ def take_in(data: bytes) -> None:
     document = _json(data)
     inventory = Inventory(Features(), language=CelSelectors(Features()))
     cluster = Cluster(inventory)
-    quarantine = Quarantine(cluster.holdings.stored)
+    quarantine = MalformedObjects(cluster.allocated_devices.stored)
     for item in document if isinstance(document, list) else [document]:
         said = item.get("kind") if isinstance(item, dict) else None
         resource, kind = _KINDS.get(str(said), (RESOURCE_CLAIMS, ResourceClaim))

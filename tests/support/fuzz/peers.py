@@ -19,26 +19,28 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from dra_devcluster.agent import spdy
+from dra_api.releases.gates import FeatureGates
+from dra_devcluster.agent.network import spdy
 from dra_devcluster.apiserver.app import App
-from dra_devcluster.apiserver.gates import gates_of
+from dra_devcluster.apiserver.identity.tokens import Tokens
 from dra_devcluster.apiserver.patching import json_patch, merge_patch, strategic_merge_patch
-from dra_devcluster.apiserver.protobuf import decode_protobuf
-from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.structure import Schema, Structure
-from dra_devcluster.apiserver.tokens import Tokens
+from dra_devcluster.apiserver.wire.protobuf import decode_protobuf
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, KubeError
 from dra_kube.request_log import REQUESTS
-from dra_kubeletplugin.calls import NodeCalls
-from dra_kubeletplugin.cdi import CdiFolder
-from dra_kubeletplugin.checkpoint import ClaimRecords
-from dra_kubeletplugin.dra_service import V1, V1BETA1, DRAService
+from dra_kubeletplugin.claims.calls import NodeCalls
+from dra_kubeletplugin.claims.dra_service import V1, V1BETA1, DRAService
+from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from dra_kubeletplugin.lock import Turns
-from dra_kubeletplugin.prepared import PreparedClaims
+from dra_kubeletplugin.files.cdi import CdiFolder
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.claim_files import ClaimFiles
+from dra_kubeletplugin.files.metadata_files import MetadataFiles
 from dra_kubeletplugin.testing.api import PluginApi
-from dra_operator.app.health import Check
-from dra_operator.app.server import serve
+from dra_operator.app.probes.health import Check
+from dra_operator.app.probes.server import serve
 from fixed_answers import Fixed
 
 DRIVER = "gpu.example.com"
@@ -68,7 +70,7 @@ _REQUESTS = 200  # to one registry, which takes a fifth of a second to make
 @lru_cache(maxsize=1)
 def _world(_: int) -> tuple[Registry, Tokens, list[bool]]:
     """A server's content, and a list that is empty from its first request on."""
-    registry = Registry(gates_of({}), {}, "always-allow")
+    registry = Registry(FeatureGates.of({}), {}, "always-allow")
     return registry, Tokens(registry.store), [True]
 
 
@@ -262,7 +264,8 @@ async def _call(data: bytes, claim: dict[str, Any] | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         records, cdi, api = ClaimRecords(Path(folder) / "claims"), _cdi(folder), PluginApi()
         records.create()
-        prepared = PreparedClaims(SimulatedDriver(DRIVER), DRIVER, records, cdi)
+        files = ClaimFiles(cdi, MetadataFiles(Path(folder) / "metadata", DRIVER, versions=()))
+        prepared = PreparedClaims(SimulatedDriver(DRIVER), DRIVER, records, files)
         calls = NodeCalls(prepared, api.client, Turns(serialize=False, folder=None))
         if claim is not None:
             api.objects[_KEY] = claim

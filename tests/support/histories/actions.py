@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from dra_api.times import format_time
+from dra_api.values.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,

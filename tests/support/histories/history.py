@@ -6,12 +6,13 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 from unittest import mock
 
 from dra_kube import PODS, RESOURCE_CLAIMS
-from dra_operator.reconcile import dispatcher, planning
+from dra_operator.controllers.scheduling import planning, scheduling_cycle
+from dra_operator.controllers.work import dispatcher, workers
 
 from .actions import ACTIONS
 from .clock import VirtualLoop
@@ -23,6 +24,8 @@ from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
 
 T = TypeVar("T")
+MEASURING = (dispatcher, planning, scheduling_cycle, workers)
+"""What measures by the machine's clock how long a piece of work takes."""
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
 
@@ -137,7 +140,9 @@ def delete_everything(stage: Stage) -> None:
 @contextmanager
 def _measured_by(loop: VirtualLoop) -> Iterator[None]:
     """How long a decision takes is measured by the machine's clock, on which nothing may depend here."""
-    with mock.patch.object(dispatcher, "time", loop), mock.patch.object(planning, "time", loop):
+    with ExitStack() as clocks:
+        for module in MEASURING:
+            clocks.enter_context(mock.patch.object(module, "time", loop))
         yield
 
 

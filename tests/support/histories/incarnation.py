@@ -26,12 +26,12 @@ from dra_kube import (
     Resource,
 )
 from dra_operator.allocator import Allocator, Features, Inventory
-from dra_operator.app.audit import Audit
-from dra_operator.app.last_look import LastLook
-from dra_operator.cluster import ClaimTemplate, Cluster
-from dra_operator.intake.initial_list import Loader
-from dra_operator.intake.malformed import Quarantine
-from dra_operator.reconcile import Control, Pace
+from dra_operator.cache import ClaimTemplate, Cluster, Source
+from dra_operator.controllers import Control, TimeSettings
+from dra_operator.sources.audit import Audit
+from dra_operator.sources.initial_list import Loader
+from dra_operator.sources.last_look import LastLook
+from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
 from prometheus_client import CollectorRegistry
 from reconcile_world import FEW, TinyLanguage
@@ -93,16 +93,16 @@ class Incarnation:
             server,
             allocator,
             registry=CollectorRegistry(),
-            pace=Pace(workers=FEW),
+            times=TimeSettings(workers=FEW),
             check_invariants=checks,
             now=now,
             sees_others=sees_others,
         )
         api = cast(Api, server)
-        quarantine = Quarantine(self.control.hold)
-        self.audit = _WatchedAudit(api, self.control, quarantine, KINDS, lambda _: went_back(), AUDITS)
-        self._last_look = LastLook(api, self.control, quarantine)
-        self._loader = Loader(api, KINDS, self.control.load, quarantine, self.audit.loaded)
+        malformed_objects = MalformedObjects(self.control.hold)
+        self.audit = _WatchedAudit(api, self.control, malformed_objects, KINDS, lambda _: went_back(), AUDITS)
+        self._last_look = LastLook(api, self.control, malformed_objects)
+        self._loader = Loader(api, KINDS, self.control.load, malformed_objects, self.audit.loaded)
         self._tasks: list[asyncio.Task[None]] = []
         self.is_working = False
 
@@ -135,11 +135,13 @@ class Incarnation:
     def received(self, resource: Resource, event: str, obj: Object, raw: Obj) -> None:
         """What a watch or a list brings, read and as the server sent it; as such echoes of answers do not get here."""
         if event == "DELETED":
-            self.control.remove(KINDS[resource], obj.key, obj.metadata.uid)
+            self.control.delete(Source.WATCH, KINDS[resource], obj.key, obj.metadata.uid)
         else:
             self.audit.saw(resource, obj.metadata.resource_version)
             store, meta = self.control.cluster.store_of(KINDS[resource]), obj.metadata
-            self.control.put(obj, None if store.knows(obj.key, meta.uid, meta.resource_version) else raw)
+            self.control.apply(
+                Source.WATCH, obj, None if store.knows(obj.key, meta.uid, meta.resource_version) else raw
+            )
 
     @property
     def is_at_rest(self) -> bool:

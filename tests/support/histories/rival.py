@@ -22,7 +22,7 @@ from .weather import Weather
 
 Ts = TypeVarTuple("Ts")
 LAG = 0.9
-"""Less than what the operator grants it (``Pace.grace``)."""
+"""Less than what the operator grants it (``TimeSettings.grace``)."""
 FINALIZER = "resource.kubernetes.io/delete-protection"
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no device"}
 
@@ -133,5 +133,5 @@ def is_rival(pod: Obj) -> bool:
 
 def is_passing(finding: str) -> bool:
     """Whether this is how it has to be for a moment: a claim of the rival's holds a device, and ours gives way."""
-    is_clash = "is held by" in finding or "is given to claim" in finding
+    is_clash = "is held by" in finding or "is allocated to claim" in finding
     return is_clash and f"ns/{RIVAL}" in finding and not finding.endswith("of running pods")

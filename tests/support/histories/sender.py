@@ -1,6 +1,6 @@
 """A process as the server meets it: whose writes these are, and until when they may take effect.
 
-The guard is the real ``Leader``'s. How a process ends the sending of writes is as in ``dra_kube.sending``.
+The guard is the real ``Leader``'s. How a process ends the sending of writes is as in ``dra_kube.http.sending``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sender:
     def __init__(self, name: str, server: FakeApi) -> None:
         self.name = name
         self.leader = _candidate(name, server)
-        self._in_flight = 0
+        self._assumed = 0
         self._open_until = -math.inf  # from then on no write without an answer can take effect
         self._answered = asyncio.Event()
         self._ends = False
@@ -54,14 +54,14 @@ class Sender:
         if self._ends:
             await asyncio.get_running_loop().create_future()
         seconds = self.leader.allowance()
-        self._in_flight += 1
+        self._assumed += 1
         try:
             return await ask(seconds)
         except Unreachable:
             self._open_until = asyncio.get_running_loop().time() + LATE
             raise
         finally:
-            self._in_flight -= 1
+            self._assumed -= 1
             self._answered.set()
 
     async def settle(self) -> bool:
@@ -69,7 +69,7 @@ class Sender:
         self._ends = True
         try:
             async with asyncio.timeout(SETTLE):
-                while self._in_flight:
+                while self._assumed:
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:

@@ -16,7 +16,7 @@ from contextvars import copy_context
 
 from dra_api.codec import convert
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource
-from dra_operator.app.streams import Limits, Stream
+from dra_operator.sources.streams import Limits, Stream
 from fake_store import key_of
 from objects import Obj
 

@@ -19,12 +19,12 @@ def node_scene(seed: int) -> Scene:
     random = Random(seed)
     names = [f"n{number}" for number in range(random.randint(2, 5))]
     kind = random.choice(_KINDS)
-    residents = [
+    pods_by_node = [
         _ended(random, _bound(random, _pod(random, f"r{number}", kind, probe=False), names))
         for number in range(random.randint(0, 8))
     ]
     probes = [Probe(_pod(random, f"p{number}", kind, probe=True)) for number in range(_PROBES)]
-    return Scene(_teams(random), [_node(random, name) for name in names], residents, probes)
+    return Scene(_teams(random), [_node(random, name) for name in names], pods_by_node, probes)
 
 
 def preference_scene(seed: int) -> Scene:
@@ -36,11 +36,11 @@ def preference_scene(seed: int) -> Scene:
         node["spec"] = {"taints": _rules(random).taints("PreferNoSchedule")} if random.random() < 0.4 else {}
         node["metadata"]["labels"][HOST] = node["metadata"]["name"]
         node["status"] = {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "1000"}}
-    residents = [
+    pods_by_node = [
         _bound(random, _wishing(random, f"r{number}", probe=False), names) for number in range(random.randint(0, 7))
     ]
     probes = [Probe(_wishing(random, f"p{number}", probe=True)) for number in range(_PROBES)]
-    return Scene(_teams(random), nodes, residents, probes)
+    return Scene(_teams(random), nodes, pods_by_node, probes)
 
 
 def _rules(random: Random, *, probe: bool = False) -> Rules:

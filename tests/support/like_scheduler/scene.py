@@ -22,13 +22,13 @@ class Probe:
 class Scene:
     """A cluster, and the pods that are placed there one after the other.
 
-    ``residents`` come with a node. One with a phase in its status has ended, one with a finalizer is being deleted.
+    ``pods_by_node`` come with a node. One with a phase in its status has ended, one with a finalizer is being deleted.
     """
 
     teams: dict[str, str | None]
     """The label ``team`` of each namespace."""
     nodes: list[Json]
-    residents: list[Json]
+    pods_by_node: list[Json]
     probes: list[Probe]
     classes: list[Json] = field(default_factory=list)
     slices: list[Json] = field(default_factory=list)

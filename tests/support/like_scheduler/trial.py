@@ -30,9 +30,9 @@ from dra_kube import (
     Resource,
 )
 from dra_operator.allocator import Allocator, Features, Inventory
-from dra_operator.cluster import Cluster
-from dra_operator.intake.cel_language import CelSelectors
-from dra_operator.placement import Case, Fits, NoPlace, Question, decided, examine, plan, settled, total
+from dra_operator.cache import Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, settled, total
 
 from .scene import Json, Probe, Scene
 
@@ -103,7 +103,7 @@ class Trial:
         parts = ((NODES, scene.nodes), (DEVICE_CLASSES, scene.classes), (RESOURCE_SLICES, scene.slices))
         for resource, bodies in parts:
             await asyncio.gather(*(self._make(resource, body) for body in bodies))
-        await asyncio.gather(*map(self._add_resident, scene.residents))
+        await asyncio.gather(*map(self._add_resident, scene.pods_by_node))
 
     async def _make(self, resource: Resource, body: Json) -> Json | None:
         """The object as it is stored; None if the server finds it invalid."""
@@ -200,14 +200,14 @@ class Trial:
             for obj in self._stored[resource].values():
                 cluster.put(convert(type_, obj))
         allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
-        examined = examine(convert(Pod, pod), cluster.snapshot(allocator, datetime.now(UTC)))
-        if not isinstance(examined, Case):
+        examined = pre_filter(convert(Pod, pod), cluster.snapshot(allocator, datetime.now(UTC)))
+        if not isinstance(examined, CycleState):
             return Answer({}, {}, False, examined.text)
-        question = Question(examined)
-        answers = [(state, settled(question.ask(state))) for state in examined.nodes]
+        question = PodFilter(examined)
+        answers = [(state, settled(question.filter(state))) for state in examined.nodes]
         fits = [(state, answer) for state, answer in answers if isinstance(answer, Fits)]
-        raw = [question.preferences.raw(state) for state, _ in fits]
-        points = map(total, question.preferences.points(raw)) if question.preferences and fits else [0] * len(fits)
+        raw = [question.scores.raw(state) for state, _ in fits]
+        points = map(total, question.scores.points(raw)) if question.scores and fits else [0] * len(fits)
         found = decided(plan(examined))
         return Answer(
             {state.name: its for (state, _), its in zip(fits, points, strict=True)},

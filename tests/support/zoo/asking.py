@@ -73,14 +73,10 @@ async def alternatives_of_selectors(tenant: Tenant) -> None:
 
 
 async def wide_selectors(tenant: Tenant) -> None:
-    """Thousands of selectors of 8.8 kB, in claims of 1 MB."""
-    for number in range(tenant.some(40)):
-        first = number * 100
-        requests = [
-            request(f"r{part}", *(selectors.wide(first + part * 32 + entry) for entry in range(32)))
-            for part in range(3)
-        ]
-        await tenant.pod_with(f"pod-{number}", spec(*requests, request("never", kind="nothing")))
+    """Thousands of selectors of 8.8 kB, in claims of 280 kB: the API server takes seconds to compile larger ones."""
+    for number in range(tenant.some(120)):
+        chosen = request("req", *(selectors.wide(number * 100 + entry) for entry in range(32)))
+        await tenant.pod_with(f"pod-{number}", spec(chosen, request("never", kind="nothing")))
 
 
 async def selectors_that_fail(tenant: Tenant) -> None:
@@ -121,7 +117,7 @@ def _configured() -> Object:
     return claim
 
 
-_NEVER = r"cannot satisfy|gave up|no device|none of|not enough|[Nn]o combination|search"
+_NEVER = r"cannot satisfy|gave up|no device|none of|not enough|[Nn]o combination|search|allocates at most"
 
 ASKING: tuple[Beast, ...] = (
     *(costly(name, selector) for name, selector in selectors.COSTLY.items()),
@@ -132,9 +128,9 @@ ASKING: tuple[Beast, ...] = (
     Beast(
         "equal values of nearly unique ones", asking(20, _hard(5, equal("four"), equal("three"))), _NEVER, short=True
     ),
-    Beast("distinct values of few", asking(20, _hard(9, distinct("eight"))), _NEVER, short=True),
+    Beast("distinct values of few", asking(20, _hard(9, distinct("eight"))), _NEVER),
     Beast("constraints that exclude each other", asking(20, _hard(12, equal("three"), distinct("four"))), _NEVER),
-    Beast("a list that no devices share", asking(20, _hard(6, equal("list"))), _NEVER),
+    Beast("a list that no devices share", asking(20, _hard(11, equal("list"))), _NEVER),
     Beast("alternatives without end", asking(20, _alternatives()), _NEVER),
     Beast("tolerations of requests", asking(20, _tolerant()), _NEVER),
     Beast("all devices", asking(50, spec(request("req", allocationMode="All"))), _NEVER),

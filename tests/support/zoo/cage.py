@@ -20,7 +20,7 @@ from pathlib import Path
 
 import envtest
 from bare_node import bare_node
-from dra_kube import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, Api, Object, connection
+from dra_kube import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Api, Object, connection
 from node_stub import node_stub
 from operator_process import OperatorProcess, operator_process
 from waiting import until
@@ -34,6 +34,8 @@ NODES = 8
 RESIDENTS = 1_500
 """Pods that run already, with labels that affinity may look for."""
 NEIGHBOUR = "neighbour"
+LABELS = {f"zone{number}.example.com/name": "same" for number in range(12)}
+"""Of each node, as a cloud gives them: topologies that constraints may name."""
 GATES = "DRAListTypeAttributes=true"
 LEASE = ("dra-operator-dra-scheduler", "kube-system")
 PATIENCE = 150.0
@@ -85,11 +87,13 @@ class Cage:
         await until("all pods have a true condition", all_say_so, PATIENCE)
 
     async def _cleaned(self, tenant: Tenant) -> None:
+        """Nothing of the tenant is left: what is still being deleted would be measured with the next one."""
+
         async def empty() -> bool:
             await tenant.moves_out()
-            return not (await self.api.list(PODS, tenant.namespace))[0]
+            return not any([(await self.api.list(it, tenant.namespace))[0] for it in (PODS, RESOURCE_CLAIMS)])
 
-        await until("the tenant's pods are gone", empty, PATIENCE)
+        await until("the tenant's pods and claims are gone", empty, PATIENCE)
 
 
 def _said(pod: Object) -> str:
@@ -102,7 +106,7 @@ def _said(pod: Object) -> str:
 
 @asynccontextmanager
 async def cage(folder: Path, *, seconds: float, scale: float) -> AsyncIterator[Cage]:
-    """With nodes, devices, residents and an operator that is ready."""
+    """With nodes, devices, placed pods and an operator that is ready."""
     async with AsyncExitStack() as stack:
         kubeconfig = await stack.enter_async_context(_api_server(folder))
         api = await stack.enter_async_context(Api(connection(kubeconfig), timeout=PATIENCE))
@@ -118,16 +122,16 @@ async def cage(folder: Path, *, seconds: float, scale: float) -> AsyncIterator[C
         yield Cage(api, operator, port, seconds, scale)
 
 
-async def _furnish(api: Api, stack: AsyncExitStack, residents: int) -> None:
+async def _furnish(api: Api, stack: AsyncExitStack, placed: int) -> None:
     nodes = [f"node-{number}" for number in range(NODES)]
     for node in nodes:
-        await stack.enter_async_context(bare_node(api, node, labels={"kubernetes.io/hostname": node}))
+        await stack.enter_async_context(bare_node(api, node, labels=LABELS | {"kubernetes.io/hostname": node}))
     await publish(api, nodes)
     for namespace in (NEIGHBOUR, "residents"):
         await api.create(NAMESPACES, {"metadata": {"name": namespace}})
     body = {"metadata": {"name": "one", "namespace": NEIGHBOUR}, "spec": {"spec": spec(request("req", kind="visitor"))}}
     await api.create(RESOURCE_CLAIM_TEMPLATES, body)
-    for number in range(residents):
+    for number in range(placed):
         labels = {"app": f"a{number % 10}", "name": f"r{number}"}
         pod = {"nodeName": nodes[number % NODES], "containers": [{"name": "main", "image": "none"}]}
         meta = {"name": f"resident-{number}", "namespace": "residents", "labels": labels}

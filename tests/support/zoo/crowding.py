@@ -117,7 +117,7 @@ _SAID = r"cannot satisfy|gave up|affinity|bound"
 _NO_CLAIM = r"template|claim"
 
 CROWDING: tuple[Beast, ...] = (
-    Beast("claims that nothing uses", idle_claims, _SAID, short=True),
+    Beast("claims that nothing uses", idle_claims, _SAID),
     Beast("a crowded claim", crowded_claim, r"bound|256|reserved"),
     Beast("pods that wait", waiting(2_000), _SAID),
     Beast("pods that keep away from each other", waiting(500, ONE, affinity=_APART), _SAID),
@@ -125,7 +125,7 @@ CROWDING: tuple[Beast, ...] = (
     Beast("a template of extended resources", extended_template, r"bound|extended", short=True),
     Beast("claims that stay", claims_that_stay, r"delet"),
     Beast("pods that another gate holds", gated, r"gate", short=True),
-    Beast("pods that come and go", nothing_yet, r"bound|.*", come_and_go, short=True),
+    Beast("pods that come and go", nothing_yet, r"", come_and_go),
     Beast("claims that change", waiting(20), _SAID, relabel_claims),
     Beast("pods that change", waiting(20), _SAID, relabel_pods),
     Beast("pods that change and keep away", waiting(20, ONE, affinity=_APART), _SAID, relabel_pods, short=True),

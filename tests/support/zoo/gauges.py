@@ -134,7 +134,11 @@ async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> A
         while True:
             name = f"visitor-{next(_visitors)}"
             begun[name] = time.monotonic()
-            await api.create(PODS, _visitor(name, namespace, template))
+            try:
+                await api.create(PODS, _visitor(name, namespace, template))
+            except asyncio.CancelledError:
+                begun.pop(name, None)  # the end came before the answer: nobody knows whether there is such a pod
+                raise
             await asyncio.sleep(1.0)
 
     async def go() -> None:

@@ -145,16 +145,18 @@ _PREFERENCES = [{"weight": 1 + number % 100, "preference": term} for number, ter
 _SAID = r"bound|affinity|spread|node|port|volume|claim|gave up|cannot|not found"
 
 PLACING: tuple[Beast, ...] = (
-    Beast("anti-affinity", _apart(_terms(3_000)), _SAID, short=True),
+    Beast("anti-affinity", _apart(_terms(3_000)), _SAID),
     Beast("anti-affinity by expressions", _apart(_expressions(2_500)), _SAID),
     Beast("anti-affinity in all namespaces", _apart(_terms(2_000, **_EVERYWHERE)), _SAID),
     Beast("affinity", _together(_terms(3_000)), _SAID),
-    Beast("weighted affinity", _rather("podAffinity", _terms(3_000)), _SAID, short=True),
+    Beast("weighted affinity", _rather("podAffinity", _terms(3_000)), _SAID),
     Beast("weighted anti-affinity", _rather("podAntiAffinity", _terms(2_000, **_LABELLED)), _SAID),
-    Beast("spread constraints", placing(20, topologySpreadConstraints=_spread(1_000)), _SAID, short=True),
+    Beast("a hundred rules", _apart(_terms(100, **_EVERYWHERE)), _SAID, short=True),
+    Beast("spread constraints", placing(20, topologySpreadConstraints=_spread(1_000)), _SAID),
     Beast("node affinity", _nodes("required", {"nodeSelectorTerms": _node_terms(4_000)}), _SAID),
+    Beast("node affinity up to the bound", _nodes("required", {"nodeSelectorTerms": _node_terms(450)}), _SAID),
     Beast("weighted node affinity", _nodes("preferred", _PREFERENCES), _SAID),
-    Beast("tolerations", placing(20, tolerations=_tolerations(8_000)), _SAID, short=True),
+    Beast("tolerations", placing(20, tolerations=_tolerations(8_000)), _SAID),
     Beast("host ports", placing(20, hostNetwork=True, containers=_ports(5_000)), _SAID),
     Beast("containers", placing(20, containers=_containers(3_000)), _SAID),
     Beast("volumes without claims", placing(20, volumes=_volumes(3_000)), _SAID),

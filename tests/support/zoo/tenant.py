@@ -10,13 +10,16 @@ from typing import Any
 
 from dra_kube import (
     NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    AlreadyExists,
     Api,
     Conflict,
     NotFound,
     Object,
+    PatchKind,
     Resource,
 )
 
@@ -48,8 +51,8 @@ class Tenant:
             claim["metadata"]["name"] for claim in claims if OWN_FINALIZER in claim["metadata"].get("finalizers", ())
         ]
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [OWN_FINALIZER]}}
-        await self.each(self.patch(RESOURCE_CLAIMS, name, patch) for name in kept)
-        for resource in (PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS):
+        await self.each(self.patch(RESOURCE_CLAIMS, name, patch, "strategic") for name in kept)
+        for resource in (PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PERSISTENT_VOLUME_CLAIMS):
             await self.api.delete_collection(resource, self.namespace)
 
     async def each(self, writes: Iterable[Awaitable[Any]]) -> None:
@@ -88,9 +91,14 @@ class Tenant:
         await self.claim(name, spec)
         await self.pod(name, [name])
 
-    async def patch(self, resource: Resource, name: str, patch: Object) -> None:
+    async def again(self, creation: Awaitable[object]) -> None:
+        """What may be there still."""
+        with suppress(AlreadyExists, Conflict):
+            await creation
+
+    async def patch(self, resource: Resource, name: str, patch: Object, kind: PatchKind = "merge") -> None:
         with suppress(NotFound, Conflict):
-            await self.api.patch(resource, name, patch, self.namespace)
+            await self.api.patch(resource, name, patch, self.namespace, kind=kind)
 
     async def delete(self, resource: Resource, name: str) -> None:
         with suppress(NotFound, Conflict):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dra_api.codec import convert
-from dra_api.label_selectors import Selector
 from dra_api.meta import LabelSelector
+from dra_api.relations.label_selectors import Selector
 
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.structure import Resource
 
 from .request import AdmissionRequest

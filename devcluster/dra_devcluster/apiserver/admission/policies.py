@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dra_api.codec import convert
-from dra_api.label_selectors import Selector
 from dra_api.meta import LabelSelector
+from dra_api.relations.label_selectors import Selector
 from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
 
 from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.shapes import to_served
-from dra_devcluster.apiserver.store import Change, Collection
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.shapes import to_served
+from dra_devcluster.apiserver.storage.store import Change, Collection
 from dra_devcluster.apiserver.structure import Resource
 
 from .matching import matched

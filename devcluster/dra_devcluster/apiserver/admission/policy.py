@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dra_cel import CelError, EvaluationError, Program, admission_policies
-from dra_cel.types import BOOL, DYN, STRING, Type
+from dra_cel.basics.types import BOOL, DYN, STRING, Type
 
 from dra_devcluster.apiserver.errors import Json
 

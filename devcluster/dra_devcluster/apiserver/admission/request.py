@@ -7,7 +7,7 @@ from typing import Literal
 
 from dra_devcluster.apiserver.authorization import User
 from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
-from dra_devcluster.apiserver.shapes import to_served
+from dra_devcluster.apiserver.storage.shapes import to_served
 from dra_devcluster.apiserver.structure import Resource
 
 Operation = Literal["CREATE", "UPDATE", "DELETE"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Literal
 
-from dra_devcluster.apiserver.store import Store
+from dra_devcluster.apiserver.storage.store import Store
 
 from .attributes import Attributes, asked_for
 from .decision import Decision

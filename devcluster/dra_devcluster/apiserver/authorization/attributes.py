@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dra_devcluster.apiserver.errors import StatusError, forbidden
-from dra_devcluster.apiserver.selectors import equals_of
-from dra_devcluster.apiserver.target import Target
+from dra_devcluster.apiserver.storage.selectors import equals_of
+from dra_devcluster.apiserver.wire.target import Target
 
 from .user import User
 

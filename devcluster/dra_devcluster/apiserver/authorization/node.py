@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Pod
-from dra_api.references import claims_of_pod
+from dra_api.relations.references import claims_of_pod
 
-from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.selectors import equals_of
-from dra_devcluster.apiserver.store import Store
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.selectors import equals_of
+from dra_devcluster.apiserver.storage.store import Store
 from dra_devcluster.apiserver.structure import load_data
 
 from .attributes import Attributes

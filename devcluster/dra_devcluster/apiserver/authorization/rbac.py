@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dra_devcluster.apiserver.store import Change, Collection, Store
+from dra_devcluster.apiserver.storage.store import Change, Collection, Store
 
 from .attributes import Attributes
 from .decision import Decision

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dra_api.codec import convert
-from dra_api.label_selectors import Selector
 from dra_api.meta import LabelSelector
+from dra_api.relations.label_selectors import Selector
 
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection
-from dra_devcluster.apiserver.write import update
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.verbs.write import update
 
 from .worker import Worker
 

@@ -7,12 +7,12 @@ block its deletion are gone. Orphan: the finalizer ``orphan`` keeps the owner un
 
 from __future__ import annotations
 
-from dra_devcluster.apiserver.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
-from dra_devcluster.apiserver.write import update
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
+from dra_devcluster.apiserver.verbs.write import update
 
 from .worker import Worker
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.structure import load_data
-from dra_devcluster.apiserver.write import create
+from dra_devcluster.apiserver.verbs.write import create
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _ANNOTATIONS: Final = {"rbac.authorization.kubernetes.io/autoupdate": "true"}

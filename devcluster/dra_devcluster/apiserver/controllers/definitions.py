@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dra_devcluster.apiserver.delete import delete_some
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.definitions import CLEANUP
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection
-from dra_devcluster.apiserver.write import update
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.verbs.delete import delete_some
+from dra_devcluster.apiserver.verbs.write import update
 
 from .worker import Worker
 

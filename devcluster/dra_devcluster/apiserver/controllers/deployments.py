@@ -10,9 +10,9 @@ from __future__ import annotations
 from copy import deepcopy
 
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.store import Stored
-from dra_devcluster.apiserver.write import create, update
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now
 
 from .workload import WorkloadController, owner_reference, template_hash

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dra_devcluster.apiserver.delete import delete_some
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.namespaces import FINALIZER
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection, Stored
-from dra_devcluster.apiserver.write import create, update
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Change, Collection, Stored
+from dra_devcluster.apiserver.verbs.delete import delete_some
+from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now
 
 from .worker import Worker

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.quota import used
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection
-from dra_devcluster.apiserver.write import store_changed
+from dra_devcluster.apiserver.kinds.quota import used
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.verbs.write import store_changed
 
 from .worker import Worker
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.pod_state import has_ended, is_ready
-from dra_devcluster.apiserver.store import Stored
+from dra_devcluster.apiserver.storage.pod_state import has_ended, is_ready
+from dra_devcluster.apiserver.storage.store import Stored
 
 from .workload import WorkloadController
 

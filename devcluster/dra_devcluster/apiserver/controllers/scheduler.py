@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dra_devcluster.apiserver.binding import assign
+from dra_devcluster.apiserver.endpoints.binding import assign
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.pod_state import has_ended
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
-from dra_devcluster.apiserver.write import update
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.pod_state import has_ended
+from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.verbs.write import update
 from dra_devcluster.clock import now
 
 from .fitting import fits

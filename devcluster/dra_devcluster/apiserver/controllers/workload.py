@@ -8,13 +8,13 @@ from copy import deepcopy
 
 import orjson
 
-from dra_devcluster.apiserver.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.structure import Resource
-from dra_devcluster.apiserver.write import create, update
+from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
+from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now
 
 from .worker import Worker

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from dra_devcluster.apiserver import metadata
+from dra_api.releases.release import Release
+
 from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
 from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.quota import check_quotas
-from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault, Resource
+
+from .quota import check_quotas
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class Kind:
     status_writes_metadata = False
     # Fields for field selectors beside name and namespace.
     selectable: Mapping[str, str] = MappingProxyType({})
+    # The release from which on such a field is known, where not all of them know it.
+    selectable_since: Mapping[str, Release] = MappingProxyType({})
 
     def default(self, obj: Json, write: Write) -> None:
         """Fill in what the client left out; runs for new and changed objects."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dra_api.quantity import Quantity, QuantityError, parse_quantity
+from dra_api.values.quantity import Quantity, QuantityError, parse_quantity
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 _FOR_CONTAINERS = {"cpu", "memory", "ephemeral-storage"}

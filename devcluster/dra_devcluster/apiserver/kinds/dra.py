@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from dra_api import admin_access, defaults, strategy, validation
+from dra_api import defaults, strategy, validation
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Namespace
 from dra_api.meta import Object
+from dra_api.relations import admin_access
+from dra_api.releases.release import Release
 from dra_api.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -27,6 +29,7 @@ from dra_devcluster.clock import now
 
 from .base import Kind, Write
 from .claim_status import status_refusals
+from .declared_features import check_declared_features
 
 T = TypeVar("T")
 Validate = Callable[..., list[FieldError]]
@@ -40,7 +43,7 @@ class Rules(NamedTuple):
     validate_status: Validate | None = None
     options: tuple[str, ...] = ()
     has_generation: bool = False
-    selectable: Mapping[str, str] = MappingProxyType({})
+    selectable: tuple[str, ...] = ()
 
 
 _RULES = {
@@ -59,8 +62,9 @@ _RULES = {
     "resourceslices": Rules(
         ResourceSlice,
         validation.validate_resource_slice,
+        options=("gates",),
         has_generation=True,
-        selectable=MappingProxyType({"spec.nodeName": "spec.nodeName", "spec.driver": "spec.driver"}),
+        selectable=("spec.nodeName", "spec.driver", "spec.pool.name"),
     ),
     "devicetaintrules": Rules(
         DeviceTaintRule,
@@ -72,6 +76,7 @@ _RULES = {
         ResourcePoolStatusRequest,
         validation.validate_resource_pool_status_request,
         validation.validate_resource_pool_status_request_status,
+        options=("gates",),
     ),
 }
 
@@ -81,11 +86,12 @@ class DraKind(Kind):
 
     checks_metadata = True
     returns_deleted = True
+    selectable_since = MappingProxyType({"spec.pool.name": Release.V1_37})
 
     def __init__(self, plural: str) -> None:
         self._rules = _RULES[plural]
         self.has_generation = self._rules.has_generation
-        self.selectable = self._rules.selectable
+        self.selectable = {path: path for path in self._rules.selectable}
 
     def default(self, obj: Json, write: Write) -> None:
         defaults.set_defaults(obj, now=now())
@@ -113,6 +119,7 @@ class DraKind(Kind):
             found = rules.validate(new, before, **{name: given[name] for name in rules.options})
         if isinstance(new, ResourceSlice):
             write.warnings += validation.driver_warnings(new)
+            check_declared_features(obj, write)
         refused = list(_admin_access(new, before, write))
         granular = write.subresource == "status" and write.registry.gates.granular_status_authorization
         if granular and isinstance(new, ResourceClaim) and isinstance(before, ResourceClaim):

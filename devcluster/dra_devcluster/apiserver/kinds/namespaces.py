@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.storage import metadata
 
 from .base import Kind, Write
 

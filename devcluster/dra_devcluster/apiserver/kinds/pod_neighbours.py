@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

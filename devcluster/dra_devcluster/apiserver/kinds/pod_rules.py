@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 from . import pod_neighbours

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from dra_api import core
 from dra_api.codec import DecodeError, convert
+from dra_api.releases.release import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 
+from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
-from dra_devcluster.apiserver.pod_state import has_ended
+from dra_devcluster.apiserver.storage.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
 from .base import Kind, Write
 from .pod_defaults import admit_pod, default_pod, default_spec
 from .pod_rules import quality_of_service, validate_new, validate_spec, validate_update
+from .resource_health import health_faults
 
+_RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -69,6 +74,8 @@ class PodKind(Kind):
         if write.subresource not in ("ephemeralcontainers", "resize"):
             super().prepare_update(obj, old, write)
             admit_pod(obj["spec"])
+            if write.subresource == "status":
+                _keep_status(obj, old, write.registry.release)
             return
         sent, obj["spec"], obj["status"] = obj["spec"], dict(old["spec"]), old["status"]
         if write.subresource == "ephemeralcontainers":
@@ -82,7 +89,13 @@ class PodKind(Kind):
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         if write.subresource == "status":
-            return map(_fault, validate_pod_claim_status(_decoded(obj)))
+            found = [
+                *map(_fault, validate_pod_claim_status(_decoded(obj))),
+                *health_faults(obj, write.registry.release),
+            ]
+            quality = _quality(obj)
+            is_kept = old is None or quality == _quality(old)
+            return found if is_kept else [faults.immutable("status.qosClass", quality), *found]
         found = list(validate_spec(obj["spec"]))
         if old is None:
             found += validate_new(obj["spec"])
@@ -123,6 +136,20 @@ def _class_priority(obj: Json, write: Write) -> int:
         pod = obj["metadata"].get("name", "")
         raise forbidden("", "pods", pod, f"no PriorityClass with name {name} was found")
     return int(stored.decode().get("value", 0))
+
+
+def _keep_status(obj: Json, old: Json, release: Release) -> None:
+    """What an update of the status keeps if it leaves it out: the quality, and from 1.37 on the records of claims
+    (K37-EXT-04). An empty list counts as left out here; in Kubernetes it takes a record away."""
+    kept = ("qosClass", *(_RECORDS if release >= Release.V1_37 else ()))
+    before = old.get("status") or {}
+    for name in kept:
+        if before.get(name) is not None:
+            obj.setdefault("status", {}).setdefault(name, before[name])
+
+
+def _quality(pod: Json) -> Any:
+    return (pod.get("status") or {}).get("qosClass")
 
 
 def _decoded(pod: Json) -> core.Pod:

@@ -6,9 +6,11 @@ import base64
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 
 from .base import Kind, Write
 
@@ -24,6 +26,7 @@ class Nodes(Kind):
     status_writes_metadata = True
 
     def default(self, obj: Json, write: Write) -> None:
+        _keep_server_key(obj["metadata"], write)
         status = obj.get("status") or {}
         for name, amount in (status.get("capacity") or {}).items():
             status.setdefault("allocatable", {}).setdefault(name, amount)
@@ -35,6 +38,18 @@ class Nodes(Kind):
         found = super().fields(obj)
         found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
         return found
+
+
+def _keep_server_key(meta: Json, write: Write) -> None:
+    """Take the key of the node's server out of the object: who reads Nodes may not run programs in their pods."""
+    annotations = meta.get("annotations") or {}
+    key = annotations.pop(SERVER_KEY_ANNOTATION, None)
+    if key is None:
+        return
+    if not annotations:
+        del meta["annotations"]
+    if not write.dry_run:
+        write.registry.server_keys[meta["name"]] = key
 
 
 class Keyed(Kind):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from dra_api.quantity import QuantityError, parse_quantity
+from dra_api.values.quantity import QuantityError, parse_quantity
 
 from .schema import Json, Schema
 

@@ -1,7 +1,7 @@
 """Which resources the server serves, and the schema of each kind.
 
-The built-in part is data (`dra_devcluster/schema/`: discovery.json and components.json state what a Kubernetes 1.36
-server says of itself); CustomResourceDefinitions add and remove resources at run time.
+The built-in part is data (`dra_devcluster/schema/`: discovery.json and components.json state what Kubernetes servers
+say of themselves); CustomResourceDefinitions add and remove resources at run time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,9 @@ from importlib.resources import files
 from typing import Any
 
 import orjson
+from dra_api.releases.release import NEWEST, Release
 
+from .release_fields import component_of
 from .schema import ANY, Components, Json, Schema, compile_structural
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -62,8 +64,9 @@ class Resource:
 class Structure:
     """All served resources. Look-ups answer None for what is not served."""
 
-    def __init__(self, discovery: list[Json]) -> None:
-        self.components, self._names = _builtin_components()
+    def __init__(self, discovery: list[Json], release: Release = NEWEST) -> None:
+        self.release = release
+        self.components, self._names = _builtin_components(release)
         self._resources: dict[tuple[str, str, str], Resource] = {}
         self._kinds: dict[tuple[str, str, str], Resource] = {}
         self._bare = Schema(
@@ -73,9 +76,9 @@ class Structure:
             self._add(self._builtin(line))
 
     @classmethod
-    def load(cls) -> "Structure":
+    def load(cls, release: Release = NEWEST) -> "Structure":
         """The structure of the built-in kinds. Each server needs its own: CRDs change it."""
-        return cls(load_data("discovery.json"))
+        return cls(load_data("discovery.json"), release)
 
     def resource(self, group: str, version: str, plural: str) -> Resource | None:
         return self._resources.get((group, version, plural))
@@ -142,9 +145,10 @@ class Structure:
 
 
 @cache
-def _builtin_components() -> tuple[Components, Mapping[tuple[str, str, str], str]]:
-    """The OpenAPI components, and the name of each kind's. No structure changes them, so all servers share them."""
-    raw = load_data("components.json")
+def _builtin_components(release: Release) -> tuple[Components, Mapping[tuple[str, str, str], str]]:
+    """The OpenAPI components, and the name of each kind's. No structure changes them, so all servers of a release share
+    them."""
+    raw = {name: component_of(release, name, component) for name, component in load_data("components.json").items()}
     names = {
         (gvk["group"], gvk["version"], gvk["kind"]): name
         for name, component in raw.items()

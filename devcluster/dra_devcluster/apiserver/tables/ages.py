@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from dra_api.times import parse_time
+from dra_api.values.times import parse_time
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from dra_api.times import parse_time
+from dra_api.values.times import parse_time
 
 from .ages import UNKNOWN, age
 from .parts import NONE, Json, created, joined, label_text, name, spec_of, status_of

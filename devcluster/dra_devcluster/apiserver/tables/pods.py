@@ -7,7 +7,7 @@ reason does; deletion overrides them all.
 from datetime import datetime
 from typing import Any
 
-from dra_api.times import parse_time
+from dra_api.values.times import parse_time
 
 from .ages import age, human_duration
 from .parts import Json

@@ -6,11 +6,14 @@
 ``template``    texts with facts in braces, ``/dev/vfio/{iommuGroup}``
 ``tree``        the files of the host below which devices are looked for
 ``facts``       what sysfs and udev say about one device
+``device``      what one look at the host finds
 ``scan``        from the file and the host to the devices that are there now
 ``looking``     once a second, thoroughly when something may have changed
 ``inventory``   what is published while devices come and go
-``driver``      what a container gets
+``edits``       what a container gets
+``driver``      prepares claims
 ``hotplug``     the devices, and their health, after each change
+``replugged``   prepares claims again whose device has another node, or is gone
 ``listing``     the same for a person
 ==============  =====================================================================
 """

@@ -47,6 +47,19 @@ class MountConfig(_Part, frozen=True):
     options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
 
 
+class NetDeviceConfig(_Part, frozen=True):
+    """A network interface of the host that moves into the container, under the same name if ``name`` is left out."""
+
+    host_interface_name: str = "{node}"
+    name: str = ""
+
+
+class IntegerFact(_Part, frozen=True):
+    """An attribute that is an integer: ``{int: "{sysfs.mtu}"}``."""
+
+    int: str
+
+
 class HookConfig(_Part, frozen=True):
     """A program that the runtime calls; ``hook_name`` as in CDI."""
 
@@ -68,6 +81,7 @@ class ContainerConfig(_Part, frozen=True):
     permissions: str = "rw"
     device_nodes: tuple[NodeConfig, ...] = ()
     env: dict[str, str] = {}
+    net_devices: tuple[NetDeviceConfig, ...] = ()
     mounts: tuple[MountConfig, ...] = ()
     hooks: tuple[HookConfig, ...] = ()
     additional_gids: tuple[int, ...] = ()
@@ -80,6 +94,9 @@ class ContainerConfig(_Part, frozen=True):
             yield f"deviceNodes[{index}].hostPath", node.host_path
         for name, value in self.env.items():
             yield f"env.{name}", value
+        for index, net_device in enumerate(self.net_devices):
+            yield f"netDevices[{index}].hostInterfaceName", net_device.host_interface_name
+            yield f"netDevices[{index}].name", net_device.name
         for index, mount in enumerate(self.mounts):
             yield f"mounts[{index}].hostPath", mount.host_path
             yield f"mounts[{index}].containerPath", mount.container_path
@@ -103,7 +120,7 @@ class Entry(_Part, frozen=True):
     match: dict[str, str | tuple[str, ...]] = {}
     group_by: str = ""
     id: str = "{node}"
-    attributes: dict[str, str | int | bool] = {}
+    attributes: dict[str, str | int | bool | IntegerFact] = {}
     shares: int | Literal["unlimited"] = 1
     container: ContainerConfig = ContainerConfig()
 

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from dra_api.resource import Device
 
 from dra_kubeletplugin import DeviceHealth, Pool, Resources
 
 from .config import HostdevConfig
+from .device import Found
 from .inventory import Inventory
-from .scan import Found
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class Hotplug:
         self._inventory = Inventory(f"{config.driver_name}/gone", config.gone)
         self._devices: list[Device] | None = None
         self._problems: tuple[str, ...] = ()
+        self._found: Found | None = None
+        self._looked = asyncio.Condition()
         self._changed = asyncio.Condition()
 
     async def resources(self) -> AsyncIterator[Resources]:
@@ -42,12 +45,16 @@ class Hotplug:
             try:
                 found = await asyncio.to_thread(self._look)
             except Exception:
-                log.exception("cannot look at the devices of the host; what is published stays")
+                log.exception("cannot read the devices of the host; published devices stay")
             else:
                 if self._take_in(found):
                     async with self._changed:
                         self._changed.notify_all()
                     yield {self._pool: Pool.of(self._devices or ())}
+                if found is not self._found:
+                    async with self._looked:
+                        self._found = found
+                        self._looked.notify_all()
             await asyncio.sleep(self._seconds)
 
     async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
@@ -56,6 +63,19 @@ class Hotplug:
             yield self._inventory.health()
             async with self._changed:
                 await self._changed.wait()
+
+    async def looks(self) -> AsyncIterator[Found]:
+        """What each thorough look found; a caller that is slow misses some, but never the latest."""
+        latest: Found | None = None
+        while True:
+            async with self._looked:
+                await self._looked.wait_for(partial(self._is_other, latest))
+                latest = self._found
+            if latest is not None:
+                yield latest
+
+    def _is_other(self, found: Found | None) -> bool:
+        return self._found is not found
 
     def _take_in(self, found: Found) -> bool:
         """Whether something else is to be published than before."""

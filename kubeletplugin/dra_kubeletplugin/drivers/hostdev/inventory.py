@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dra_kubeletplugin import DeviceHealth
 
 from .config import GoneConfig
-from .scan import HostDevice
+from .device import HostDevice
 
 WITHDRAWN: Final = 100
 """Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""

@@ -8,11 +8,13 @@ every ten seconds.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
 from .config import HostdevConfig
-from .scan import Found, scan
+from .device import Found
+from .scan import scan
 from .tree import HostTree
 
 _SETTLES = 5.0
@@ -28,6 +30,7 @@ class Looking:
         self._config, self._tree, self._clock = config, tree, clock
         self._seen: Seen | None = None
         self._found = Found()
+        self._scanning = threading.Lock()
         self._changed_at = self._looked_at = clock()
 
     def __call__(self) -> Found:
@@ -36,10 +39,16 @@ class Looking:
         if seen != self._seen:
             self._changed_at = now
         if seen != self._seen or now - self._changed_at < _SETTLES or now - self._looked_at >= _THOROUGH:
-            self._found = scan(self._config, self._tree)
+            self.thoroughly()
             self._looked_at = now
         self._seen = seen
         return self._found
+
+    def thoroughly(self) -> Found:
+        """The devices that are there now; may be called from several threads."""
+        with self._scanning:
+            self._found = scan(self._config, self._tree, self._found)
+            return self._found
 
     def _glance(self) -> Seen:
         patterns = (pattern for entry in self._config.devices for pattern in (*entry.paths, *entry.sysfs))

@@ -11,7 +11,7 @@ from dra_kubeletplugin import CdiError, ContainerEdits, DeviceNode, Mount, Setti
 from dra_kubeletplugin.drivers.config_file import read_file
 
 from . import template
-from .config import CONTAINER_PATH, ContainerConfig, Entry, HostdevConfig, hook_of
+from .config import CONTAINER_PATH, ContainerConfig, Entry, HostdevConfig, IntegerFact, hook_of
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
@@ -66,6 +66,7 @@ def _wrong_templates(entry: Entry) -> Iterator[tuple[str, str]]:
             yield f"match.{name}", fault
     texts = [("groupBy", entry.group_by), ("id", entry.id)]
     texts += [(f"attributes.{name}", text) for name, text in entry.attributes.items() if isinstance(text, str)]
+    texts += [(f"attributes.{name}", it.int) for name, it in entry.attributes.items() if isinstance(it, IntegerFact)]
     texts += [(f"container.{field}", text) for field, text in entry.container.templates()]
     for field, text in texts:
         if field.startswith("container.") and field != "container.path":

@@ -1,75 +1,91 @@
 """From the configuration and the host to the devices that are there now.
 
 What the entries find is matched, grouped and named. A problem, such as two devices of one name or a value that no slice
-can hold, costs only the device at fault, and is a text for the log. Nothing is remembered between two looks.
+can hold, costs only the device at fault, and is a text for the log. A node of the host belongs to one device.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dra_api.values.quantity import Quantity
 
-from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, PluginError, Pool, check_resources, device
+from dra_kubeletplugin import (
+    NUMA_NODE,
+    PCI_BUS_ID,
+    PCIE_ROOT,
+    CdiError,
+    PluginError,
+    Pool,
+    check_resources,
+    device,
+)
 
 from . import template
-from .config import Entry, HostdevConfig
+from .config import Entry, HostdevConfig, IntegerFact
+from .device import Found, HostDevice
+from .edits import edits_of, owned
 from .facts import FACTS, Facts
 from .tree import HostTree
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME = 63
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_NOTHING = Found()
 SHARES = "shares"
 
 
-@dataclass(frozen=True)
-class HostDevice:
-    """A device that can be published: its entry, and the device nodes (or folders in sysfs) that belong to it."""
-
-    entry: Entry
-    parts: tuple[Facts, ...]
-    published: Device
-
-    @property
-    def name(self) -> str:
-        """Its name in the pool."""
-        return self.published.name
-
-
-@dataclass(frozen=True)
-class Found:
-    """One look at the host."""
-
-    devices: dict[str, HostDevice] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-
-
-def scan(config: HostdevConfig, tree: HostTree) -> Found:
-    """Look for all entries, in their order."""
-    devices: dict[str, HostDevice] = {}
+def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Found:
+    """Look for all entries, in their order; ``before`` is what the last look found."""
+    by_name: dict[str, list[HostDevice]] = {}
     problems: list[str] = []
     for entry in config.devices:
         for parts in _groups(entry, _matching(entry, _found(entry, tree))):
-            where = f"entry {entry.name!r}, device {parts[0].found}"
             try:
                 made = HostDevice(entry, parts, _published(entry, parts))
                 check_resources({"p": Pool.of([made.published])}, driver=config.driver_name, node_name="n")
-            except (ValueError, TypeError, PluginError) as error:
-                problems.append(f"{where}: {error}")
+                edits_of(made)
+            except (ValueError, TypeError, PluginError, CdiError) as error:
+                problems.append(f"{_where(entry, parts)}: {error}")
                 continue
-            if other := devices.get(made.name):
-                problems.append(
-                    f"{where}: {other.parts[0].found} has the name {made.name!r} already; make the id differ, or group "
-                    "them with groupBy"
-                )
-            else:
-                devices[made.name] = made
+            by_name.setdefault(made.name, []).append(made)
+    devices: dict[str, HostDevice] = {}
+    owners: dict[str, HostDevice] = {}
+    for name, same in by_name.items():
+        kept, faults = _the_one(same, before.devices.get(name))
+        problems += faults
+        if kept and (other := next((owners[part] for part in owned(kept) if part in owners), None)):
+            problems.append(f"{_where(kept.entry, kept.parts)}: {other.name} has its node already; match each once")
+        elif kept:
+            devices[name] = kept
+            owners |= dict.fromkeys(owned(kept), kept)
     return Found(devices, tuple(problems))
+
+
+def _the_one(same: list[HostDevice], before: HostDevice | None) -> tuple[HostDevice | None, list[str]]:
+    """Which of these devices of one name has it, and why the others are left out.
+
+    The one that had it before keeps it. Otherwise none gets it: which of them a claim means cannot be told, and the
+    wrong one is worse than none.
+    """
+    if len(same) == 1:
+        return same[0], []
+    kept = next((device for device in same if before and device.parts == before.parts), None)
+    remedy = "make the id differ, or group them with groupBy"
+    found = [device.parts[0].found for device in same]
+    if kept:
+        reason = f"{kept.parts[0].found} has the name {kept.name!r} already; {remedy}"
+    else:
+        reason = f"{' and '.join(found)} would all have the name {same[0].name!r}, so none gets it; {remedy}"
+    return kept, [f"{_where(device.entry, device.parts)}: {reason}" for device in same if device is not kept]
+
+
+def _where(entry: Entry, parts: Sequence[Facts]) -> str:
+    return f"entry {entry.name!r}, device {parts[0].found}"
 
 
 def _found(entry: Entry, tree: HostTree) -> Iterator[Facts]:
@@ -126,10 +142,21 @@ def _attributes(entry: Entry, facts: Facts) -> dict[str, str | int | bool]:
         if value := facts.known.get(name):
             attributes[_STANDARD.get(name, name)] = int(value) if name == "numaNode" else value
     for name, given in entry.attributes.items():
-        own = template.filled(given, facts) if isinstance(given, str) else given
+        own = _attribute(given, facts)
         if own is not None:
             attributes[name] = own
     return attributes
+
+
+def _attribute(given: str | int | bool | IntegerFact, facts: Facts) -> str | int | bool | None:
+    if isinstance(given, str):
+        return template.filled(given, facts)
+    if not isinstance(given, IntegerFact):
+        return given
+    text = template.filled(given.int, facts)
+    if text is not None and not _INTEGER.fullmatch(text):
+        raise ValueError(f"{given.int} is {text!r}, which is no integer: give it as a text, without int")
+    return None if text is None else int(text)
 
 
 def _shares(count: int) -> DeviceCapacity:

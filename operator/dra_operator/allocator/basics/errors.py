@@ -4,6 +4,7 @@
 
     AllocationError               a claim, class, selector or slice is wrong; the text names it
     ├── ClaimError                a request or constraint that no node can serve
+    ├── CapacityError             what a share of a device would consume is negative, or cannot be counted
     ├── SelectorError             a CEL selector does not compile, or fails on a device that was reached
     ├── NodeSelectionError        a slice or device has a node selector that cannot be parsed or merged
     ├── PoolError                 a request for all devices while a pool is incomplete or invalid
@@ -19,6 +20,10 @@ class AllocationError(Exception):
 
 class ClaimError(AllocationError):
     """The claim asks for something impossible or unknown."""
+
+
+class CapacityError(AllocationError):
+    """A share of a device would consume a negative amount, or one that no quantity can say."""
 
 
 class SelectorError(AllocationError):

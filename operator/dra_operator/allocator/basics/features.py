@@ -3,55 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-_FIELDS: Final = {
-    "DRAAdminAccess": "admin_access",
-    "DRAPrioritizedList": "prioritized_list",
-    "DRAPartitionableDevices": "partitionable_devices",
-    "DRADeviceTaints": "device_taints",
-    "DRADeviceTaintRules": "taint_rules",
-    "DRAConsumableCapacity": "consumable_capacity",
-    "DRAListTypeAttributes": "list_attributes",
-    "DRAExtendedResource": "extended_resources",
-    "DRASchedulerFilterTimeout": "filter_timeout",
-    "DRAResourcePoolStatus": "pool_status",
-}
-_BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
+import msgspec
+from dra_api.releases.gates import GATE_OF, FeatureGates
+from dra_api.releases.release import NEWEST, Release
 
-GATES: Final = frozenset(_FIELDS) | _BINDING_GATES
-"""The gates that matter here."""
+_DEFAULTS: Final = FeatureGates.of({})
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The gates as fields; ``Features()`` is what Kubernetes 1.36 enables by default."""
+    """The gates as fields; ``Features()`` is what the newest release that can be chosen enables by default."""
 
-    admin_access: bool = True
-    prioritized_list: bool = True
-    partitionable_devices: bool = True
-    device_taints: bool = True
-    taint_rules: bool = False
+    release: Release = NEWEST
+    """The release whose rules count where releases differ (allocator.md section 16)."""
+    admin_access: bool = _DEFAULTS.admin_access
+    prioritized_list: bool = _DEFAULTS.prioritized_list
+    partitionable_devices: bool = _DEFAULTS.partitionable_devices
+    device_taints: bool = _DEFAULTS.device_taints
+    taint_rules: bool = _DEFAULTS.taint_rules
     """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""
-    pool_status: bool = False
+    pool_status: bool = _DEFAULTS.pool_status
     """Not for the allocator itself: ResourcePoolStatusRequests are answered."""
-    consumable_capacity: bool = True
-    binding_conditions: bool = True
+    consumable_capacity: bool = _DEFAULTS.consumable_capacity
+    fractional_capacity_ranges: bool = _DEFAULTS.fractional_capacity_ranges
+    """Ranges of capacity policies count in thousandths where they can."""
+    binding_conditions: bool = _DEFAULTS.binding_conditions
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""
-    list_attributes: bool = False
+    list_attributes: bool = _DEFAULTS.list_attributes
     """Constraints compare list-valued attributes as sets."""
-    extended_resources: bool = True
+    extended_resources: bool = _DEFAULTS.extended_resources
     """Not used by the allocator: pods get a claim for the extended resources that classes serve."""
-    filter_timeout: bool = True
+    filter_timeout: bool = _DEFAULTS.filter_timeout
     """Not used by the allocator: its caller has a clock, and ends a decision that takes too long."""
 
     @classmethod
-    def from_gates(cls, gates: Iterable[str]) -> Features:
+    def of(cls, gates: FeatureGates) -> Features:
+        """Those that these gates turn on, by the rules of their release."""
+        return cls(**{field.name: getattr(gates, field.name) for field in fields(cls)})
+
+    @classmethod
+    def from_gates(cls, gates: Iterable[str], release: Release = NEWEST) -> Features:
         """Exactly these gates are on; gates that do not concern the allocator are ignored."""
         names = set(gates)
-        known = {field: gate in names for gate, field in _FIELDS.items()}
-        return cls(**known, binding_conditions=names >= _BINDING_GATES)
+        chosen = {gate: gate in names for gate in GATE_OF.values()}
+        return cls.of(msgspec.convert({**chosen, "release": release}, FeatureGates))
 
     @property
     def basic(self) -> bool:
@@ -61,3 +59,12 @@ class Features:
         ignores. The newer implementations refuse both while the gate is off.
         """
         return not (self.binding_conditions or self.consumable_capacity or self.list_attributes)
+
+
+def _names(features: type[Features]) -> list[str]:
+    return [field.name for field in fields(features) if field.name != "release"]
+
+
+_OF_TWO: Final = {"binding_conditions": ("device_binding_conditions", "device_status")}
+GATES: Final = frozenset(GATE_OF[attribute] for name in _names(Features) for attribute in _OF_TWO.get(name, (name,)))
+"""The gates that matter here."""

@@ -12,13 +12,15 @@ from itertools import islice
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.pool_view import Status
 from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule, Tally
 
 from .hints import hint
+from .meant import Meant, meant
 from .shortage import Hint, Shortage, losses
 from .together import constrained, together
 
-HELD = 8
+NAMED_DEVICES = 8
 """The most devices in use that a refusal names."""
 
 
@@ -49,8 +51,10 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
         lost.append(Tally(stage, taken.bit_count()))
         if rule is None and _is_short(domain, left):
             rule, gone = stage, taken
-    if not problem.view.everything:
-        rule = Rule.INVALID_POOL if problem.view.invalid else Rule.NO_DEVICES
+    offered = meant(problem, domain)
+    if not offered.devices:
+        is_invalid = any(pool.status is Status.INVALID for pool in offered.troubled)
+        rule = Rule.INVALID_POOL if is_invalid else Rule.NO_DEVICES
     assert rule is not None, "a request that is short has lost devices to some check"
     why = hint(Shortage(problem, domain, rule, gone))
     if alternatives > 1:
@@ -69,6 +73,7 @@ def _refusal(
     problem: Problem, domain: Domain, rule: Rule, why: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
 ) -> Refusal:
     matching = problem.matching(domain)
+    offered = meant(problem, domain)
     busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
     return Refusal(
         node=problem.view.name,
@@ -76,17 +81,17 @@ def _refusal(
         claim=RefusedClaim(problem.program.claims[domain.claim].key),
         request=domain.alternative.request,
         needs=needs or max(1, domain.need),
-        devices=len(problem.view.devices),
+        devices=offered.devices,
         matching=matching.bit_count(),
         lost=lost,
         detail=why.detail,
         fix=why.fix,
-        pools=_pools(problem),
-        held=tuple(problem.view.id(device) for device in islice(each(busy), HELD)),
+        pools=_pools(offered),
+        held=tuple(problem.view.id(device) for device in islice(each(busy), NAMED_DEVICES)),
+        names_driver=offered.names_driver,
+        mixed=offered.mixed,
     )
 
 
-def _pools(problem: Problem) -> tuple[str, ...]:
-    view = problem.view
-    old = (f"resource pool {pool} has only slices of older generations for this node" for pool in view.outdated)
-    return (*(pool.complaint for pool in view.troubled), *old)
+def _pools(offered: Meant) -> tuple[str, ...]:
+    return (*(pool.complaint for pool in offered.troubled), *map(str, offered.outdated))

@@ -12,6 +12,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted, listed
 
+from .meant import meant
 from .meter_hints import capacity_hint, counter_hint
 from .recovery import Taint, recovery, taints_of, tolerate
 from .shortage import Hint, Shortage
@@ -26,10 +27,10 @@ def hint(shortage: Shortage) -> Hint:
 def _selectors(shortage: Shortage) -> Hint:
     """The selector that matches no device, or how many devices are missing if some match all selectors."""
     problem, domain = shortage.problem, shortage.domain
-    selectors, devices = domain.alternative.selectors, len(problem.view.devices)
+    selectors = domain.alternative.selectors
     matching = problem.matching(domain).bit_count()
     if matching:
-        how = "be published" if matching == devices else "match"
+        how = "be published" if matching == meant(problem, domain).devices else "match"
         more = f"{max(1, domain.need) - matching} more would have to {how}"
         usable = domain.usable.bit_count()
         if usable < matching:
@@ -93,12 +94,17 @@ def _attributes(shortage: Shortage) -> Hint:
 
 
 def _unpublished(shortage: Shortage) -> Hint:
-    view = shortage.problem.view
-    if view.troubled:
+    offered = meant(shortage.problem, shortage.domain)
+    if offered.troubled:
         return Hint("", "have the driver publish complete and valid pools")
-    if view.outdated:
-        return Hint("", "have the driver publish the newest generation for this node, too")
-    return Hint("", "run a driver that publishes devices for this node (see: kubectl get resourceslices)")
+    if offered.outdated:
+        return Hint(
+            "",
+            "have the driver publish the newest generation for this node as well, or delete the slice if it is not "
+            "the driver's",
+        )
+    other = ", or correct the driver that the selectors name" if offered.names_driver else ""
+    return Hint("", f"run a driver that publishes devices for this node (see: kubectl get resourceslices){other}")
 
 
 _HINTS: dict[Rule, Callable[[Shortage], Hint]] = {

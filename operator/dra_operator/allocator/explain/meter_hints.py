@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
+from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.problem import Problem
@@ -43,6 +43,7 @@ def _closest(gaps: Mapping[int, list[Gap]]) -> Gap:
 def capacity_hint(shortage: Shortage) -> Hint:
     """The gap of the device with most left; a forbidden amount or an unknown name only if there is no such gap."""
     problem, requests = shortage.problem, dict(shortage.domain.alternative.capacity)
+    features = problem.node.features
     gaps: dict[int, list[Gap]] = {}
     forbidden: Hint | None = None
     unknown = ""
@@ -52,14 +53,16 @@ def capacity_hint(shortage: Shortage) -> Hint:
         if absent is not None:
             unknown = unknown or absent
             continue
-        amounts = {name: consumed(requests.get(name), capacity) for name, capacity in capacities.items()}
+        amounts = {name: consumed(requests.get(name), capacity, features) for name, capacity in capacities.items()}
         left = problem.node.left(device)
         found = [
             Gap(device, name, amounts[name].nanos, left[name], capacity.value.nanos)
             for name, capacity in capacities.items()
             if amounts[name].nanos > left[name]
         ]
-        broken = next((n for n, capacity in capacities.items() if violates(amounts[n], capacity.request_policy)), None)
+        broken = next(
+            (n for n, capacity in capacities.items() if violates(amounts[n], capacity.request_policy, features)), None
+        )
         if broken is not None:
             forbidden = forbidden or _forbidden(problem, device, broken, amounts[broken], capacities[broken])
         elif found:
@@ -84,7 +87,7 @@ def _too_little(problem: Problem, gap: Gap, requests: Mapping[str, Quantity]) ->
     device = problem.view.id(gap.device)
     fixes = [f"ask for at most {left} of {gap.name}"] if gap.left > 0 else []
     if gap.wanted <= gap.total:
-        fixes.append(f"wait until others give back what they hold of {device}")
+        fixes.append(f"wait until other claims release their shares of {device}")
     return Hint(
         f" with {amount(gap.wanted)} of {gap.name}{how}, best device {device} has {left} of {amount(gap.total)} left",
         ", or ".join(fixes),

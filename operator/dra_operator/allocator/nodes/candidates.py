@@ -63,6 +63,10 @@ class Candidates:
         yield from self.may_error
         if self.anywhere:
             return
+        if len(self.wants) == 1 and len(self.wants[0]) == 1 and not self.may_error:
+            want = self.wants[0][0]
+            yield from want.counts.nodes(want.least)
+            return
         first = scarcest(self.wants)
         others = [wants for wants in self.wants if wants is not first]
         seen = set(self.may_error)

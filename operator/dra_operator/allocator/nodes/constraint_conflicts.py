@@ -59,7 +59,7 @@ class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
         devices = 0
         for slice_ in () if view is None else view.slices if pool.owning_node is not None else pool.slices:
             for query in self._comparison.queries:
-                for number in each(query.matches(pool, slice_, usage, inventory.compiled).true):
+                for number in each(query.matches(pool, slice_, usage, inventory).true):
                     attribute = lookup(slice_.devices[number], slice_.pool.driver, self._comparison.attribute)
                     found = values_of(attribute, lists=self._comparison.lists) if attribute is not None else None
                     values.update(found or (MISSING,))

@@ -78,7 +78,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
             return Count(0, everything, elsewhere)
         matching, fallible = 0, troubled and everything
         for slice_ in view.slices if pool.owning_node is not None else pool.slices:
-            found = self._query.matches(pool, slice_, usage, inventory.compiled)
+            found = self._query.matches(pool, slice_, usage, inventory)
             fallible |= bool(found.raised or (found.true and slice_.ambiguous))
             matching += found.true.bit_count()
         return Count(matching, fallible, elsewhere, any(slice_.sharing for slice_ in view.slices))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.published.capacity import Requests, is_extreme
 from dra_operator.allocator.published.inventory import Inventory
 from dra_operator.allocator.published.pools import Pool
 from dra_operator.allocator.published.predicates import Compiled, Verdicts
@@ -21,7 +22,7 @@ from dra_operator.allocator.published.slices import Slice
 from dra_operator.allocator.request.claim_program import Alternative
 from dra_operator.allocator.usage import Usage
 
-PIECE: Final = 16
+COUNTED_POOLS: Final = 16
 """Pools counted at a time: some milliseconds if selectors have to be evaluated."""
 Part = TypeVar("Part")
 
@@ -34,21 +35,26 @@ class Query(NamedTuple):
     """Admin access, and mode All, look at devices in use as well."""
     everything: bool
     """Mode All: pools in trouble are fatal."""
+    capacity: Requests = ()
+    """The requested capacity, if its amounts may be fatal on devices without any fault of their own."""
 
     @classmethod
     def of(cls, alternative: Alternative) -> Query:
         """The devices that an alternative of a request looks for."""
-        return cls(alternative.expressions, alternative.admin or alternative.everything, alternative.everything)
+        capacity = alternative.capacity if is_extreme(alternative.capacity) else ()
+        in_use_too = alternative.admin or alternative.everything
+        return cls(alternative.expressions, in_use_too, alternative.everything, capacity)
 
-    def matches(self, pool: Pool, slice_: Slice, usage: Usage, compiled: Compiled) -> Verdicts:
-        """The devices of a slice that match, and those on which a selector raises."""
+    def matches(self, pool: Pool, slice_: Slice, usage: Usage, inventory: Inventory) -> Verdicts:
+        """The devices of a slice that match, and those on which a selector raises or capacity may be at fault."""
         in_use = () if self.in_use_too else usage.pool(pool.id).exclusive
         true = (1 << len(slice_.devices)) - 1
         for number, device in enumerate(slice_.devices) if in_use else ():
             if device.name in in_use:
                 true &= ~(1 << number)
-        part = slice_.verdicts(self.expressions, compiled)
-        return Verdicts(true & part.true, true & part.raised)
+        part = slice_.verdicts(self.expressions, inventory.compiled)
+        faulty = slice_.faulty(self.capacity, inventory.features)
+        return Verdicts(true & part.true, true & (part.raised | part.true & faulty))
 
     def evaluate(self, pool: Pool, compiled: Compiled) -> Iterator[str]:
         """Has the slices of a pool evaluate the selectors, in parts."""
@@ -94,7 +100,7 @@ class IncrementalAggregate(Generic[Part]):
             self._stale.pop(id_, None)
             self._recount(inventory, usage, id_)
             done += 1
-            if done % PIECE == 0:
+            if done % COUNTED_POOLS == 0:
                 yield payer
 
     def _payer(self, compiled: Compiled) -> str:

@@ -42,7 +42,8 @@ class Domain:
         self.usable = 0
         """Devices that pass all filters."""
         self.raised = 0
-        """Devices on which a selector raised: fatal when the search reaches one."""
+        """Devices on which a selector raised, or of which a fatal amount would be consumed: the end of a search that
+        reaches one."""
         self.collected = 0
         """Mode All: the devices that must all be taken."""
         self.need = 0

@@ -53,6 +53,7 @@ class _Filtering:
 
     def _domain(self, claim: int, alternative: Alternative) -> Domain:
         domain, node = Domain(alternative, claim, self._count), self._node
+        release = node.features.release
         self._count += 1
         if alternative.everything:
             self._collect(domain)
@@ -63,7 +64,7 @@ class _Filtering:
             domain.usable = offered.usable
             if offered.raised:
                 domain.raised = in_use(node, domain, offered.raised)
-            for keeps in (*CHOOSING, *KEEPING):
+            for keeps in (*CHOOSING[release], *KEEPING[release]):
                 domain.usable = keeps(node, domain, domain.usable)
         domain.wanted = tuple([wanted for concerned in makers.MAKERS for wanted in concerned(node, domain)])
         return domain
@@ -81,9 +82,9 @@ class _Filtering:
             raise node.error_at(self._program.claims[domain.claim].key, domain.alternative, next(each(offered.raised)))
         domain.amounts = offered.shares
         domain.collected = offered.chosen
-        for keeps in CHOOSING:
+        for keeps in CHOOSING[node.features.release]:
             domain.collected = keeps(node, domain, domain.collected)
         domain.need = domain.collected.bit_count()
         domain.usable = domain.collected & offered.usable
-        for keeps in KEEPING:
+        for keeps in KEEPING[node.features.release]:
             domain.usable = keeps(node, domain, domain.usable)

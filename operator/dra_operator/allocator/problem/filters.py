@@ -3,8 +3,9 @@
 A filter depends only on the inventory, the allocated state and the request, so its result is a set. Filters that ignore
 the allocated state leave an ``Offer``, which a node keeps from one decision to the next.
 The order matters for two things: selectors are evaluated on devices that are not in use and carry no forbidden binding
-conditions, and a selector that raises there is fatal if the search reaches the device (allocator.md section 6); and
-the refusal blames the first filter that left too little.
+conditions, capacity is counted on those that the selectors select, and a selector that raises there, or an amount that
+is fatal, ends the attempt if the search reaches the device (allocator.md sections 6 and 9); and the refusal blames the
+first filter that left too little.
 
 For a request for all devices, some filters choose the devices that it has to take, and others only keep it from taking
 one of them (section 7).
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
+
+from dra_api.releases.release import Release
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.node_view import Offer
@@ -99,11 +102,14 @@ def _is_capacity_limited(node: NodeState, domain: Domain) -> bool:
     )
 
 
+Keeps = Callable[[NodeState, Domain, int], int]
+
+
 class Filter(NamedTuple):
     """``keeps`` gives the devices that pass; ``rule`` names the filter in a refusal."""
 
     rule: Rule
-    keeps: Callable[[NodeState, Domain, int], int]
+    keeps: Keeps
     chooses: bool = False
     """It chooses which devices a request for all devices has to take."""
     fixed: bool = False
@@ -121,8 +127,21 @@ FILTERS: Final = (
     Filter(Rule.TAINTS, taints, fixed=True),
     Filter(Rule.CONSTRAINT, attributes),
 )
-CHOOSING: Final = tuple(each_.keeps for each_ in FILTERS if each_.chooses and not each_.fixed)
-KEEPING: Final = tuple(each_.keeps for each_ in FILTERS if not each_.chooses and not each_.fixed)
+
+
+def chooses(filter_: Filter, release: Release) -> bool:
+    """Whether it chooses: from 1.37 on the inventory alone does, not what is allocated (K37-BUG-07)."""
+    return filter_.chooses and (filter_.fixed or release < Release.V1_37)
+
+
+def _unfixed(release: Release, *, choose: bool) -> tuple[Keeps, ...]:
+    return tuple(each_.keeps for each_ in FILTERS if not each_.fixed and chooses(each_, release) is choose)
+
+
+CHOOSING: Final = {release: _unfixed(release, choose=True) for release in Release}
+"""The filters that choose, and are not in an offer."""
+KEEPING: Final = {release: _unfixed(release, choose=False) for release in Release}
+"""The others that are not in an offer."""
 
 
 def offer(node: NodeState, domain: Domain) -> Offer:
@@ -134,20 +153,26 @@ def offer(node: NodeState, domain: Domain) -> Offer:
 
 def _make_offer(node: NodeState, domain: Domain) -> Offer:
     view = node.view
-    raised = view.selected(domain.alternative.expressions, node.compiled).raised
-    chosen = usable = view.everything
+    raised = binding_conditions(node, domain, view.selected(domain.alternative.expressions, node.compiled).raised)
+    faulty = view.faulty(domain.alternative.capacity)
+    for filter_ in FILTERS if faulty else ():
+        if filter_.rule is Rule.CAPACITY:
+            break
+        faulty = filter_.keeps(node, domain, faulty) if filter_.fixed else faulty
+    chosen = usable = view.everything & ~faulty
     for filter_ in FILTERS:
         if filter_.fixed:
             usable = filter_.keeps(node, domain, usable)
             chosen = usable if filter_.chooses else chosen
     shares = view.fitting(domain.alternative.capacity).shares if _is_capacity_limited(node, domain) else NO_AMOUNTS
-    return Offer(chosen, usable, binding_conditions(node, domain, raised), shares)
+    return Offer(chosen, usable, raised | faulty, shares)
 
 
 def stages(node: NodeState, domain: Domain) -> Iterator[tuple[Rule, int]]:
     """What is left after each rule, in their order: for refusals."""
     devices = node.view.everything
-    order = sorted(FILTERS, key=lambda one: not one.chooses) if domain.alternative.everything else FILTERS
+    release = node.features.release
+    order = sorted(FILTERS, key=lambda one: not chooses(one, release)) if domain.alternative.everything else FILTERS
     for rule, filters in groupby(order, attrgetter("rule")):
         for filter_ in filters:
             devices = filter_.keeps(node, domain, devices)

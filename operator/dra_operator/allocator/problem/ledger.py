@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from dra_api.quantity import Quantity
+from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.columns import Column

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from dra_operator.allocator.basics.errors import AllocationError, SelectorError
+from dra_operator.allocator.basics.errors import AllocationError, CapacityError, SelectorError
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.published.columns import Column
@@ -55,6 +55,8 @@ class NodeState:
         """What is left of each capacity of a device, in billionths; may be negative."""
         self.filtered: Memo[Hashable, Filtered] = Memo(self._PROGRAMS)
         """What filters leave to the requests of a program; kept for the problems, which find it out."""
+        self.supplies: Memo[Hashable, Any] = Memo(1)
+        """What the devices could still serve, by the mix; kept for the room ``ordering``, which knows its type."""
         self._counters: dict[int, Counters] = {}
 
     def exempt(self, domain: Domain) -> bool:
@@ -62,8 +64,14 @@ class NodeState:
         return self.admin_exempt and domain.alternative.admin
 
     def error_at(self, claim: str, alternative: Alternative, device: int) -> AllocationError:
-        """The error of the first selector that raises on a device, evaluated once more for its text."""
+        """The error that a request meets on a device: a fatal amount, else the first selector that raises there, which
+        is evaluated once more for its text."""
         published, id_ = self.view.devices[device], self.view.id(device)
+        if not self.view.selected(alternative.expressions, self.compiled).raised >> device & 1:
+            text = self.view.capacity_fault(device, alternative.capacity)
+            return CapacityError(
+                f"claim {claim}, request {alternative.request}: checking capacity for device {id_}: {text}"
+            )
         known = self.view.failure(alternative.expressions, device)
         for selector in alternative.selectors:
             if known is not None:

@@ -15,7 +15,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 
-SMALL: Final = 8
+SMALL_SET_DEVICES: Final = 8
 """Sets of at most so many devices are split device by device."""
 
 
@@ -42,7 +42,7 @@ def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
     large: list[int] = []
     small: list[int] = []
     for distinguishing in by:
-        (large if distinguishing.bit_count() > SMALL else small).append(distinguishing)
+        (large if distinguishing.bit_count() > SMALL_SET_DEVICES else small).append(distinguishing)
     parts = list(classes)
     for distinguishing in large:
         halves = [(members & distinguishing, members & ~distinguishing) for members in parts]

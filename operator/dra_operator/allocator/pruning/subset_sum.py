@@ -7,12 +7,12 @@ from typing import Final
 
 from dra_api.cache import Cache
 
-FINEST: Final = 4096
+FINEST_ROOM_UNITS: Final = 4096
 """Rooms of more units (of the sizes' greatest common divisor) are only rounded to whole units."""
 
 
-KEPT_BYTES: Final = 4 << 20
-_known: Final[Cache[tuple[int, frozenset[int]], int]] = Cache(KEPT_BYTES, lambda key, _: 512 + 128 * len(key[1]))
+KEPT_SUM_BYTES: Final = 4 << 20
+_known: Final[Cache[tuple[int, frozenset[int]], int]] = Cache(KEPT_SUM_BYTES, lambda key, _: 512 + 128 * len(key[1]))
 
 
 def largest_sum(room: int, sizes: frozenset[int]) -> int:
@@ -27,7 +27,7 @@ def _largest_sum(room: int, sizes: frozenset[int]) -> int:
         return 0
     unit = gcd(*fitting)
     units = room // unit
-    if min(fitting) == unit or units > FINEST:
+    if min(fitting) == unit or units > FINEST_ROOM_UNITS:
         return units * unit
     reachable = 1  # bit i: a sum of i units
     for size in fitting:

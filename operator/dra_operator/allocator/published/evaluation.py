@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from dra_api.resource import Device
 
-from .predicates import COSTLY, DEFAULT_COST, Compiled, Predicate, Verdicts, Weighed
+from .predicates import COSTLY_UNITS, DEFAULT_COST_UNITS, Compiled, Predicate, Verdicts, Weighed
 
 
 class Evaluation:
@@ -77,8 +77,8 @@ class Evaluation:
         try:
             for expression, predicate in predicates:
                 payer = "" if expression in compiled.common else expression
-                cost = predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST
-                if isinstance(predicate, Weighed) and cost > COSTLY:
+                cost = predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST_UNITS
+                if isinstance(predicate, Weighed) and cost > COSTLY_UNITS:
                     compiled.in_work.entered(self, self._tenant)
                     self._due = payer
                     answer = yield from _paused(predicate, driver, device, payer)

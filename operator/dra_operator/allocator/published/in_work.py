@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Protocol
 
-SEATS: Final = 16
+SEAT_COUNT: Final = 16
 
 
 class Work(Protocol):
@@ -22,7 +22,7 @@ class Work(Protocol):
 class InWork:
     """``seats``: how many evaluations may be under way."""
 
-    def __init__(self, seats: int = SEATS) -> None:
+    def __init__(self, seats: int = SEAT_COUNT) -> None:
         self._seats = seats
         self._tenants: dict[Work, str] = {}
 

@@ -109,6 +109,11 @@ class Inventory:
         """All pools."""
         return self._pools
 
+    @property
+    def shared_pools(self) -> Iterable[PoolId]:
+        """The pools that several nodes may use."""
+        return self._multi_node
+
     def view(self, node: Node) -> NodeView:
         """What a node sees. Raises NodeSelectionError for malformed node selectors of slices."""
         name = node.metadata.name
@@ -119,7 +124,8 @@ class Inventory:
         views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
         foreign = [view for view in self._troubled_counters() if view.pool not in own]
         outdated = sorted({*self._local.get(name, ())} - {view.pool for view in views})
-        made = NodeView(node, views, foreign, outdated)
+        superseded = [self._pools[pool].superseded for pool in outdated]
+        made = NodeView(node, views, foreign, superseded, self.features)
         self._views.put(name, (self.version, node, made))
         return made
 
@@ -138,13 +144,12 @@ class Inventory:
         partitionable = self.features.partitionable_devices
         for old, new in changes:
             if old is not None:
-                before = Slice(old, partitionable=partitionable)
+                before = self._pools[PoolId.of(old)].remove(old.metadata.name)
                 self._list(before, -1)
-                self._pools[before.pool].remove(before.name)
                 if not len(self._pools[before.pool]):
                     del self._pools[before.pool]
             if new is not None:
-                after = Slice(new, partitionable=partitionable)
+                after = Slice(new, self.features)
                 if after.pool not in self._pools:
                     self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
                 self._pools[after.pool].put(after)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 Expressions = tuple[str, ...]
-LIMIT: Final = 100_000
+KEPT_VERDICT_PAIRS: Final = 100_000
 """Pairs of a slice and the selectors of a request; some 300 bytes each."""
 CLASSES: Final = ""
 """In the place of a tenant, for the selectors of classes alone."""
-PART_OF_CLASSES: Final = 5
+CLASS_PAIRS_FACTOR: Final = 5
 """How many times as many pairs they may have as all tenants together."""
 
 
@@ -48,7 +48,7 @@ class _Places:
 class KeptVerdicts:
     """``limit``: how many pairs of a slice and selectors are kept."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = KEPT_VERDICT_PAIRS) -> None:
         self._limit = limit
         self._places: dict[Expressions, _Places] = {}
         self._by_tenant: dict[str, dict[Expressions, None]] = {}
@@ -77,7 +77,7 @@ class KeptVerdicts:
         more = places.add(holder)
         self._held[places.tenant] = self._held.get(places.tenant, 0) + more
         self.total += more
-        while self._held.get(CLASSES, 0) > self._limit * PART_OF_CLASSES:
+        while self._held.get(CLASSES, 0) > self._limit * CLASS_PAIRS_FACTOR:
             self._drop_of(CLASSES, but=expressions)
         while self.total - self._held.get(CLASSES, 0) > self._limit:
             tenants = self._held.keys() - {CLASSES}

@@ -36,16 +36,20 @@ class NodeTerm:
 
     def matches(self, labels: Labels, fields: Labels) -> bool:
         """All requirements hold, and there is at least one."""
-        if not self._labels and not self._fields:
-            return False
-        return all(check(labels) for check in self._labels) and all(check(fields) for check in self._fields)
+        for check in self._labels:  # loops, since terms are compared by the million
+            if not check(labels):
+                return False
+        for check in self._fields:
+            if not check(fields):
+                return False
+        return bool(self._labels or self._fields)
 
 
-KEPT_BYTES: Final = 8 << 20
-_BYTES_PER_CHARACTER: Final = 32
+KEPT_SELECTOR_BYTES: Final = 8 << 20
+_SELECTOR_BYTES_PER_CHARACTER: Final = 32
 """What a selector takes beside its terms for each character of its JSON, if all its names and values are short."""
 _parsed: Final[Cache[NodeSelector, tuple[NodeTerm, ...]]] = Cache(
-    KEPT_BYTES, lambda selector, _: _BYTES_PER_CHARACTER * len(encode(selector))
+    KEPT_SELECTOR_BYTES, lambda selector, _: _SELECTOR_BYTES_PER_CHARACTER * len(encode(selector))
 )
 
 
@@ -69,13 +73,13 @@ def matches(selector: NodeSelector, node: Node) -> bool:
 
 
 _WHOLE_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,63}", re.ASCII)
-_LARGEST: Final = 2**63
+_LARGEST_NUMBER: Final = 2**63
 
 
 def _whole_number(text: str) -> int | None:
     """A number of 64 bits without spaces or separators."""
-    number = int(text) if _WHOLE_NUMBER.fullmatch(text) else _LARGEST
-    return number if -_LARGEST <= number < _LARGEST else None
+    number = int(text) if _WHOLE_NUMBER.fullmatch(text) else _LARGEST_NUMBER
+    return number if -_LARGEST_NUMBER <= number < _LARGEST_NUMBER else None
 
 
 def _label_check(requirement: NodeSelectorRequirement) -> Check:

@@ -7,18 +7,20 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.resource import Device
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.ids import DeviceId, PoolId
+from dra_operator.allocator.basics.features import Features
+from dra_operator.allocator.basics.ids import DeviceId
 from dra_operator.allocator.basics.memo import Memo
 
-from .capacity import consumption
+from .capacity import Requests, consumption, fault
 from .columns import Column
-from .pool_view import PoolView, Quantities, Requests, Status
+from .pool_view import PoolView, Quantities, Status
+from .pools import Superseded
 from .predicates import Compiled, Verdicts
 from .slices import Slice, device_is_for
 
@@ -39,7 +41,7 @@ class Offer(NamedTuple):
     usable: int
     """Devices that pass all filters that ignore the allocated state."""
     raised: int
-    """Those on which a selector raised."""
+    """Those on which a selector raised, or of which a fatal amount would be consumed."""
     shares: Mapping[int, Quantities]
     """What a share consumes, of devices that allow multiple allocations."""
 
@@ -48,9 +50,15 @@ class NodeView:
     """The usable pools of a node, and those in trouble."""
 
     def __init__(
-        self, node: Node, views: Sequence[PoolView], foreign: Sequence[PoolView], outdated: Sequence[PoolId] = ()
+        self,
+        node: Node,
+        views: Sequence[PoolView],
+        foreign: Sequence[PoolView],
+        outdated: Sequence[Superseded] = (),
+        features: Features | None = None,
     ) -> None:
         self.node = node
+        self._features = features or Features()
         self.outdated = outdated
         """Pools whose slices for this node are all of older generations."""
         self.name = node.metadata.name
@@ -76,6 +84,8 @@ class NodeView:
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()
         """By ``Alternative.offer``; the filters compute and keep them here."""
+        self.units: Memo[Hashable, Any] = Memo(256)
+        """What a unit could still serve, by its state; kept for the room ``ordering``, whose values it knows."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
@@ -150,8 +160,16 @@ class NodeView:
             known = pool.consumptions.put(requests, {})
         own = number - self.offsets[self.pool_of[number]]
         if own not in known:
-            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
+            known[own] = consumption(dict(requests), pool.devices[own].capacity or {}, self._features)
         return known[own]
+
+    def faulty(self, requests: Requests) -> int:
+        """The devices of which capacity requests would consume a fatal amount."""
+        return self.gather(lambda view: view.faulty(requests, self._features))
+
+    def capacity_fault(self, number: int, requests: Requests) -> str:
+        """Why that is fatal on a device; empty if it is not."""
+        return fault(dict(requests), self.devices[number].capacity or {}, self._features)
 
     def _devices_for_this_node(self) -> int:
         here = self.everything

@@ -10,19 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
-from dra_api.quantity import Quantity
 from dra_api.resource import Device
+from dra_api.values.quantity import Quantity
 
+from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.ids import DeviceId, PoolId
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.wording import counted
 
+from .capacity import Requests
 from .counter_table import Charges, CounterGroups, CounterTable
 from .kept_verdicts import Expressions
 from .predicates import Compiled, Verdicts
 from .slices import Slice
 
-Requests = tuple[tuple[str, Quantity], ...]
 Quantities = dict[str, Quantity]
 
 
@@ -73,11 +74,12 @@ class PoolView:
 
     @property
     def complaint(self) -> str:
-        """Why the pool cannot be used, as a sentence that names it."""
+        """Why the pool cannot be used, as a sentence that names it. It stays the same while slices arrive."""
         lead = f"resource pool {self.pool} is {self.status.value}, since"
         if self.status is Status.INCOMPLETE:
             announced = counted(self._announced, "slice")
-            return f"{lead} it announces {announced} of its newest generation and has {self._found}"
+            amount = "fewer" if self._found < self._announced else "more"
+            return f"{lead} it announces {announced} of its newest generation and has {amount}"
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
         if twice is not None:
             return f"{lead} two devices are named {twice}"
@@ -102,6 +104,14 @@ class PoolView:
                 shift += len(slice_.devices)
             known = self._verdicts.put(expressions, Verdicts(true, raised))
         return known
+
+    def faulty(self, requests: Requests, features: Features) -> int:
+        """The devices of which these requests would consume a fatal amount."""
+        bits = shift = 0
+        for slice_ in self.slices:
+            bits |= slice_.faulty(requests, features) << shift
+            shift += len(slice_.devices)
+        return bits
 
     def failure(self, expressions: Expressions, number: int) -> tuple[str, Exception] | None:
         """The costly selector that failed on a device, and how."""

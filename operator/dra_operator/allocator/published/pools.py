@@ -7,6 +7,7 @@ concern a node differs from node to node; nodes that see the same slices share o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from dra_api.core import Node
 
@@ -16,6 +17,20 @@ from dra_operator.allocator.basics.semantics import Semantics
 
 from .pool_view import PoolView, Status
 from .slices import Reach, Slice
+
+
+class Superseded(NamedTuple):
+    """A pool whose slices for a node are all of older generations, and one of its slices that counts."""
+
+    pool: PoolId
+    by: Slice
+
+    def __str__(self) -> str:
+        place = f" of node {self.by.owning_node}" if self.by.owning_node is not None else ""
+        return (
+            f"resource pool {self.pool} has only slices of older generations for this node: "
+            f"ResourceSlice {self.by.name}{place} has generation {self.by.generation}"
+        )
 
 
 class Pool:
@@ -31,6 +46,7 @@ class Pool:
         self._by_owning_node: dict[str, list[Slice]] = {}
         self._multi_node: list[Slice] = []
         self._generation = 0
+        self._superseded: Superseded | None = None
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -45,10 +61,10 @@ class Pool:
         self._slices[slice_.name] = slice_
         self._stale = True
 
-    def remove(self, name: str) -> None:
-        """A slice is gone."""
-        del self._slices[name]
+    def remove(self, name: str) -> Slice:
+        """A slice is gone: this one."""
         self._stale = True
+        return self._slices.pop(name)
 
     def _refresh(self) -> None:
         """Sorts the slices again after changes, on demand, so that many changes cost one pass."""
@@ -58,6 +74,7 @@ class Pool:
         self._views.clear()
         self._by_owning_node.clear()
         self._multi_node = []
+        self._superseded = None
         self._generation = max((s.generation for s in self._slices.values()), default=0)
         for slice_ in self._slices.values():
             if slice_.reach is Reach.NODE and slice_.owning_node is not None:
@@ -106,15 +123,24 @@ class Pool:
         older = not self._newest_only and len(newest) < len(self._slices)
         return older or any(s.spec.pool.resource_slice_count != len(newest) for s in newest)
 
+    @property
+    def superseded(self) -> Superseded:
+        """The pool, for a node that has no slice of the highest generation."""
+        self._refresh()
+        if self._superseded is None:
+            newest = (s for s in self._slices.values() if s.generation == self._generation)
+            self._superseded = Superseded(self.id, min(newest, key=lambda s: s.name))
+        return self._superseded
+
     def own_view(self) -> PoolView | None:
         """All that any node sees of the pool; for a pool with an owning node, what that node sees."""
         self._refresh()
         return self._view([*(s for slices in self._by_owning_node.values() for s in slices), *self._multi_node])
 
     def counters_view(self) -> PoolView | None:
-        """The view of nodes that only the counters of the pool affect."""
+        """The view of nodes that only the counters of the pool affect: there are none from 1.37 on."""
         self._refresh()
-        return self._view([s for s in self._multi_node if s.has_counters])
+        return self._view([s for s in self._multi_node if s.reach is Reach.COUNTERS])
 
     def _view(self, relevant: list[Slice]) -> PoolView | None:
         newest = self._generation

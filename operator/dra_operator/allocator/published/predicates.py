@@ -29,18 +29,34 @@ Parts = Generator[None, None, bool]
 
 MISSING_NAME: Final = "no-such-key"
 """The ``kind`` of an exception that a predicate raises because the device does not publish a name."""
-COSTLY: Final = 5_000
+COSTLY_UNITS: Final = 5_000
 """Units from which on a predicate is evaluated in parts; a unit takes about a microsecond."""
-PART: Final = 5_000
+UNITS_BETWEEN_PAUSES: Final = 5_000
 """Units of cheap predicates between two pauses: some milliseconds."""
-DEFAULT_COST: Final = 10
+DEFAULT_COST_UNITS: Final = 10
+
+
+class Drivers(Protocol):
+    """What a predicate says about drivers, before it sees a device."""
+
+    @property
+    def names_driver(self) -> bool:
+        """It has a condition that depends on the driver alone."""
+
+    def excludes(self, driver: str) -> bool:
+        """It is false on all devices of the driver, whatever they publish."""
 
 
 class Weighed:
-    """A predicate that knows how many units it may cost on a device, and can be evaluated in parts."""
+    """A predicate that knows how many units it may cost on a device, and can be evaluated in parts.
 
-    def __init__(self, test: Predicate, cost: int, in_parts: Callable[[str, Device], Parts]) -> None:
-        self.test, self.cost, self.in_parts = test, cost, in_parts
+    ``drivers``: which drivers it can mean; None if that is unknown.
+    """
+
+    def __init__(
+        self, test: Predicate, cost: int, in_parts: Callable[[str, Device], Parts], drivers: Drivers | None = None
+    ) -> None:
+        self.test, self.cost, self.in_parts, self.drivers = test, cost, in_parts, drivers
 
     def __call__(self, driver: str, device: Device) -> bool:
         return self.test(driver, device)
@@ -95,11 +111,17 @@ class Compiled:
     def cost(self, expression: str) -> int:
         """What the expression may cost on a device, in units of CEL."""
         predicate = self.predicate(expression)
-        return predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST
+        return predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST_UNITS
 
     def is_costly(self, expression: str) -> bool:
         """Whether it is evaluated in parts."""
-        return self.cost(expression) > COSTLY
+        return self.cost(expression) > COSTLY_UNITS
+
+    def drivers(self, expressions: Iterable[str]) -> list[Drivers]:
+        """What those of the expressions say about drivers that name some."""
+        predicates = [self.predicate(expression) for expression in expressions]
+        found = [one.drivers for one in predicates if isinstance(one, Weighed) and one.drivers is not None]
+        return [drivers for drivers in found if drivers.names_driver]
 
     def check(self, expressions: Iterable[str]) -> None:
         """Raises NotEvaluated for selectors that must not be evaluated in one go."""
@@ -108,15 +130,15 @@ class Compiled:
         for expression in expressions:
             if self.is_costly(expression):
                 raise NotEvaluated(
-                    f"gave up: a selector may cost {self.cost(expression)} units on each device, and what it said of "
-                    f"some devices had to be forgotten to make room: make it cheaper, or ask for devices with fewer "
+                    f"gave up: a selector may cost {self.cost(expression)} units on each device, and its results for "
+                    f"some devices were dropped to save memory: make it cheaper, or ask for devices with fewer "
                     f"selectors: {shortened(expression)}"
                 )
 
     def spend(self, units: int) -> bool:
         """Counts units of cheap predicates; true when it is time for a pause."""
         self._units += units
-        if self._units < PART:
+        if self._units < UNITS_BETWEEN_PAUSES:
             return False
         self._units = 0
         return True

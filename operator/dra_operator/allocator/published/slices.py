@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from enum import Enum
 
 from dra_api.core import Node, NodeSelector
+from dra_api.releases.release import Release
 from dra_api.resource import Device, ResourceSlice
 
 from dra_operator.allocator.basics.errors import NodeSelectionError
+from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.basics.memo import Memo
 
+from .capacity import Requests, fault
 from .evaluated import Evaluated
 from .evaluation import Evaluation
 from .kept_verdicts import Expressions
@@ -28,16 +32,16 @@ class Reach(Enum):
 
     NODE = "the node it names"
     MULTI_NODE = "depends on the node"
-    COUNTERS = "all nodes: it defines shared counters"
+    COUNTERS = "all nodes up to 1.36: it defines shared counters"
     NOWHERE = "none: it needs partitionable devices, which are off"
 
 
 class Slice:
     """One published slice, with the verdicts of the selectors evaluated on it so far."""
 
-    __slots__ = ("_all", "_evaluated", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
+    __slots__ = ("_all", "_evaluated", "_faulty", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
 
-    def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
+    def __init__(self, source: ResourceSlice, features: Features) -> None:
         self.name = source.metadata.name
         self.spec = source.spec
         self.pool = PoolId.of(source)
@@ -46,14 +50,17 @@ class Slice:
         """A slice with shared counters offers no devices, because it must not have any."""
         self._all = (1 << len(self.devices)) - 1
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
-        self.reach = self._reach(partitionable=partitionable)
+        self.reach = self._reach(features)
         self._evaluated = Evaluated()
+        self._faulty: Memo[Requests, int] = Memo()
 
-    def _reach(self, *, partitionable: bool) -> Reach:
+    def _reach(self, features: Features) -> Reach:
+        """From 1.37 on the node fields of a slice with shared counters count (K37-BUG-16)."""
         spec = self.spec
-        if not partitionable and (spec.per_device_node_selection is not None or spec.shared_counters):
+        partitioned = spec.per_device_node_selection is not None or spec.shared_counters
+        if partitioned and not features.partitionable_devices:
             return Reach.NOWHERE
-        if spec.shared_counters:
+        if spec.shared_counters and features.release < Release.V1_37:
             return Reach.COUNTERS
         return Reach.NODE if spec.node_name else Reach.MULTI_NODE
 
@@ -83,6 +90,18 @@ class Slice:
         """The node selector has several terms: an allocation cannot name the nodes of its devices (section 12)."""
         selector = self.spec.node_selector
         return selector is not None and len(selector.node_selector_terms or ()) > 1
+
+    def faulty(self, requests: Requests, features: Features) -> int:
+        """The devices of which these requests would consume a fatal amount (section 9)."""
+        if not features.consumable_capacity or features.release < Release.V1_37:
+            return 0
+        known = self._faulty.get(requests)
+        if known is None:
+            asked = dict(requests)
+            capacities = [device.capacity for device in self.devices]
+            faults = (capacity and fault(asked, capacity, features) for capacity in capacities)
+            known = self._faulty.put(requests, sum(1 << number for number, text in enumerate(faults) if text))
+        return known
 
     def verdicts(self, expressions: Expressions, compiled: Compiled) -> Verdicts:
         """Where all selectors are true, and where the first one that is not true raises; evaluated once."""
@@ -147,7 +166,7 @@ class Slice:
     def concerns(self, node: Node) -> bool:
         """The slice is relevant for the node. Raises NodeSelectionError for a malformed selector."""
         spec = self.spec
-        if self.has_counters:
+        if self.reach is Reach.COUNTERS:
             return True
         try:
             if spec.node_name or spec.all_nodes or spec.node_selector is not None:

@@ -67,9 +67,9 @@ class TaintedSlices:
         changes = []
         for name, slice_ in self._original.items():
             if any(rule is not None and self._concerns(rule, slice_) for rule in rules):
-                old = self.get(name)
+                old = self._merged.get(name) or slice_
                 new = self._merge(name)
-                if new != old:
+                if new is not old and any(map(_differ, old.spec.devices or (), new.spec.devices or ())):
                     changes.append(SliceChange(old, new))
         return changes
 
@@ -83,13 +83,25 @@ class TaintedSlices:
         slice_ = self._original[name]
         rules = [rule for _, rule in sorted(self._rules.items()) if self._concerns(rule, slice_)]
         old = slice_.spec.devices or ()
-        new = tuple(_tainted(device, rules) for device in old) if rules else old
+        new = _with_taints(old, rules) if rules else old
         if all(before is after for before, after in zip(old, new, strict=True)):
             self._merged.pop(name, None)
             return slice_
         merged = structs.replace(slice_, spec=structs.replace(slice_.spec, devices=new))
         self._merged[name] = merged
         return merged
+
+
+def _differ(device: Device, other: Device) -> bool:
+    return device.taints != other.taints
+
+
+def _with_taints(devices: tuple[Device, ...], rules: list[DeviceTaintRule]) -> tuple[Device, ...]:
+    """A rule that names no device taints all of a slice, which may be all of the cluster."""
+    if any(rule.spec.device_selector is not None and rule.spec.device_selector.device is not None for rule in rules):
+        return tuple([_tainted(device, rules) for device in devices])
+    added = tuple([rule.spec.taint for rule in rules])
+    return tuple([structs.replace(device, taints=(*(device.taints or ()), *added)) for device in devices])
 
 
 def _tainted(device: Device, rules: list[DeviceTaintRule]) -> Device:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from dra_api.cache import Cache
 from dra_api.codec import encode
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     DeviceAllocationConfiguration,
     DeviceClass,
@@ -26,6 +25,7 @@ from dra_api.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator.basics.errors import AllocationError, ClaimError
 from dra_operator.allocator.basics.features import Features
@@ -36,10 +36,10 @@ from .selectors import RequestSelector
 ClassLookup = Callable[[str], DeviceClass | None]
 
 
-KEPT_BYTES: Final = 16 << 20
+KEPT_PROGRAM_BYTES: Final = 16 << 20
 """What the programs of claims may take in sum."""
-_ASK: Final = 4096
-_BYTES_PER_CHARACTER: Final = 16
+_ASK_BYTES: Final = 4096
+_PROGRAM_BYTES_PER_CHARACTER: Final = 16
 """What a program takes for each character of what the claim asks for, as JSON; the key included."""
 
 
@@ -141,7 +141,9 @@ class ClaimCompiler:
         self._class_of = class_of
         self._features = features
         self._known: Cache[tuple[int, bytes], Ask] = Cache(
-            KEPT_BYTES, lambda key, ask: _ASK + _BYTES_PER_CHARACTER * len(key[1]), largest=KEPT_BYTES // 2
+            KEPT_PROGRAM_BYTES,
+            lambda key, ask: _ASK_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[1]),
+            largest=KEPT_PROGRAM_BYTES // 2,
         )
         """By the claim's place among those of the pod, and what it asks for as JSON."""
 

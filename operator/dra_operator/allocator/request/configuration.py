@@ -1,23 +1,41 @@
 """Which configuration goes with a choice of alternatives, whatever the devices (allocator.md section 12).
 
 One entry per class configuration with the requests that use the class, in the order in which the classes are met; then
-the claim's entries, each once. The reference repeats a claim entry for every request it names, which section 15 calls a
-mistake.
+the claim's entries, each once. Up to 1.36 the reference repeats a claim entry for every request it names, which section
+15 calls a mistake. From 1.37 on an entry that covers all requests of the claim names none (section 16).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationConfiguration, ResourceClaim
+from msgspec.structs import replace
 
 from .claim_program import Alternative, Ask
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
 
 
-def configured(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...]) -> Configuration:
+def configured(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...], release: Release) -> Configuration:
     """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
+    made = _repeating_all(claim, ask, picks)
+    if release < Release.V1_37 or not made:
+        return made
+    all_names = [
+        {stage.request, stage.alternatives[pick].request} for stage, pick in zip(ask.stages, picks, strict=True)
+    ]
+    return tuple([replace(entry, requests=None) if _covers(entry, all_names) else entry for entry in made])
+
+
+def _covers(entry: DeviceAllocationConfiguration, all_names: Sequence[set[str]]) -> bool:
+    """Whether the entry names each request, or the subrequest that was chosen for it."""
+    return all(names.intersection(entry.requests or ()) for names in all_names)
+
+
+def _repeating_all(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...]) -> Configuration:
+    """Each entry with all requests that it names."""
     from_classes = ask.configurations.get(picks)
     if from_classes is None:
         from_classes = ask.configurations.put(picks, _from_classes(_picked(ask, picks)))

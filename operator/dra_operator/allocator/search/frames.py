@@ -7,7 +7,7 @@ tried once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from dra_api.resource import RESULTS_LIMIT
 
@@ -15,6 +15,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError
 from dra_operator.allocator.problem.domain import Domain
 
+from .order import DeviceOrder
 from .pruner import BranchEnd, Pruner, Remaining
 from .state import State
 
@@ -58,6 +59,8 @@ def _serve(
     if domain.alternative.everything:
         return AllDevicesFrame(stage, domain, remaining)
     if domain.need:
+        if state.order is not None and stage >= state.ordered_from:
+            return OrderedFrame(state, state.order, stage, domain, domain.need, domain.usable)
         return DeviceFrame(state, pruner, stage, domain, domain.need, -1, remaining)
     return enter(state, pruner, stage + 1, remaining)
 
@@ -152,6 +155,44 @@ class DeviceFrame(Frame):
         if self._missing > 1:
             return DeviceFrame(state, pruner, self.stage, self._domain, self._missing - 1, self.device, self._after)
         return enter(state, pruner, self.stage + 1, self._after)
+
+
+class OrderedFrame(Frame):
+    """One device of a request, by an order of devices, from those that the frames before it have not tried."""
+
+    def __init__(
+        self, state: State, order: DeviceOrder, stage: int, domain: Domain, missing: int, untried: int
+    ) -> None:
+        self.stage = stage
+        self._order = order
+        self._domain = domain
+        self._missing = missing
+        self._untried = untried
+        devices = untried & ~state.blocked(domain)
+        for ledger in domain.ledgers:
+            devices = ledger.admit(devices, domain)
+        tried, steps = order.tried(state.problem, state.grants, domain, devices, missing)
+        state.ordering_steps += steps
+        self._rest: Iterator[int] = iter(tried)
+
+    def advance(self, state: State) -> bool | None:
+        device = next(self._rest, -1)
+        if device < 0:
+            return False
+        self._untried &= ~(1 << device)
+        state.take(self._domain, device)
+        return True
+
+    def retract(self, state: State, end: BranchEnd) -> None:
+        state.give_back()
+        if end is BranchEnd.LIMIT:
+            self.outcome = BranchEnd.LIMIT
+            self._rest = iter(())
+
+    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+        if self._missing > 1:
+            return OrderedFrame(state, self._order, self.stage, self._domain, self._missing - 1, self._untried)
+        return enter(state, pruner, self.stage + 1, None)
 
 
 class AllDevicesFrame(Frame):

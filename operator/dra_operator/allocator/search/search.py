@@ -14,7 +14,8 @@ A branch ends in one of two ways: it fails, or it would exceed the 32 results of
 latter skips an alternative, or abandons the previous request at once, since no other device changes it.
 
 Most searches succeed or fail within a few steps. One that has failed ``FAILURES_BEFORE_PRUNING`` times starts again
-with a pruner that cuts branches which cannot hold a solution: the first solution stays the same.
+with a pruner that cuts branches which cannot hold a solution: the first solution stays the same. A search may be given
+an order of devices (``order``), which counts until then.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from typing import Final
 from dra_operator.allocator.problem.problem import Problem
 
 from .frames import AlternativesFrame, Frame, enter
+from .order import DeviceOrder
 from .pruner import BranchEnd, MakePruner, Pruner, Remaining
 from .state import State
 
 FAILURES_BEFORE_PRUNING: Final = 12
-PRUNED_COST: Final = 25
+PRUNED_STEP_FACTOR: Final = 25
 """A step with a pruner takes about so many times longer than one without."""
 
 
 class Search:
     """A search that can be interrupted: ``run`` until it has an answer or has done so many steps."""
 
-    def __init__(self, problem: Problem, make_pruner: MakePruner) -> None:
+    def __init__(self, problem: Problem, make_pruner: MakePruner, order: DeviceOrder | None = None) -> None:
         self.problem = problem
         self.steps = 0
         self._make_pruner = make_pruner
@@ -45,7 +47,7 @@ class Search:
         if problem.hopeless:
             self.state, self.solved = State(problem), False
         else:
-            self._begin(None)
+            self._begin(None, order)
 
     def run(self, steps: int) -> bool | None:
         """True: ``state.grants`` is the solution. False: there is none. None: not known yet.
@@ -73,8 +75,8 @@ class Search:
                 picks[frame.stage] = frame.index
         return picks
 
-    def _begin(self, remaining: Remaining | None) -> None:
-        self.state = State(self.problem)
+    def _begin(self, remaining: Remaining | None, order: DeviceOrder | None = None) -> None:
+        self.state = State(self.problem, order)
         first = enter(self.state, self._pruner, 0, remaining)
         self._stack: list[Frame] = []
         if first is None:
@@ -102,9 +104,10 @@ class Search:
     def _advance(self, last: int) -> None:
         """Takes steps until it has an answer, has taken the last, or has failed often enough to start again."""
         stack, state, pruner = self._stack, self.state, self._pruner
-        cost = 1 if pruner is None else PRUNED_COST
+        cost = 1 if pruner is None else PRUNED_STEP_FACTOR
         while self.steps < last:
-            self.steps += cost
+            self.steps += cost + state.ordering_steps
+            state.ordering_steps = 0
             frame = stack[-1]
             advanced = frame.advance(state)
             if advanced:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 
-Grant = tuple[Domain, int, int, int]
-"""One device given to one alternative; and what was taken before, in all and by the claim, to be restored."""
+from .order import DeviceOrder, Grant, ordered_from
 
 
 class State:
     """What the current branch has taken."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, order: DeviceOrder | None = None) -> None:
         self.problem = problem
+        self.order = order
+        """How devices are tried from a stage on; None: in the reference's order."""
+        self.ordered_from = ordered_from(problem) if order is not None else 0
         self.grants: list[Grant] = []
         self.taken = 0
         """Devices taken in this call, which ordinary requests must not take; shares do not count."""
         self.by_claim = [0] * len(problem.program.claims)
         """Devices that each claim took, shares left out."""
         self.results = [0] * len(problem.program.claims)
+        self.ordering_steps = 0
+        """What an order of devices has cost since the search last looked."""
         self._exclusive = ~problem.node.shareable
 
     def blocked(self, domain: Domain) -> int:

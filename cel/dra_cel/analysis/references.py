@@ -1,0 +1,53 @@
+"""Which attributes and capacities a selector names: to explain why devices do not match."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dra_cel.syntax.tree import Call, Fold, Ident, Node, Select, nodes, walk_chain
+
+from .constants import Constants
+
+Path = tuple[str, ...]
+
+
+class Reference(NamedTuple):
+    """An attribute or capacity by its qualified name."""
+
+    kind: str
+    """``attributes`` or ``capacity``, as in ``device.attributes``."""
+    domain: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}/{self.id}"
+
+
+def references(root: Node, constants: Constants) -> frozenset[Reference]:
+    """Everything that is looked up, or tested with ``in``, under constant names, also through names of ``cel.bind``."""
+    bound: dict[str, Path] = {}
+    found: set[Reference] = set()
+    for node in nodes(root):  # parents first, so that a name is bound before its uses are met
+        if isinstance(node, Fold) and node.is_bind:
+            bound[node.accu] = _path(node.init, bound, constants)
+        path = _path(node, bound, constants)
+        if isinstance(node, Call) and node.function == "@in":
+            name = constants.get(node.args[0])
+            path = (*_path(node.args[1], bound, constants), name) if isinstance(name, str) else ()
+        if len(path) >= 4 and path[0] == "device" and path[1] in ("attributes", "capacity"):
+            found.add(Reference(*path[1:4]))
+    return frozenset(found)
+
+
+def _path(node: Node, bound: dict[str, Path], constants: Constants) -> Path:
+    """The names on the way to a value, up to the first that is not constant."""
+    start, selections = walk_chain(node)
+    if not isinstance(start, Ident):
+        return ()
+    path = list(bound.get(start.name, (start.name,)))
+    for selection in selections:
+        key = selection.name if isinstance(selection, Select) else constants.get(selection.args[1])
+        if not isinstance(key, str):
+            break
+        path.append(key)
+    return tuple(path)

@@ -1,0 +1,1 @@
+"""What every other room speaks of: types, values, errors, charges, and how functions are declared."""

@@ -1,0 +1,1 @@
+"""What an expression may refer to: the environments of device selectors and of admission policies."""

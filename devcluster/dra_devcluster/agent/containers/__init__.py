@@ -1,0 +1,1 @@
+"""Runs containers: their states, restarts, probes and hooks, on a runtime whose containers are processes."""

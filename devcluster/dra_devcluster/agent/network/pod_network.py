@@ -1,0 +1,203 @@
+"""Where the ports of a pod are: on the machine, or in a network of its own.
+
+::
+
+    container in the pod's network --> listener --+   sockets of the pause process      +--> API server
+                                                  +--> this process, outside  ------------+
+    container's port  <-- connection -------------+   probes, port-forward
+
+A pause process keeps the network, and gives away sockets of it. Sockets stay in the network in which they were made,
+so this process listens there for connections to the API server, which it passes on, and connects to the pod's ports.
+The pod reaches nothing else. If the pause process is killed, containers that run keep their network, but no other can
+start in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Self
+
+from dra_devcluster.agent.errors import NetworkError
+from dra_devcluster.agent.processes.process import command_line
+from dra_devcluster.agent.processes.sandbox import with_own_network
+
+from . import pause_process
+
+LOOPBACK = "127.0.0.1"
+_CHUNK_BYTES = 64 * 1024
+_PAUSE_PROCESS = [sys.executable, "-I", "-S", str(pause_process.__file__)]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Network:
+    """The network of the machine. ``pid`` is a process in it, None for the machine's."""
+
+    pid: int | None = None
+
+    def socket(self) -> socket.socket:
+        """A new TCP socket in this network. Raises OSError."""
+        return socket.socket()
+
+    async def connect(self, port: int) -> Streams:
+        """A connection to a port of the pod. Raises OSError, and ValueError for a number that no port has."""
+        if not 0 < port < 2**16:
+            raise ValueError(f"there is no port {port}")
+        connection = self.socket()
+        try:
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, (LOOPBACK, port))
+            return await asyncio.open_connection(sock=connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    @asynccontextmanager
+    async def forwarded(self, port: int) -> AsyncIterator[int]:
+        """A port of this machine that stands for a port of the pod, for clients that make their own sockets."""
+        yield port
+
+    async def close(self) -> None:
+        """End what belongs to the network."""
+
+
+class PodNetwork(Network):
+    """A network for one pod, in which its containers share ports that no other pod has."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, server: tuple[str, int]) -> None:
+        self.pid = process.pid
+        self._pause_process = process
+        self._control = control
+        self._api = server
+        self._relays: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """A new network, from which the server at this address is reached, and nothing else. Raises NetworkError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = _start_pause_process(theirs)
+            except OSError as error:
+                ours.close()
+                raise NetworkError(str(error)) from error
+        network = cls(process, ours, (host, port))
+        try:
+            await network._listen()
+        except BaseException:
+            await network.close()
+            raise
+        return network
+
+    def socket(self) -> socket.socket:
+        self._control.sendall(b"s")
+        _, files, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not files:
+            raise ConnectionError("the network of the pod is gone")
+        return socket.socket(fileno=files[0])
+
+    @asynccontextmanager
+    async def forwarded(self, port: int) -> AsyncIterator[int]:
+        server = await asyncio.start_server(partial(self._take, lambda: self.connect(port)), LOOPBACK, 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+        self._control.close()
+        self._pause_process.kill()
+        await asyncio.to_thread(self._pause_process.wait)
+        if self._pause_process.stderr is not None:
+            self._pause_process.stderr.close()
+
+    async def _listen(self) -> None:
+        """Take connections to the API server. Raises NetworkError."""
+        try:
+            listener = await asyncio.to_thread(self.socket)  # the pause process takes a moment to start
+        except OSError:
+            assert self._pause_process.stderr is not None
+            problem = await asyncio.to_thread(self._pause_process.stderr.read)
+            raise NetworkError(problem.decode(errors="replace").strip()) from None
+        try:
+            listener.bind(self._api)
+            reach = partial(asyncio.open_connection, *self._api)
+            self._listener = await asyncio.start_server(partial(self._take, reach), sock=listener)
+        except OSError as error:
+            listener.close()
+            raise NetworkError(str(error)) from error
+
+    async def _take(
+        self, reach: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Join a connection with another one to where it wants to."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        try:
+            await _relay((reader, writer), await reach())
+        except OSError:
+            await _closed(writer)  # nothing listens there now
+        finally:
+            self._relays.discard(task)
+
+
+def _start_pause_process(control: socket.socket) -> subprocess.Popen[bytes]:
+    command = command_line(with_own_network([*_PAUSE_PROCESS, str(control.fileno())]), {})
+    return subprocess.Popen(command, pass_fds=[control.fileno()], stderr=subprocess.PIPE, env={})
+
+
+def can_be_relayed(host: str) -> bool:
+    """Whether a server at this address can be reached from a network of its own, where only loopback exists."""
+    with suppress(ValueError):
+        return ipaddress.IPv4Address(host).is_loopback
+    return False
+
+
+async def _relay(one: Streams, other: Streams) -> None:
+    """Join two connections until both directions have ended, or one of them fails; both are closed then.
+
+    Who cancels does not wait for a peer that reads no more: what it has not read is dropped.
+    """
+    writers = (one[1], other[1])
+    try:
+        try:
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(_copy(one[0], other[1]))
+                directions.create_task(_copy(other[0], one[1]))
+        except* OSError:
+            pass  # a connection that breaks ends the other, too
+        await _closed(*writers)
+    except asyncio.CancelledError:
+        for writer in writers:
+            writer.transport.abort()
+        await _closed(*writers)
+        raise
+
+
+async def _closed(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.close()
+    for writer in writers:
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

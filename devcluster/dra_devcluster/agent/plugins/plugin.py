@@ -1,0 +1,203 @@
+"""The connection to one plugin instance: its state, and the calls of the DRA service.
+
+One channel per instance is used for everything, connects at once and again after every loss (KM-07). The
+messages of v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all,
+so one code path serves both of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, NamedTuple
+
+import grpc
+from dra_proto.dra.v1 import api_pb2 as v1
+from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
+from dra_proto.health.v1 import api_pb2 as health
+
+from dra_devcluster.agent.errors import ClaimError, HealthNotServed, HealthStreamEnded
+
+from .messages import ClaimRef, PreparedDevice
+from .metrics import NodeMetrics, code_name
+from .plugin_instances import LEGACY_SERVICE
+
+_LONGEST_ADDRESS_BYTES = 107
+_OPEN_FILES = "/proc/self/fd"
+_OPTIONS = [
+    # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
+    ("grpc.default_authority", "localhost"),
+    # Otherwise channels to a path share one connection, and its back-off outlives the plugin that caused it.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+]
+
+
+def open_channel(path: str) -> grpc.aio.Channel:
+    """A channel to a unix socket, also at a path that is longer than the address of a socket may be.
+
+    A plugin in a container has a shorter path to the same socket, so it could listen there. The folder stays open as
+    long as the channel exists, because it has a short name among the open files of this process.
+    """
+    folder, name = os.path.split(path)
+    if len(os.fsencode(path)) > _LONGEST_ADDRESS_BYTES and os.path.isdir(_OPEN_FILES) and os.path.isdir(folder):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        channel = grpc.aio.insecure_channel(f"unix:{_OPEN_FILES}/{opened}/{name}", options=_OPTIONS)
+        weakref.finalize(channel, os.close, opened)
+        return channel
+    return grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS)
+
+
+def describe(error: grpc.aio.AioRpcError) -> str:
+    """A failed call as kubelet users know it: ``rpc error: code = Unavailable desc = ...``."""
+    return f"rpc error: code = {code_name(error.code())} desc = {error.details()}"
+
+
+class _Service(NamedTuple):
+    """A service on the wire; that of Kubernetes before 1.32 has the messages of its successor."""
+
+    name: str
+    messages: Any
+
+
+_SERVICES = {
+    "v1.DRAPlugin": _Service("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", v1),
+    "v1beta1.DRAPlugin": _Service("k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", v1beta1),
+    LEGACY_SERVICE: _Service("v1alpha3.Node", v1beta1),
+}
+
+
+class DraPlugin:
+    """One registered instance of a driver's plugin.
+
+    ``changed`` is called after every gain or loss of the connection. ``health_service`` is empty for an instance that
+    reports no health.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        endpoint: str,
+        service: str,
+        changed: Callable[[DraPlugin], None],
+        metrics: NodeMetrics | None = None,
+        *,
+        health_service: str = "",
+    ) -> None:
+        self.driver = driver
+        self.endpoint = endpoint
+        self.service = service
+        self.health_service = health_service
+        self.connected = False
+        self._changed = changed
+        self._service = _SERVICES[service]
+        self._metrics = metrics
+        self._channel = open_channel(endpoint)
+        self._watch = asyncio.create_task(self._watch_connection(), name=f"connection of {driver}")
+
+    async def close(self) -> None:
+        """End the connection; calls in progress fail."""
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        self.connected = False
+        await self._channel.close(None)
+
+    async def _watch_connection(self) -> None:
+        while True:
+            state = self._channel.get_state(try_to_connect=True)
+            connected = state is grpc.ChannelConnectivity.READY
+            if connected != self.connected:
+                self.connected = connected
+                self._changed(self)
+            await self._channel.wait_for_state_change(state)
+
+    async def prepare(self, claims: Iterable[ClaimRef], timeout: float) -> dict[str, tuple[PreparedDevice, ...]]:
+        """Devices per claim UID (KM-14). Raises ClaimError for the first fault of the answer."""
+        results = await self._call("NodePrepareResources", list(claims), timeout)
+        return {uid: tuple(_device(device) for device in result.devices) for uid, result in results.items()}
+
+    async def unprepare(self, claims: Iterable[ClaimRef], timeout: float) -> None:
+        """Unprepare the devices of these claims (KM-19). Raises ClaimError."""
+        await self._call("NodeUnprepareResources", list(claims), timeout)
+
+    async def watch_health(self) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        """The health reports of the instance, each a full list (KM-22). Raises HealthStreamEnded in the end."""
+        watch = self._channel.unary_stream(
+            f"/{self.health_service}/NodeWatchResources",
+            request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health.NodeWatchResourcesResponse.FromString,
+        )
+        try:
+            async for message in watch(health.NodeWatchResourcesRequest()):
+                yield message
+        except grpc.aio.AioRpcError as error:
+            is_missing = error.code() is grpc.StatusCode.UNIMPLEMENTED
+            raise (HealthNotServed if is_missing else HealthStreamEnded)(describe(error)) from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise HealthStreamEnded("the connection was closed") from None
+        raise HealthStreamEnded("the plugin ended the stream")
+
+    async def _call(self, method: str, claims: list[ClaimRef], timeout: float) -> dict[str, Any]:
+        """The results by claim UID, after the checks that both calls share."""
+        messages = self._service.messages
+        request = getattr(messages, f"{method}Request")(
+            claims=[messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in claims]
+        )
+        try:
+            response = await self._timed(method, request, timeout)
+        except grpc.aio.AioRpcError as error:
+            raise ClaimError(f"{method}: {describe(error)}") from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise ClaimError(f"{method}: DRA driver {self.driver} was unregistered meanwhile") from None
+        names = {ref.uid: ref.name for ref in claims}
+        for uid, result in response.claims.items():
+            if uid not in names:
+                raise ClaimError(f"{method} returned result for unknown claim UID {uid}")
+            if result.error:
+                raise ClaimError(f"{method} failed for ResourceClaim {names[uid]}: {result.error}")
+        if len(response.claims) < len(claims):
+            raise ClaimError(f"{method} skipped {len(claims) - len(response.claims)} ResourceClaims")
+        return dict(response.claims)
+
+    async def _timed(self, method: str, request: Any, timeout: float) -> Any:
+        path = f"/{self._service.name}/{method}"
+        call = self._channel.unary_unary(
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(self._service.messages, f"{method}Response").FromString,
+        )
+        start, code = time.monotonic(), grpc.StatusCode.CANCELLED
+        try:
+            response = await call(request, timeout=timeout)
+            code = grpc.StatusCode.OK
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+            raise
+        finally:
+            if self._metrics is not None:
+                self._metrics.called(self.driver, path, code, time.monotonic() - start)
+        return response
+
+
+def _is_cancelled() -> bool:
+    """Whether the task itself is cancelled. Closing a channel cancels its calls, which must end as failed calls."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _device(message: Any) -> PreparedDevice:
+    return PreparedDevice(
+        pool=message.pool_name,
+        device=message.device_name,
+        share_id=getattr(message, "share_id", "") or None,
+        requests=tuple(message.request_names),
+        cdi_ids=tuple(message.cdi_device_ids),
+    )

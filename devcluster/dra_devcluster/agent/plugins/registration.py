@@ -1,0 +1,166 @@
+"""Registers plugins whose sockets appear, and deregisters those whose sockets go (KM-03 to KM-05).
+
+A loop compares desired and actual state once per period, and when a socket appears or goes; operations on different
+sockets run in parallel, on one socket one after the other. The handler knows what plugins of its type mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
+
+from dra_devcluster.agent.errors import RegistrationError
+from dra_devcluster.agent.host_paths import HostPaths
+from dra_devcluster.agent.settings import AgentSettings
+
+from .discovery import PluginSockets, Registered
+from .plugin import describe, open_channel
+from .watcher import SocketWatcher
+
+logger = logging.getLogger(__name__)
+
+
+class PluginHandler(Protocol):
+    """Handles plugins of one type; called in the order validate, register, deregister."""
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Raises RegistrationError when the plugin cannot be used."""
+
+    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Take the plugin into use. Raises RegistrationError."""
+
+    async def deregister(self, name: str, endpoint: str) -> None:
+        """Take it out of use; unknown plugins are fine."""
+
+
+class Registrar:
+    """Keeps registrations in step with the sockets in one directory.
+
+    ``paths`` says where on this machine the paths of the node lie, if they differ.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        handlers: Mapping[str, PluginHandler],
+        settings: AgentSettings,
+        paths: HostPaths | None = None,
+    ) -> None:
+        self.sockets = PluginSockets(settings.registration_backoff)
+        self._directory = directory
+        self._handlers = handlers
+        self._settings = settings
+        self._paths = paths
+        self._operations: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Work until cancelled, and end all operations then."""
+        try:
+            async with SocketWatcher(self._directory, self.sockets) as watcher:
+                while True:
+                    watcher.rescan()
+                    watcher.news.clear()
+                    self._tick()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._settings.plugin_period):
+                            await watcher.news.wait()
+        finally:
+            for operation in self._operations:
+                operation.cancel()
+            await asyncio.gather(*self._operations, return_exceptions=True)
+
+    def _tick(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for path in self.sockets.to_unregister(now):
+            self._begin(path, self._unregister)
+        for path in self.sockets.to_register(now):
+            self._begin(path, self._register)
+
+    def _begin(self, path: str, operation: Callable[[str], Awaitable[None]]) -> None:
+        self.sockets.busy.add(path)
+        task = asyncio.create_task(self._operate(path, operation), name=f"plugin socket {path}")
+        self._operations.add(task)
+        task.add_done_callback(self._operations.discard)
+
+    async def _operate(self, path: str, operation: Callable[[str], Awaitable[None]]) -> None:
+        try:
+            await operation(path)
+            self.sockets.succeeded(path)
+        except RegistrationError as error:
+            logger.warning("plugin socket %s: %s", path, error)
+            self.sockets.failed(path, asyncio.get_running_loop().time())
+        except Exception:
+            logger.exception("plugin socket %s: unexpected failure", path)
+            self.sockets.failed(path, asyncio.get_running_loop().time())
+        finally:
+            self.sockets.busy.discard(path)
+
+    async def _unregister(self, path: str) -> None:
+        known = self.sockets.actual.pop(path)
+        await self._handlers[known.type].deregister(known.name, known.endpoint)
+
+    async def _register(self, path: str) -> None:
+        identity = self.sockets.desired.get(path)
+        if identity is None:
+            return  # removed since the tick
+        channel = open_channel(path)
+        try:
+            try:
+                async with asyncio.timeout(self._settings.dial_timeout):
+                    await channel.channel_ready()
+            except TimeoutError:
+                raise RegistrationError("connecting to the registration socket timed out") from None
+            stub = api_pb2_grpc.RegistrationStub(channel)
+            info = await self._ask(stub.GetInfo, api_pb2.InfoRequest(), self._settings.info_timeout)
+            endpoint = info.endpoint or path
+            if self._paths is not None:
+                # A plugin in a container knows the paths of the node, not those of this machine.
+                endpoint = str(self._paths.real(endpoint))
+            plugin = Registered(identity, info.type, info.name, endpoint)
+            try:
+                await self._admit(path, plugin, tuple(info.supported_versions))
+            except RegistrationError as error:
+                await self._notify(stub, f"RegisterPlugin error -- plugin registration failed with err: {error}")
+                raise
+            await self._confirm(path, plugin, stub)
+        finally:
+            await channel.close(None)
+
+    async def _admit(self, path: str, plugin: Registered, versions: tuple[str, ...]) -> None:
+        handler = self._handlers.get(plugin.type)
+        if handler is None:
+            raise RegistrationError(f"no handler registered for plugin type: {plugin.type} at socket {path}")
+        handler.validate(plugin.name, plugin.endpoint, versions)
+        # Before registering, so that a removal in the meantime leads to a deregistration.
+        self.sockets.actual[path] = plugin
+        try:
+            await handler.register(plugin.name, plugin.endpoint, versions)
+        except BaseException:
+            self.sockets.actual.pop(path, None)
+            raise
+
+    async def _confirm(self, path: str, plugin: Registered, stub: Any) -> None:
+        try:
+            await self._notify(stub, None)
+        except RegistrationError:
+            self.sockets.actual.pop(path, None)
+            await self._handlers[plugin.type].deregister(plugin.name, plugin.endpoint)
+            raise
+        logger.info("registered plugin %s of type %s at %s", plugin.name, plugin.type, plugin.endpoint)
+
+    async def _notify(self, stub: Any, error: str | None) -> None:
+        status = api_pb2.RegistrationStatus(plugin_registered=error is None, error=error or "")
+        await self._ask(stub.NotifyRegistrationStatus, status, self._settings.notify_timeout)
+
+    async def _ask(self, method: Any, request: Any, timeout: float) -> Any:
+        try:
+            return await method(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise RegistrationError(describe(error)) from error

@@ -1,0 +1,1 @@
+"""The processes of containers: how they start in namespaces, what they write, and who listens."""

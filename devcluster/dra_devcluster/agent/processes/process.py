@@ -1,0 +1,220 @@
+"""The processes of one container: a first process that leads a group of its own, and what ``exec`` adds.
+
+When the first process ends, the rest of the group is killed, as with process 1 of a container. Where ``setpriv``
+exists, the kernel kills the first process should this one die. Starting is one plain call, so that a cancelled task
+cannot lose a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from dra_devcluster.agent.errors import ContainerError
+
+from .log_followers import LogFollowers
+from .logs import LogFile, StreamToLog
+from .sandbox import Mount, enter, join
+from .terminal import NO_CONSOLE, Console, Input, Terminal
+
+_SETPRIV = shutil.which("setpriv")
+_DRAIN_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+class ContainerProcess:
+    """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError).
+
+    With ``mounts`` it gets a view of the machine's files of its own; ``root`` is an empty folder for that. ``network``
+    is a process in whose network it runs. ``followers`` see its output; ``input`` and ``terminal`` are there if
+    ``console`` asks for them.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: LogFile,
+        *,
+        mounts: Sequence[Mount] = (),
+        root: Path | None = None,
+        network: int | None = None,
+        console: Console = NO_CONSOLE,
+    ) -> None:
+        self.over = asyncio.Event()
+        self.console = console
+        self.followers = LogFollowers()
+        self.terminal: Terminal | None = None
+        self.input: Input | None = None
+        self._environment = dict(environment)
+        self._folder = folder
+        self._log = log
+        self._joined: set[int] = set()
+        self._is_apart = bool(mounts) or network is not None
+        if self._is_apart or console.tty:
+            argv = enter(folder, argv, root=root, mounts=mounts, network=network, terminal=console.tty)
+        command = command_line(argv, environment)
+        try:
+            self._process = self._start(command, Path("/") if self._is_apart else folder)
+        except (OSError, ValueError) as error:
+            self._close_input()
+            raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
+        self.pid = self._process.pid
+
+    def _start(self, command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+        wants_input = self.console.stdin
+        self.terminal = tty = Terminal() if self.console.tty else None
+        process = subprocess.Popen(
+            command,
+            stdin=tty.theirs if tty else subprocess.PIPE if wants_input else subprocess.DEVNULL,
+            stdout=tty.theirs if tty else subprocess.PIPE,
+            stderr=tty.theirs if tty else subprocess.PIPE,
+            env=with_terminal(self._environment) if tty else self._environment,
+            cwd=folder,
+            start_new_session=True,
+            bufsize=0,
+        )
+        if tty:
+            tty.handed_over()
+        if wants_input:
+            self.input = tty.input() if tty else Input(process.stdin) if process.stdin else None
+        return process
+
+    async def log_until_end(self) -> int:
+        """Read the output until the process ends; returns its exit code when nothing of the group is left."""
+        terminal, process = self.terminal, self._process
+        outputs = (
+            [("stdout", terminal.output())] if terminal else [("stdout", process.stdout), ("stderr", process.stderr)]
+        )
+        streams = [await self._connect(name, pipe) for name, pipe in outputs if pipe is not None]
+        code = await _wait(self._process)
+        for group in (self.pid, *self._joined):
+            signal_group(group, signal.SIGKILL)
+        await asyncio.wait([stream.closed for stream in streams], timeout=_DRAIN_SECONDS)
+        for stream in streams:
+            stream.stop()
+        self._close_input()
+        self.followers.end()
+        self._log.close()
+        return exit_code(code)
+
+    def _close_input(self) -> None:
+        if self.input:
+            self.input.close()
+        if self.terminal:
+            self.terminal.close()
+
+    async def _connect(self, name: str, pipe: IO[bytes]) -> StreamToLog:
+        stream = StreamToLog(self._log, name, self.followers)
+        await asyncio.get_running_loop().connect_read_pipe(partial(_same, stream), pipe)
+        return stream
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM to the group, SIGKILL after ``grace`` seconds; returns when ``over`` is set."""
+        if grace > 0:
+            signal_group(self.pid, signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self.over.wait()
+        signal_group(self.pid, signal.SIGKILL)
+        await self.over.wait()
+
+    async def execute(
+        self, argv: Sequence[str], *, stdin: bool = False, terminal: Terminal | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start another program in the container's environment, in a terminal if there is one.
+
+        Raises ContainerError(RunContainerError).
+        """
+        pipe = asyncio.subprocess.PIPE
+        command = argv
+        if self._is_apart:
+            command = join(self.pid, self._folder, argv, terminal=terminal is not None)
+        elif terminal:
+            command = enter(self._folder, argv, terminal=True)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command_line(command, self._environment),
+                stdin=terminal.theirs if terminal else pipe if stdin else asyncio.subprocess.DEVNULL,
+                stdout=terminal.theirs if terminal else pipe,
+                stderr=terminal.theirs if terminal else pipe,
+                env=with_terminal(self._environment) if terminal else self._environment,
+                cwd=Path("/") if self._is_apart else self._folder,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
+        if terminal:
+            terminal.handed_over()
+        self._joined.add(process.pid)
+        return process
+
+    def leave(self, process: asyncio.subprocess.Process) -> None:
+        """End a program that ``execute`` started, with all its processes."""
+        signal_group(process.pid, signal.SIGKILL)
+        self._joined.discard(process.pid)
+
+
+def with_terminal(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a program that runs in a terminal: they say of which kind it is."""
+    return {"TERM": "xterm", **environment}
+
+
+async def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The return code. Waits on a pidfd where the kernel has them, and polls elsewhere."""
+    if not hasattr(os, "pidfd_open"):
+        while process.poll() is None:  # noqa: ASYNC110  (no event to wait for)
+            await asyncio.sleep(_POLL_SECONDS)
+        return process.wait()
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(process.pid)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
+
+
+def _same(stream: StreamToLog) -> StreamToLog:
+    return stream
+
+
+def command_line(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The program by its full path, guarded against outliving us. Raises ContainerError(RunContainerError)."""
+    program = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
+    if program is None:
+        raise ContainerError("RunContainerError", f'exec: "{argv[0]}": executable file not found in $PATH')
+    guard = [_SETPRIV, "--pdeathsig", "KILL", "--"] if _SETPRIV else []
+    return [*guard, program, *argv[1:]]
+
+
+def signal_group(group: int, number: int) -> None:
+    """Signal all processes of a group; a group that is gone is fine."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def exit_code(code: int) -> int:
+    """A return code as container runtimes report it: 128 and the number for a signal."""
+    return 128 - code if code < 0 else code
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in the kernel's ticks: distinguishes it from a later one with its number. 0: unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])

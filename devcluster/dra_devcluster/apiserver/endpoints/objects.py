@@ -1,0 +1,191 @@
+"""The verbs on objects and collections: get, list, watch, create, update, patch, delete."""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+
+from dra_devcluster.apiserver.errors import (
+    Json,
+    bad_request,
+    name_mismatch,
+    not_allowed,
+    success,
+    unsupported_media_type,
+)
+from dra_devcluster.apiserver.faults import forbidden, required, unsupported
+from dra_devcluster.apiserver.kinds import kind_of
+from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.structure import find_duplicates, refusal
+from dra_devcluster.apiserver.verbs.checks import check_fields, check_version
+from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
+from dra_devcluster.apiserver.verbs.patch import patch
+from dra_devcluster.apiserver.verbs.read import get, list_page
+from dra_devcluster.apiserver.verbs.watch import WatchQuery, is_true, stream
+from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.wire.bodies import (
+    PATCHES,
+    media_type,
+    parse_document,
+    parse_object,
+    read_body,
+    respond,
+)
+
+from .call import Call
+from .render import event_encoder, render_list
+
+_STREAM_FROM = 2 * 2**20  # longer lists are sent in pieces
+
+
+async def handle_object(call: Call) -> web.StreamResponse:
+    """A request to one object, or to its status or another sub-resource that shows the whole object."""
+    match call.request.method:
+        case "GET":
+            call.need("get")
+            return call.answer(_current(call))
+        case "PUT":
+            call.need("update")
+            body = await _body(call)
+            return call.answer(update(call.write, _current(call), body))
+        case "PATCH":
+            call.need("patch")
+            return await _patch(call)
+        case "DELETE" if not call.target.subresource:
+            call.need("delete")
+            return await _delete(call)
+    raise not_allowed()
+
+
+async def handle_collection(call: Call) -> web.StreamResponse:
+    """A request to all objects of a resource, or to those of a namespace."""
+    match call.request.method:
+        case "GET" if is_true(call.query, "watch"):
+            call.need("watch")
+            return await _watch(call)
+        case "GET":
+            call.need("list")
+            return await _list(call)
+        case "POST":
+            call.need("create")
+            if call.resource.namespaced and not call.target.namespace:
+                raise not_allowed()
+            call.write.verb = "create"
+            return call.answer(create(call.write, await _body(call)), 201)
+        case "DELETE":
+            call.need("deletecollection")
+            if call.resource.namespaced and not call.target.namespace:
+                raise not_allowed()
+            return await _delete_collection(call)
+    raise not_allowed()
+
+
+def _current(call: Call) -> Stored:
+    return get(call.registry, call.resource, call.target.namespace, call.target.name)
+
+
+async def _body(call: Call) -> Json:
+    """The object in the body, checked against the URL and the schema. Raises 400, 413, 415."""
+    raw, kind_of_body = await read_body(call.request), media_type(call.request)
+    obj = parse_object(raw, kind_of_body)
+    check_version(call.write, obj)
+    mode = call.query.get("fieldValidation", "")
+    if mode == "Strict" and kind_of_body == "application/json" and (doubled := find_duplicates(raw)):
+        raise bad_request(refusal(call.resource.version, call.resource.kind, doubled))
+    check_fields(call.resource.schema, obj, mode, call.resource.kind, call.write)
+    meta = obj.get("metadata") or {}
+    target = call.target
+    if target.name and not meta.get("name"):
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({target.name} based on URL) {why}")
+    if target.name and meta["name"] != target.name:
+        raise name_mismatch(meta["name"], target.name)
+    if target.name and target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    return obj
+
+
+async def _patch(call: Call) -> web.StreamResponse:
+    kind_of_body = media_type(call.request)
+    format_ = PATCHES.get(kind_of_body)
+    if format_ is None or (format_ == "strategic" and call.resource.definition is not None):
+        custom = call.resource.definition is not None
+        raise unsupported_media_type([kind for kind, name in PATCHES.items() if not custom or name != "strategic"])
+    if format_ == "apply" and not call.query.get("fieldManager"):
+        raise call.invalid_option(required("fieldManager", "is required for apply patch"))
+    if format_ != "apply" and "force" in call.query:
+        raise call.invalid_option(forbidden("force", "may not be specified for non-apply patch"))
+    document = parse_document(await read_body(call.request), is_yaml=format_ == "apply")
+    stored, created = patch(
+        call.write,
+        call.target.name,
+        format_,
+        document,
+        force=is_true(call.query, "force"),
+        mode=call.query.get("fieldValidation", ""),
+    )
+    return call.answer(stored, 201 if created else 200)
+
+
+async def _options(call: Call) -> DeleteOptions:
+    raw = await read_body(call.request)
+    body = parse_object(raw, media_type(call.request)) if raw.strip() else {}
+    schema = call.registry.structure.schema("", "v1", "DeleteOptions")
+    if schema is not None:
+        check_fields(schema, body, "Ignore", "DeleteOptions", call.write)
+    if body.get("dryRun") not in (None, [], ["All"]):
+        raise call.invalid_option(unsupported("dryRun", body["dryRun"], ["All"]))
+    if body.get("dryRun"):
+        call.write.dry_run = True
+    return DeleteOptions.parse(body, call.query)
+
+
+async def _delete(call: Call) -> web.StreamResponse:
+    call.write.verb = "delete"
+    options = await _options(call)
+    stored, gone = delete(call.write, _current(call), options)
+    if not gone or kind_of(call.resource).returns_deleted:
+        return call.answer(stored)
+    resource = call.resource
+    details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}
+    status = success({key: value for key, value in details.items() if value})
+    return respond(orjson.dumps(status), call.want, headers=call.warnings())
+
+
+async def _delete_collection(call: Call) -> web.StreamResponse:
+    call.write.verb = "deletecollection"
+    options = await _options(call)
+    page = list_page(call.registry, call.resource, call.target.namespace, call.query)
+    for stored in page.items:
+        delete(call.write, stored, options)
+    return await _send(call, list(render_list(call.resource, page, call.want, call.query)))
+
+
+async def _list(call: Call) -> web.StreamResponse:
+    page = list_page(call.registry, call.resource, call.target.namespace, call.query)
+    size = sum(len(stored.data) for stored in page.items)
+    chunks = render_list(call.resource, page, call.want, call.query)
+    if size < _STREAM_FROM or call.want.yaml:
+        return await _send(call, list(chunks))
+    response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
+    await response.prepare(call.request)
+    for chunk in chunks:
+        await response.write(chunk)
+    await response.write_eof()
+    return response
+
+
+async def _send(call: Call, chunks: list[bytes]) -> web.Response:
+    return respond(b"".join(chunks), call.want, headers=call.warnings())
+
+
+async def _watch(call: Call) -> web.StreamResponse:
+    query = WatchQuery.parse(call.registry, call.resource, call.target.namespace, call.query)
+    response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
+    response.enable_chunked_encoding()
+    await response.prepare(call.request)
+    encode = event_encoder(call.resource, call.want, call.query)
+    async for chunk in stream(call.registry, call.resource, query, encode):
+        await response.write(chunk)
+    await response.write_eof()
+    return response

@@ -1,0 +1,105 @@
+"""``serviceaccounts/<name>/token``: a token for a service account, which may be bound to a pod, a node or a secret.
+
+A token bound to a pod names the pod's node, too: that is how admission knows on which node a plugin runs.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+from aiohttp import web
+from dra_api.values.times import format_time
+
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, conflict, invalid
+from dra_devcluster.apiserver.faults import invalid as invalid_field
+from dra_devcluster.apiserver.identity.tokens import ISSUER, reference
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.apiserver.verbs.read import get
+from dra_devcluster.apiserver.wire.bodies import respond
+from dra_devcluster.clock import now
+
+from .call import Call
+
+_GROUP = "authentication.k8s.io"
+_SHORTEST, _LONGEST, _USUAL = 600, 2**32, 3600  # seconds
+_BOUND_TO = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
+
+
+async def token(call: Call) -> web.StreamResponse:
+    """Answer a TokenRequest. Raises 400, 404, 405, 409, 422."""
+    body = await call.read_posted(_GROUP, "TokenRequest")
+    account = get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
+    body["spec"] = spec = body.get("spec") or {}
+    spec["audiences"] = spec.get("audiences") or [ISSUER]
+    spec.setdefault("expirationSeconds", _USUAL)
+    _check(call, body, account)
+    bound = _bound(call, spec["boundObjectRef"], account) if spec.get("boundObjectRef") else {}
+    issued, expires = call.tokens.issue(account, spec["expirationSeconds"], spec["audiences"], bound)
+    meta = account["metadata"]
+    named = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    body |= {
+        "kind": "TokenRequest",
+        "apiVersion": f"{_GROUP}/v1",
+        "metadata": {**named, "creationTimestamp": now()},
+        "status": {"token": issued, "expirationTimestamp": format_time(datetime.fromtimestamp(expires, UTC))},
+    }
+    return respond(orjson.dumps(body), call.want, 201, call.warnings())
+
+
+def _check(call: Call, body: Json, account: Json) -> None:
+    """Raises a 409 or 422 when the request is for another account, or for an impossible time."""
+    meta = body.get("metadata") or {}
+    for key, what in (("name", call.target.name), ("namespace", call.target.namespace)):
+        if meta.get(key) and meta[key] != what:
+            text = f"must match the service account {key} if specified"
+            raise _refusal(invalid_field(f"metadata.{key}", meta[key], text), call.target.name)
+    uid = account["metadata"]["uid"]
+    if meta.get("uid") and meta["uid"] != uid:
+        why = f"the UID in the token request ({meta['uid']}) does not match the UID of the service account ({uid})"
+        raise conflict(_GROUP, "TokenRequest", call.target.name, why)
+    seconds = body["spec"]["expirationSeconds"]
+    if seconds < _SHORTEST:
+        text = "may not specify a duration less than 10 minutes"
+        raise _refusal(invalid_field("spec.expirationSeconds", seconds, text))
+    if seconds > _LONGEST:
+        text = "may not specify a duration larger than 2^32 seconds"
+        raise _refusal(invalid_field("spec.expirationSeconds", seconds, text))
+
+
+def _refusal(fault: Fault, name: str = "") -> StatusError:
+    return invalid(_GROUP, "TokenRequest", name, [fault])
+
+
+def _bound(call: Call, wanted: Json, account: Json) -> Json:
+    """What the token is bound to, as it says it. Raises 400, 404, 409."""
+    kind, name = wanted.get("kind", ""), wanted.get("name", "")
+    version = wanted.get("apiVersion", "")
+    plural = _BOUND_TO.get(kind) if version in ("", "v1") else None
+    if plural is None:
+        group, _, short = version.rpartition("/")
+        raise bad_request(f"cannot bind token to object of type {group}/{short}, Kind={kind}")
+    namespace = "" if kind == "Node" else call.target.namespace
+    obj = get(call.registry, call.registry.resource("", "v1", plural), namespace, name).decode()
+    bound = {kind.lower(): reference(obj["metadata"])}
+    if kind == "Pod":
+        own = account["metadata"]["name"]
+        if (dig(obj, "spec.serviceAccountName") or "default") != own:
+            why = "to pod running with different serviceaccount name."
+            raise bad_request(f'cannot bind token for serviceaccount "{own}" {why}')
+        bound |= _node_of(call, dig(obj, "spec.nodeName"))
+    if wanted.get("uid") and wanted["uid"] != obj["metadata"]["uid"]:
+        why = (
+            f"the UID in the bound object reference ({wanted['uid']}) does not match the UID in record. The object "
+            "might have been deleted and then recreated"
+        )
+        raise conflict("", kind, name, why)
+    return bound
+
+
+def _node_of(call: Call, name: str | None) -> Json:
+    if not name:
+        return {}
+    node = call.registry.store.collection("", "nodes").get("", name)
+    return {"node": {"name": name} if node is None else {"name": name, "uid": node.uid}}

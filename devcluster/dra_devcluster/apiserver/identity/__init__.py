@@ -1,0 +1,1 @@
+"""Who a client is: tokens, the certificate authority, and kubeconfigs that name both."""

@@ -1,0 +1,97 @@
+"""Turns label and field selectors of a query into tests for stored objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+
+from dra_devcluster.apiserver.errors import bad_request
+
+Test = Callable[[Mapping[str, str]], bool]
+
+_KEY = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?"
+_EQUALITY = re.compile(rf"(?P<key>{_KEY})\s*(?P<operator>==|=|!=)\s*(?P<value>{_VALUE})")
+_MEMBER = re.compile(rf"(?P<key>{_KEY})\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_PRESENCE = re.compile(rf"(?P<absent>!?)\s*(?P<key>{_KEY})")
+_NUMERIC = re.compile(rf"(?P<key>{_KEY})\s*(?P<operator>[<>])\s*(?P<value>-?[0-9]+)")
+_ALWAYS = ("metadata.name", "metadata.namespace")
+_SEPARATOR = re.compile(r",(?![^()]*\))")
+
+
+def label_test(selector: str) -> Test | None:
+    """The test for a label selector, None when it selects everything. Raises a 400."""
+    tests = (
+        [_label_requirement(part.strip(), selector) for part in _SEPARATOR.split(selector)] if selector.strip() else []
+    )
+    return _all(tests)
+
+
+def field_test(selector: str, supported: Collection[str]) -> Test | None:
+    """The test for a field selector over the fields a resource supports. Raises a 400."""
+    tests = [_field_requirement(part.strip(), selector, supported) for part in selector.split(",") if part.strip()]
+    return _all(tests)
+
+
+def equals_of(selector: str) -> dict[str, str]:
+    """The ``field=value`` pairs of a field selector: short cuts for a look-up."""
+    pairs = {}
+    for part in selector.split(","):
+        if "!=" not in part and "=" in part:
+            key, _, value = part.partition("=")
+            pairs[key.strip()] = value.lstrip("=").strip()
+    return pairs
+
+
+def _all(tests: list[Test]) -> Test | None:
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda values: all(test(values) for test in tests)
+
+
+def _label_requirement(part: str, selector: str) -> Test:
+    if match := _EQUALITY.fullmatch(part):
+        key, value = match["key"], match["value"]
+        if match["operator"] == "!=":
+            return lambda labels: labels.get(key) != value
+        return lambda labels: labels.get(key) == value
+    if match := _MEMBER.fullmatch(part):
+        key = match["key"]
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        if not all(re.fullmatch(_VALUE, value) for value in values):
+            raise bad_request(f"unable to parse requirement: {part!r} has an invalid label value")
+        if match["operator"] == "notin":
+            return lambda labels: labels.get(key) not in values
+        return lambda labels: labels.get(key) in values
+    if match := _PRESENCE.fullmatch(part):
+        key, absent = match["key"], bool(match["absent"])
+        return lambda labels: (key in labels) is not absent
+    if match := _NUMERIC.fullmatch(part):
+        return _numeric(match["key"], match["operator"], int(match["value"]))
+    raise bad_request(f"unable to parse requirement: {part!r} in label selector {selector!r}")
+
+
+def _numeric(key: str, operator: str, bound: int) -> Test:
+    def test(labels: Mapping[str, str]) -> bool:
+        try:
+            number = int(labels[key])
+        except (KeyError, ValueError):
+            return False
+        return number > bound if operator == ">" else number < bound
+
+    return test
+
+
+def _field_requirement(part: str, selector: str, supported: Collection[str]) -> Test:
+    match = re.fullmatch(r"(?P<key>[^=!]+?)(?P<operator>==|!=|=)(?P<value>.*)", part)
+    if match is None:
+        raise bad_request(f"invalid selector: '{selector}'; can't understand '{part}'")
+    key, value = match["key"], match["value"].replace("\\,", ",").replace("\\=", "=")
+    if key not in supported:
+        if len(supported) > len(_ALWAYS):
+            raise bad_request(f"field label not supported: {key}")
+        known = ", ".join(f'"{name}"' for name in supported)
+        raise bad_request(f'"{key}" is not a known field selector: only {known}')
+    if match["operator"] == "!=":
+        return lambda fields: fields.get(key, "") != value
+    return lambda fields: fields.get(key, "") == value

@@ -1,0 +1,137 @@
+"""Deleting objects: at once, after a grace period, or when the last finalizer is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from dra_api.values.times import format_time
+
+from dra_devcluster.apiserver.errors import Json, bad_request, conflict, invalid_options
+from dra_devcluster.apiserver.faults import invalid, unsupported
+from dra_devcluster.apiserver.kinds import Write, kind_of
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Collection, Stored
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+_BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """What a deletion asks for; ``grace`` None is the kind's own period."""
+
+    grace: int | None = None
+    propagation: str = ""
+    uid: str = ""
+    revision: str = ""
+
+    @classmethod
+    def parse(cls, body: Json, query: Json) -> DeleteOptions:
+        """From a DeleteOptions object and from the query; the body wins. Raises 400."""
+        conditions = body.get("preconditions") or {}
+        grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+        propagation = body.get("propagationPolicy") or query.get("propagationPolicy", "")
+        orphan = body.get("orphanDependents", query.get("orphanDependents"))
+        if orphan is not None and propagation:
+            text = "orphanDependents and deletionPropagation cannot be both set"
+            raise invalid_options("Delete", invalid("propagationPolicy", propagation, text))
+        if orphan is not None:
+            propagation = "Orphan" if str(orphan).lower() == "true" else "Background"
+        try:
+            seconds = None if grace is None else int(grace)
+        except (TypeError, ValueError):
+            raise bad_request(f"gracePeriodSeconds must be a whole number of seconds, not {grace!r}") from None
+        if propagation not in ("", "Orphan", "Foreground", "Background"):
+            choices = ["Foreground", "Background", "Orphan", "nil"]
+            raise invalid_options("Delete", unsupported("propagationPolicy", propagation, choices))
+        return cls(seconds, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "")
+
+
+class Progress(NamedTuple):
+    """How many objects are left, and whether some of them have not been deleted yet."""
+
+    left: int
+    goes_on: bool
+
+
+def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored, bool]:
+    """Remove the object, or mark it; returns its last version and whether it is gone. Raises 403, 409."""
+    registry = write.registry
+    kind = kind_of(write.resource)
+    obj = stored.decode()
+    meta = obj["metadata"]
+    _check_preconditions(write, meta, options)
+    kind.prepare_delete(obj, write)
+    write.admit("DELETE", None, stored.decode())
+    _choose_finalizers(meta, options.propagation)
+    _set_deadline(meta, kind.grace(obj, options.grace))
+    collection = registry.collection(write.resource)
+    if not meta.get("finalizers") and not meta["deletionGracePeriodSeconds"] and not kind.holds(obj):
+        if write.dry_run:
+            return stored, True
+        if kind.deletes_gracefully and not stored.finalizing and "generation" in meta:
+            meta["generation"] += 1
+        # Deleted at once, the object is returned as it was; if the deletion could have waited, with its marks.
+        marked = stored.finalizing or kind.deletes_gracefully
+        return collection.remove(stored.key, obj if marked else stored.decode()), True
+    kind.mark_deleted(obj)
+    if obj == stored.decode():
+        return stored, False
+    if not stored.finalizing and "generation" in meta:
+        meta["generation"] += 1
+    if write.dry_run:
+        return Stored(obj, stored.revision, stored.fields), False
+    return collection.put(obj, kind.fields(obj)), False
+
+
+def _check_preconditions(write: Write, meta: Json, options: DeleteOptions) -> None:
+    """The object must be the one that the client means, in the state that it saw. Raises a 409."""
+    resource = write.resource
+    for what, wanted, there, perhaps in (
+        ("UID", options.uid, meta["uid"], "deleted and then recreated"),
+        ("ResourceVersion", options.revision, meta["resourceVersion"], "modified"),
+    ):
+        if wanted and wanted != there:
+            why = (
+                f"the {what} in the precondition ({wanted}) does not match the {what} in record ({there}). "
+                f"The object might have been {perhaps}"
+            )
+            raise conflict(resource.group, resource.kind, meta["name"], why)
+
+
+def delete_some(registry: Registry, collection: Collection, namespace: str = "") -> Progress:
+    """Delete objects of a collection (of one namespace if given), in parts so that other requests need not wait."""
+    resource = registry.of_collection(collection)
+    if resource is None:
+        return Progress(0, False)
+    fresh = [stored for stored in collection.all(namespace) if not stored.finalizing]
+    for stored in fresh[:_BATCH]:
+        write = Write(registry, resource, namespace=stored.namespace, verb="delete")
+        delete(write, stored, DeleteOptions(propagation="Background"))
+    return Progress(collection.count(namespace), len(fresh) > _BATCH)
+
+
+def _choose_finalizers(meta: Json, propagation: str) -> None:
+    """The finalizers tell the garbage collector what to do with the dependents."""
+    finalizers = list(meta.get("finalizers") or ())
+    wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(propagation)
+    if propagation:
+        finalizers = [name for name in finalizers if name not in (ORPHAN, FOREGROUND) or name == wanted]
+    if wanted and wanted not in finalizers:
+        finalizers.append(wanted)
+    meta["finalizers"] = finalizers
+    if not finalizers:
+        del meta["finalizers"]
+
+
+def _set_deadline(meta: Json, grace: int) -> None:
+    """A repeated deletion can only shorten the time that is left."""
+    pending = meta.get("deletionGracePeriodSeconds")
+    if "deletionTimestamp" in meta and (pending or 0) <= grace:
+        meta.setdefault("deletionGracePeriodSeconds", 0)
+        return
+    meta["deletionTimestamp"] = format_time(datetime.now(UTC) + timedelta(seconds=grace))
+    meta["deletionGracePeriodSeconds"] = grace

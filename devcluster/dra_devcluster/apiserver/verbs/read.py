@@ -1,0 +1,155 @@
+"""Reading: one object, and lists in pages.
+
+A list is joined from the encoded objects. A page's continue token names the revision of the first page and the last
+key: later pages show the current state, so that the list and a watch from that revision miss nothing together. The
+token expires when the log no longer reaches back to the revision, as on a real server after compaction.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+
+import orjson
+from dra_api.releases.release import Release
+
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found
+from dra_devcluster.apiserver.faults import forbidden, unsupported
+from dra_devcluster.apiserver.kinds import kind_of
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.selectors import field_test, label_test
+from dra_devcluster.apiserver.storage.store import Collection, Key, Stored
+from dra_devcluster.apiserver.structure import Resource
+
+_CONTINUE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results."
+)
+
+Matches = Callable[[Stored], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The objects of one list answer, and what its metadata says."""
+
+    items: list[Stored]
+    revision: int
+    continue_token: str = ""
+    remaining: int = 0
+
+    @property
+    def metadata(self) -> Json:
+        meta: Json = {"resourceVersion": str(self.revision)}
+        if self.continue_token:
+            meta["continue"] = self.continue_token
+        if self.remaining:
+            meta["remainingItemCount"] = self.remaining
+        return meta
+
+
+def get(registry: Registry, resource: Resource, namespace: str, name: str) -> Stored:
+    """The object. Raises a 404."""
+    stored = registry.collection(resource).get(namespace, name)
+    if stored is None:
+        raise not_found(resource.group, resource.plural, name)
+    return stored
+
+
+def matcher(registry: Registry, resource: Resource, query: Json) -> Matches | None:
+    """The test of the selectors in a query; None when every object passes. Raises a 400."""
+    kind = kind_of(resource)
+    labels = label_test(query.get("labelSelector", ""))
+    known = [name for name in kind.selectable if registry.release >= kind.selectable_since.get(name, Release.V1_32)]
+    fields = field_test(query.get("fieldSelector", ""), ("metadata.name", "metadata.namespace", *known))
+    if labels is None and fields is None:
+        return None
+    if fields is None:
+        return lambda stored: labels is not None and labels(stored.labels)
+    # Each version of a custom resource selects by fields of its own; only built-in kinds have them taken out already.
+    values = (lambda stored: kind.fields(stored.decode())) if resource.definition else (lambda stored: stored.fields)
+    if labels is None:
+        return lambda stored: fields(values(stored))
+    return lambda stored: labels(stored.labels) and fields(values(stored))
+
+
+def list_page(registry: Registry, resource: Resource, namespace: str, query: Json) -> Page:
+    """One page of objects. Raises 400, 410 and 504 (a resourceVersion of the future)."""
+    collection = registry.collection(resource)
+    matches = matcher(registry, resource, query)
+    limit = max(0, whole_number(query, "limit"))
+    token = query.get("continue", "")
+    revision = registry.store.revision
+    objects: Iterator[Stored] = collection.all(namespace)
+    if query.get("sendInitialEvents"):
+        text = "sendInitialEvents is forbidden for list"
+        raise invalid_options("List", forbidden("sendInitialEvents", text))
+    if token:
+        if query.get("resourceVersion") not in (None, "", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
+        revision, last = _read_token(token, collection)
+        objects = dropwhile(lambda stored: stored.key <= last, objects)
+    else:
+        _check_revision(query, revision)
+    found = [stored for stored in objects if matches is None or matches(stored)]
+    if not limit or len(found) <= limit:
+        return Page(found, revision)
+    page = found[:limit]
+    return Page(page, revision, _write_token(revision, page[-1].key), 0 if matches else len(found) - limit)
+
+
+def _check_revision(query: Json, current: int) -> None:
+    match = query.get("resourceVersionMatch", "")
+    wanted = whole_number(query, "resourceVersion")
+    if match not in ("", "Exact", "NotOlderThan"):
+        fault = unsupported("resourceVersionMatch", match, ["Exact", "NotOlderThan", ""])
+        raise invalid_options("List", fault)
+    if match and not query.get("resourceVersion"):
+        text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        raise invalid_options("List", forbidden("resourceVersionMatch", text))
+    if match == "Exact" and not wanted:
+        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        raise invalid_options("List", forbidden("resourceVersionMatch", text))
+    if wanted > current:
+        raise too_large_revision(wanted, current)
+    if match == "Exact" and wanted != current:
+        raise expired(f"The resourceVersion for the provided list is too old: {wanted} ({current})")
+
+
+def too_large_revision(wanted: int, current: int) -> StatusError:
+    """The answer to a future revision: the client has it from another server, or from this one before a restart."""
+    message = f"Too large resource version: {wanted}, current: {current}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return StatusError(
+        504, "Timeout", f"Timeout: {message}", {"causes": [cause], "retryAfterSeconds": 1}, {"Retry-After": "1"}
+    )
+
+
+def whole_number(query: Json, name: str) -> int:
+    """A number of the query; 0 if it is missing. Raises a 400."""
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not re.fullmatch("-?[0-9]{1,18}", text):
+        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
+    return int(text)
+
+
+def _write_token(revision: int, key: Key) -> str:
+    content = orjson.dumps({"v": "meta.k8s.io/v1", "rv": revision, "start": list(key)})
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _read_token(token: str, collection: Collection) -> tuple[int, Key]:
+    try:
+        content = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        revision, (namespace, name) = int(content["rv"]), content["start"]
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        raise bad_request("continue key is not valid: start the list again without it") from None
+    if revision < collection.forgotten:
+        raise expired(_CONTINUE_EXPIRED)
+    return revision, (str(namespace), str(name))

@@ -1,0 +1,221 @@
+"""Creates and changes objects, in the same steps for every kind.
+
+Decode (types, unknown fields), fill in defaults, let the kind take over what the client may not set, validate, ask
+whether it is permitted, store. Nothing here waits, so an object cannot change between read and write: a conflict can
+only come from a resourceVersion that the client sent.
+"""
+
+from __future__ import annotations
+
+from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver.errors import (
+    Json,
+    StatusError,
+    already_exists,
+    bad_request,
+    forbidden,
+    invalid,
+    not_found,
+)
+from dra_devcluster.apiserver.kinds import Kind, Write, kind_of
+from dra_devcluster.apiserver.storage.metadata import generated_name, new_uid, validate_metadata
+from dra_devcluster.apiserver.storage.shapes import stored_name, to_stored
+from dra_devcluster.apiserver.storage.store import Collection, Stored
+from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.clock import now
+
+from .checks import check_preconditions, check_uid_stays
+from .ownership import track, track_created
+
+_GENERATE_ATTEMPTS = 8
+# Metadata that only the server writes: an update keeps it.
+_OWN_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+
+
+def create(write: Write, obj: Json) -> Stored:
+    """Store a new object. Raises 400, 403, 404 (namespace), 409, 422."""
+    registry, resource = write.registry, write.resource
+    kind = kind_of(resource)
+    _begin(write, obj)
+    kind.default(obj, write)
+    if write.manager:
+        track_created(write, obj)
+    obj = to_stored(resource, obj)
+    kind.prepare_create(obj, write)
+    _fill_parts(resource, obj)
+    meta = obj["metadata"]
+    meta["generation"] = 1
+    if not kind.has_generation:
+        del meta["generation"]
+    wrong = [*_metadata_faults(kind, resource, meta), *kind.validate(obj, None, write)]
+    if wrong:
+        raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
+    write.admit("CREATE", obj)
+    collection = registry.collection(resource)
+    _find_free_name(write, collection, meta)
+    return _store(write, collection, kind, obj, None)
+
+
+def _begin(write: Write, obj: Json) -> None:
+    """Identity of a new object."""
+    resource = write.resource
+    meta = obj.setdefault("metadata", {})
+    if resource.namespaced:
+        if meta.setdefault("namespace", write.namespace) != write.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        _check_namespace(write, meta.get("name", ""))
+    else:
+        meta.pop("namespace", None)
+    if meta.get("resourceVersion"):
+        raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = generated_name(meta["generateName"])
+        write.generated = True
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+        meta.pop(key, None)
+    meta["uid"] = new_uid()
+    meta["creationTimestamp"] = now()
+
+
+def _fill_parts(resource: Resource, obj: Json) -> None:
+    """Parts that are never absent (``status: {}``), as they are no pointers on the real server."""
+    for name, schema in resource.schema.properties.items():
+        if schema.has_default and schema.default == {}:
+            obj.setdefault(stored_name(resource, name), {})
+
+
+def _check_namespace(write: Write, name: str) -> None:
+    resource = write.resource
+    namespace = write.registry.store.collection("", "namespaces").get("", write.namespace)
+    if namespace is None:
+        raise not_found("", "namespaces", write.namespace)
+    if namespace.finalizing:
+        cause = {
+            "reason": "NamespaceTerminating",
+            "message": f"namespace {write.namespace} is being terminated",
+            "field": "metadata.namespace",
+        }
+        why = f"unable to create new content in namespace {write.namespace} because it is being terminated"
+        raise forbidden(resource.group, resource.plural, name, why, [cause])
+
+
+def _find_free_name(write: Write, collection: Collection, meta: Json) -> None:
+    for _ in range(_GENERATE_ATTEMPTS):
+        if collection.get(meta.get("namespace", ""), meta["name"]) is None:
+            return
+        if not write.generated:
+            break
+        meta["name"] = generated_name(meta["generateName"])
+    raise already_exists(write.resource.group, write.resource.plural, meta["name"])
+
+
+def update(write: Write, stored: Stored, obj: Json) -> Stored:
+    """Store a changed object; the same `Stored` when nothing changed. Raises 400, 403, 409, 422."""
+    registry, resource = write.registry, write.resource
+    kind = kind_of(resource)
+    old = stored.decode()
+    meta = obj.setdefault("metadata", {})
+    if write.verb == "patch":
+        check_uid_stays(write, stored, meta.get("uid"))
+    check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
+    if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
+        fault = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise invalid(resource.group, resource.plural, stored.name, [fault])
+    for key in _OWN_METADATA:
+        if key in old["metadata"]:
+            meta[key] = old["metadata"][key]
+        else:
+            meta.pop(key, None)
+    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
+    kind.default(obj, write)
+    obj = to_stored(resource, obj)
+    kind.prepare_update(obj, old, write)
+    _fill_parts(resource, obj)
+    meta = obj["metadata"]
+    wrong = [
+        *_metadata_faults(kind, resource, meta),
+        *_new_finalizers(meta, old["metadata"]),
+        *kind.validate(obj, old, write),
+    ]
+    if wrong:
+        raise invalid(resource.group, resource.kind, stored.name, wrong)
+    write.admit("UPDATE", obj, old)
+    if kind.has_generation and kind.generation_of(obj) != kind.generation_of(old):
+        meta["generation"] = old["metadata"].get("generation", 0) + 1
+    collection = registry.collection(resource)
+    if is_ready_to_go(kind, obj):
+        return stored if write.dry_run else collection.remove(stored.key, obj)
+    if _same(obj, old):
+        return stored
+    return _store(write, collection, kind, obj, old)
+
+
+def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
+    """Store what a sub-resource or a controller has changed in a decoded object, without the checks for clients."""
+    kind = kind_of(write.resource)
+    return _store(write, write.registry.collection(write.resource), kind, obj, stored.decode())
+
+
+def _same(obj: Json, old: Json) -> bool:
+    """Whether nothing changed; new times in managedFields alone, as after a repeated apply, are no change."""
+    new = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+    if new.keys() != old.keys() or any(new[key] != old[key] for key in new if key != "metadata"):
+        return False
+    return _without_times(new["metadata"]) == _without_times(old["metadata"])
+
+
+def _without_times(meta: Json) -> Json:
+    entries = [
+        {key: value for key, value in entry.items() if key != "time"} for entry in meta.get("managedFields") or ()
+    ]
+    return {**meta, "managedFields": entries}
+
+
+def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:
+    if write.manager and old is not None:
+        track(write, obj, old)
+    if write.dry_run:
+        return Stored(obj, write.registry.store.revision, kind.fields(obj))
+    return collection.put(obj, kind.fields(obj))
+
+
+def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> list[Fault]:
+    if kind.checks_metadata:
+        return []
+    return list(validate_metadata(meta, kind.name_rule, is_custom=resource.definition is not None))
+
+
+def _new_finalizers(meta: Json, old: Json) -> list[Fault]:
+    if "deletionTimestamp" not in old:
+        return []
+    added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+    if not added:
+        return []
+    names = ", ".join(f'"{name}"' for name in added)
+    return [
+        faults.forbidden(
+            "metadata.finalizers",
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{"
+            + names
+            + "}",
+        )
+    ]
+
+
+def is_ready_to_go(kind: Kind, obj: Json) -> bool:
+    """Whether an object in deletion can be removed."""
+    meta = obj["metadata"]
+    return (
+        "deletionTimestamp" in meta
+        and not meta.get("finalizers")
+        and not meta.get("deletionGracePeriodSeconds")
+        and not kind.holds(obj)
+    )

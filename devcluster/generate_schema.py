@@ -1,0 +1,193 @@
+r"""Makes the schemas of the development server from what a release of Kubernetes publishes.
+
+A person runs it for a release, with a checkout of its repository in KUBE::
+
+    python devcluster/generate_schema.py --openapi KUBE/api/openapi-spec/v3 --discovery KUBE/api/discovery \
+        --sources KUBE/staging/src/k8s.io/api KUBE/staging/src/k8s.io/apimachinery
+
+The documents of a running server do as well: what it answers for ``/openapi/v3/apis/resource.k8s.io/v1``, and for
+``/apis/resource.k8s.io/v1``. The files keep the kinds that they have, with all to which these refer; ``--kind`` adds
+one. Names, types and hints of fields are taken over, descriptions never. The values of enumerations, which the
+documents of the repository lack, stay as they were. Written by hand are the other files: descriptions, columns, roles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from protobuf_schema import messages
+
+Json = dict[str, Any]
+SCHEMA = Path(__file__).resolve().parent / "dra_devcluster" / "schema"
+_GVK = "x-kubernetes-group-version-kind"
+_PROSE = ("description", "title", "externalDocs", "example")
+_ORDER = (
+    "type",
+    "format",
+    "required",
+    "properties",
+    "items",
+    "additionalProperties",
+    "default",
+    "enum",
+    "allOf",
+    "oneOf",
+)
+
+
+def components(documents: list[Json], old: Json, added: list[str]) -> Json:
+    """The schemas of the kinds in ``old`` and of those added (``resource.k8s.io/v1/DeviceTaintRule``)."""
+    published: Json = {}
+    for document in documents:
+        for name, schema in document["components"].get("schemas", {}).items():
+            published.setdefault(name, _schema(schema))
+    wanted = {name for name, schema in old.items() if _GVK in schema}
+    for name, schema in published.items():
+        kinds = {"/".join((kind["group"], kind["version"], kind["kind"])) for kind in schema.get(_GVK, ())}
+        if kinds & {*added, *(f"{kind}List" for kind in added)}:
+            wanted.add(name)
+    found = _reachable(wanted, published)
+    return {name: _with_enums(found[name], old.get(name, {})) for name in sorted(found)}
+
+
+def _reachable(wanted: set[str], published: Json) -> Json:
+    found: Json = {}
+    open_names = sorted(wanted & published.keys())
+    while open_names:
+        name = open_names.pop()
+        if name not in found:
+            found[name] = published[name]
+            open_names += [each for each in _references(published[name]) if each in published]
+    return found
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                yield value.rpartition("/")[2]
+            else:
+                yield from _references(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _references(item)
+
+
+def _schema(schema: Json) -> Json:
+    """Without prose, and in the shortest form that says the same."""
+    kept = {key: value for key, value in schema.items() if key not in _PROSE}
+    if "properties" in kept:
+        kept["properties"] = {name: _schema(kept["properties"][name]) for name in sorted(kept["properties"])}
+    for key in ("items", "additionalProperties"):
+        if isinstance(kept.get(key), dict):
+            part = {name: value for name, value in kept[key].items() if name != "default"}  # an entry has no default
+            kept[key] = _schema(part)
+    if kept.keys() == {"allOf"} and len(kept["allOf"]) == 1:
+        return dict(kept["allOf"][0])
+    if _GVK in kept:
+        # Kinds of apimachinery are in every group, and looked up in that of the core.
+        kinds = kept[_GVK]
+        kept[_GVK] = kinds if len(kinds) == 1 else [kind for kind in kinds if kind["group"] == ""]
+    return {key: kept[key] for key in sorted(kept, key=_place)}
+
+
+def _place(key: str) -> tuple[int, str]:
+    return (_ORDER.index(key) if key in _ORDER else len(_ORDER), key)
+
+
+def _with_enums(new: Json, old: Json) -> Json:
+    """The documents of the repository are made without enumerations; those of a server have them."""
+    for name, field in new.get("properties", {}).items():
+        known = old.get("properties", {}).get(name, {})
+        for part in ("items", "additionalProperties"):
+            _keep_enum(field.get(part), known.get(part))
+        _keep_enum(field, known)
+    return new
+
+
+def _keep_enum(new: Any, old: Any) -> None:
+    if isinstance(new, dict) and isinstance(old, dict) and "enum" in old and new.get("type") == "string":
+        new.setdefault("enum", old["enum"])
+
+
+def discovery(lists: list[Json], old: list[Json], added: list[str]) -> list[Json]:
+    """The lines of the kinds in ``old`` and of those added, in the old order; ``lists`` are APIResourceLists."""
+    published = {_key(line): line for document in lists for line in _lines(document)}
+    new = [key for key, line in published.items() if "/".join((*key[:2], line["kind"])) in added]
+    return [published[key] for key in dict.fromkeys((*map(_key, old), *new)) if key in published]
+
+
+def _key(line: Json) -> tuple[str, str, str]:
+    return line["group"], line["version"], line["resource"]
+
+
+def _lines(document: Json) -> Iterator[Json]:
+    """The resources of a group and version, each with its sub-resources."""
+    group, _, version = document["groupVersion"].rpartition("/")
+    resources = sorted(document["resources"], key=lambda resource: str(resource["name"]))
+    for resource in (each for each in resources if "/" not in each["name"]):
+        yield {
+            "group": group,
+            "version": version,
+            "resource": resource["name"],
+            "kind": resource["kind"],
+            "scope": "Namespaced" if resource["namespaced"] else "Cluster",
+            "singular": resource["singularName"],
+            "shortNames": resource.get("shortNames", []),
+            "categories": resource.get("categories", []),
+            "verbs": resource["verbs"],
+            "subresources": [
+                {"name": sub["name"].partition("/")[2], "verbs": sub["verbs"], "kind": sub["kind"]}
+                for sub in resources
+                if sub["name"].startswith(f"{resource['name']}/")
+            ],
+        }
+
+
+def _documents(folder: Path, part: str) -> list[Json]:
+    """The JSON documents in the folder that have this part."""
+    documents = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
+    return [document for document in documents if part in document]
+
+
+def _read(name: str) -> Any:
+    return json.loads((SCHEMA / name).read_text())
+
+
+def write(name: str, content: Mapping[str, Any] | list[Json]) -> None:
+    """One entry a line, so that a change of the interface is a readable change."""
+    compact = (",", ":")
+    if isinstance(content, list):
+        text = "[\n" + ",\n".join(json.dumps(line, separators=compact) for line in content) + "\n]\n"
+    else:
+        entries = (f"{json.dumps(key)}:{json.dumps(value, separators=compact)}" for key, value in content.items())
+        text = "{\n" + ",\n".join(entries) + "\n}\n"
+    (SCHEMA / name).write_text(text)
+
+
+def main() -> int:
+    """Write the files for which the arguments have sources."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--openapi", type=Path, metavar="FOLDER", help="OpenAPI v3 documents of the release")
+    parser.add_argument("--discovery", type=Path, metavar="FOLDER", help="its lists of resources")
+    parser.add_argument("--sources", type=Path, nargs="+", metavar="FOLDER", help="its Go packages")
+    parser.add_argument("--kind", action="append", default=[], metavar="GROUP/VERSION/KIND", help="a kind to add")
+    options = parser.parse_args()
+    if options.openapi:
+        documents = _documents(options.openapi, "components")
+        write("components.json", components(documents, _read("components.json"), options.kind))
+    if options.discovery:
+        lists = _documents(options.discovery, "resources")
+        write("discovery.json", discovery(lists, _read("discovery.json"), options.kind))
+    if options.sources:
+        write("protobuf.json", messages(options.sources, _read("protobuf.json"), options.kind))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Trusts the API servers that Kubernetes' own clients trust, which are written in Go.
+
+Python and Go differ in five points. Each of them makes some working cluster look broken:
+
+- Since 3.13 ``ssl.create_default_context`` sets ``VERIFY_X509_STRICT``. It refuses certificate authorities without the
+  key usage extension and certificates without an authority key identifier, which EKS, GKE and many private
+  authorities make. A plain context leaves the flag out.
+- Go accepts every certificate in ``certificate-authority`` as a trust anchor, an intermediate one too. OpenSSL follows
+  the chain to a self-signed root unless ``VERIFY_X509_PARTIAL_CHAIN`` is set (Python sets it from 3.13 on).
+- ``tls-server-name`` replaces the host name of the URL in the handshake and in the check of the certificate. Go keeps
+  it in the TLS settings, so every connection has it. Python wants it with each connection; ``_Context`` keeps it
+  instead, so that a session that is not ours (Kopf's) uses it too.
+- Go checks names against subject alternative names only, never against the common name.
+- client-go reads the files of a client certificate and of the authority again: a kubelet renews its own in place, and a
+  cluster rotates ``ca.crt``. It closes the connections that were made with the former ones. So ``ClientTls`` gives
+  another context when a file has changed, and who keeps connections asks for it. While the files cannot be used, as
+  when a certificate and its key do not belong together yet, the former context counts.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import suppress
+
+_Files = tuple[str, str | None]
+
+
+class _Context(ssl.SSLContext):
+    """Client settings with the name that the server has to prove."""
+
+    server_name: str | None = None
+
+    def __repr__(self) -> str:
+        """As aiohttp calls its own settings in errors; an address in memory would make a new text of each."""
+        return "default"
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """One connection; asyncio makes all of its connections this way."""
+        return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
+
+
+class ClientTls(_Context):
+    """The settings as they were first; each new connection takes the newest, ``current``."""
+
+    _verify = True
+    _ca_file: str | None = None
+    _certificate: _Files | None = None
+    _seen: object = None
+    _newest: _Context | None = None
+
+    def read_from(self, ca_file: str | None, certificate: _Files | None) -> None:
+        """Take other files from now on."""
+        self._ca_file, self._certificate = ca_file, certificate
+
+    def current(self) -> ssl.SSLContext:
+        """The context for new connections: another one as soon as one of the files has another version."""
+        with suppress(OSError):
+            found = self._version()
+            if found != self._seen:
+                self._seen = found  # one that cannot be used is tried once
+                made = _Context(ssl.PROTOCOL_TLS_CLIENT)
+                self.configure(made)
+                self._newest = made
+        return self._newest or self
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """For those who keep this context."""
+        newest = self.current()
+        wrap = super().wrap_bio if newest is self else newest.wrap_bio
+        return wrap(incoming, outgoing, server_side, server_hostname, session)
+
+    def configure(self, context: _Context) -> None:
+        """Read the files into a context. Raises OSError."""
+        context.server_name = self.server_name
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.hostname_checks_common_name = False
+        if self._ca_file:
+            context.load_verify_locations(self._ca_file)
+        else:
+            context.load_default_certs()
+        if self._certificate is not None:
+            context.load_cert_chain(*self._certificate)
+        if not self._verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+
+    def begin(self) -> None:
+        """Read the files for the first time. Raises OSError."""
+        self._seen = self._version()
+        self.configure(self)
+
+    def _version(self) -> list[tuple[object, ...]]:
+        """What changes when a file is replaced, or a link to it, or its content, or another one is named."""
+        files = [file for file in (self._ca_file, *(self._certificate or ())) if file]
+        return [(file, at.st_ino, at.st_size, at.st_mtime_ns) for file in files for at in (os.stat(file),)]
+
+
+def client_tls(
+    ca_file: str | None = None,
+    certificate: _Files | None = None,
+    *,
+    server_name: str | None = None,
+    verify: bool = True,
+) -> ClientTls:
+    """A context for connections to an API server.
+
+    Without ``ca_file`` the authorities of the system count. ``certificate`` names the files of a client certificate
+    and its key. Raises OSError (ssl.SSLError is one) for unusable files.
+    """
+    context = ClientTls(ssl.PROTOCOL_TLS_CLIENT)  # TLS 1.2 or newer; name and chain are checked
+    context.server_name, context._verify = server_name, verify
+    context.read_from(ca_file, certificate)
+    context.begin()
+    return context
+
+
+def newest(tls: ssl.SSLContext) -> ssl.SSLContext:
+    """The context for a connection that is made now."""
+    return tls.current() if isinstance(tls, ClientTls) else tls

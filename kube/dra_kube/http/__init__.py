@@ -1,0 +1,1 @@
+"""Requests over HTTP: connections, writes that may be repeated, watch streams."""

@@ -1,0 +1,232 @@
+"""Sends requests over HTTP; gives bytes, or raises the errors of ``dra_kube.errors``.
+
+Reads and watches go through aiohttp, writes through ``sending``. Every failure of either becomes a KubeError here, so
+that no caller has to know about them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from dra_api.nesting import TOO_DEEP
+
+from dra_kube.access.connection import Connection, proxy_and_credentials
+from dra_kube.access.tls import newest
+from dra_kube.errors import ApiError, Unreachable, error_of
+
+from .exchange import LARGEST
+from .retry_after import seconds_of
+from .sending import CONNECT_SECONDS, Guard, Sending
+from .sockets import Sockets
+from .watch import watch_events
+
+Query = Mapping[str, str]
+Observe = Callable[[str, str, int, float], None]
+"""Gets of each request the method, the path, the status (0: no answer), and the seconds until the answer began."""
+
+_WATCH_SECONDS = 300
+"""The server ends a watch after this time. A watch that is silent for longer has lost its server."""
+_WATCH_GRACE = 30
+_KEEPALIVE_SECONDS = 20.0
+"""kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
+
+
+class Transport:
+    """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart."""
+
+    def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
+        self.connection = connection
+        self._observe = observe
+        # Apart from each other: aiohttp shows the address of a proxy in its errors.
+        self._proxy, credentials = proxy_and_credentials(connection.proxy)
+        self._proxy_headers = {"Proxy-Authorization": credentials} if credentials else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_SECONDS))
+        self._watch_timeout = aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
+        )
+        self._user_agent = user_agent
+        self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)
+        self._sockets = Sockets()
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Get ready; nothing is sent yet."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_KEEPALIVE_SECONDS,
+                socket_factory=self._sockets.make,
+            ),
+            timeout=self._timeout,
+            headers={"User-Agent": self._user_agent},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            await self._sockets.close()
+            await self._sending.close()
+            self._session = None
+
+    async def settle(self, seconds: float) -> bool:
+        """Send no more writes and wait for those in flight; whether none is left that may still take effect."""
+        return await self._sending.settle(seconds)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent."""
+        if method != "GET":
+            self._entered()
+            return await self._write(method, path, body, query or {}, headers or {})
+        response = await self._read(path, query or {}, headers or {}, self._timeout)
+        return await _content(response, f"GET {self.connection.host}{path}")
+
+    async def json(self, method: str, path: str, **options: Any) -> Any:
+        """The JSON of a successful answer. Raises as ``request`` does, and Unreachable when it is no JSON."""
+        return self.decoded(path, await self.request(method, path, **options))
+
+    def decoded(self, path: str, content: bytes, type_: Any = Any) -> Any:
+        """Content as JSON. Raises Unreachable for anything else: the other side is not an API server; and for an object
+        that nests too deep for Python."""
+        try:
+            return msgspec.json.decode(content, type=type_)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreachable(
+                f"{self.connection.host}{path} is not an API server: {error}: {content[:80]!r}"
+            ) from error
+        except RecursionError as error:
+            raise Unreachable(f"{self.connection.host}{path} holds an object that is {TOO_DEEP}") from error
+
+    async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
+        query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
+        response = await self._read(path, query, {}, self._watch_timeout)
+        async with response:
+            try:
+                async for kind, obj in watch_events(response.content):
+                    if kind == "ERROR":
+                        code = obj.get("code")
+                        raise error_of(code if isinstance(code, int) and code > 0 else 500, obj)
+                    yield kind, obj
+            except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: closed before it was read
+                raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
+            finally:
+                # Otherwise a stream that is left early waits for the end of TLS, even after the loop has ended.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
+
+    async def _write(self, method: str, path: str, body: Any, query: Query, headers: Mapping[str, str]) -> bytes:
+        content = b"" if body is None else msgspec.json.encode(body)
+        sent = {"User-Agent": self._user_agent, **self._headers(), **headers}
+        what = f"{method} {self.connection.host}{path}"
+        began, status = time.perf_counter(), 0
+        try:
+            answer = await self._sending.send(method, path, query, self._with_impersonation(sent), content)
+            status = answer.status
+        except (TimeoutError, OSError) as error:
+            raise Unreachable(f"{what}: {_words(error, self._timeout)}") from error
+        finally:
+            self._observe(method, path, status, time.perf_counter() - began)
+        if status < 300:
+            return answer.content
+        self._tell_if_refused(status, sent)
+        raise _refusal(status, answer.content, seconds_of(answer.retry_after))
+
+    async def _read(
+        self, path: str, query: Query, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        sent = {**self._headers(), **headers}
+        tls = self.connection.tls
+        if tls is None:
+            sent |= self._proxy_headers  # no tunnel: the proxy reads the request itself
+        what, url = f"GET {self.connection.host}{path}", f"{self.connection.host}{path}"
+        began, status = time.perf_counter(), 0
+        try:
+            response = await self._entered().get(
+                url,
+                params=query,
+                headers=self._with_impersonation(sent),
+                timeout=timeout,
+                ssl=newest(tls) if tls is not None else False,  # with another one aiohttp makes another connection
+                proxy=self._proxy,
+                proxy_headers=self._proxy_headers,
+                allow_redirects=False,  # an API server never redirects; what does must not get our credentials
+            )
+            status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{what}: {_words(error, timeout)}") from error
+        finally:
+            self._observe("GET", path, status, time.perf_counter() - began)
+        if response.status < 300:
+            return response
+        self._tell_if_refused(status, sent)
+        retry_after = seconds_of(response.headers.get("Retry-After"))
+        raise _refusal(response.status, await _content(response, what), retry_after)
+
+    def _headers(self) -> dict[str, str]:
+        sent = {"Accept": "application/json", "Content-Type": "application/json"}
+        if authorization := self.connection.authorization():
+            sent["Authorization"] = authorization
+        return sent
+
+    def _with_impersonation(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [*headers.items(), *self.connection.impersonation]
+
+    def _tell_if_refused(self, status: int, sent: Mapping[str, str]) -> None:
+        if status == 401:
+            self.connection.refused(sent.get("Authorization"))
+
+    def _entered(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
+        return self._session
+
+
+def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
+    """No one looks at the requests."""
+
+
+def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
+    if isinstance(error, TimeoutError) and not str(error) and timeout.total is not None:
+        return f"no answer within {timeout.total:g} s"
+    return str(error) or type(error).__name__
+
+
+async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with response:
+            async for part in response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > LARGEST:
+                    raise Unreachable(f"{what}: the answer is larger than {LARGEST >> 20} MiB")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
+    return b"".join(parts)
+
+
+def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
+    try:
+        status = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return error_of(code, status, retry_after=retry_after)
+    text = content.decode(errors="replace").strip()[:200] or f"HTTP {code}"
+    if 300 <= code < 400:
+        text = f"HTTP {code}, a redirect, which is not followed; set the cluster's server to the API server itself"
+    return error_of(code, {}, text, retry_after)

@@ -1,0 +1,1 @@
+"""Leader election over Lease objects: the decision, and the writes."""

@@ -1,0 +1,83 @@
+"""NUMA nodes from sysfs: of a CPU, and those near another one.
+
+The value of the attribute ``resource.kubernetes.io/numaNode`` is one node, or a list of nodes where the API server has
+the feature DRAListTypeAttributes: the device's own node and those that reach it as fast as any other does, within the
+same processor socket. Drivers choose; nothing is guessed. Spec: K37-NUMA-01 to -04.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dra_kubeletplugin.errors import AttributeUnknown
+
+from .standard_attributes import SYSFS
+
+LARGEST_NODE = 1023
+
+_NODE = re.compile(r"node(\d{1,4})", re.ASCII)
+_FIRST_CPU = re.compile(r"\s*(\d{1,6})", re.ASCII)
+
+
+def numa_node_of_cpu(cpu: int, sysfs: Path = SYSFS) -> int:
+    """The NUMA node of a CPU. Raises AttributeUnknown if sysfs does not say it."""
+    folder = sysfs / f"devices/system/cpu/cpu{cpu}"
+    nodes = _numbers(folder)
+    if len(nodes) != 1:
+        raise AttributeUnknown(f"{folder} has {len(nodes)} links to NUMA nodes instead of one: leave the attribute out")
+    return nodes[0]
+
+
+def near_numa_nodes(node: int, sysfs: Path = SYSFS) -> list[int]:
+    """The node, then in ascending order the nodes that are nearest to it and not known to be on another socket.
+
+    Alone if sysfs does not tell distances. Raises AttributeUnknown for a number that no node can have.
+    """
+    if node not in range(LARGEST_NODE + 1):
+        raise AttributeUnknown(f"{node!r} is not a NUMA node: give a number from 0 to {LARGEST_NODE}")
+    distances = _distances(node, sysfs)
+    nearest = min(distances.values(), default=0)
+    socket = _socket(node, sysfs)
+    near = [other for other, distance in distances.items() if distance == nearest]
+    return [node, *(other for other in near if socket is None or _socket(other, sysfs) in (None, socket))]
+
+
+def _distances(node: int, sysfs: Path) -> dict[int, int]:
+    """The distance of each other node; empty if the row does not fit. It has the nodes that are online, in order."""
+    online = _numbers(sysfs / "devices/system/node")
+    try:
+        row = [int(text) for text in _text(sysfs, node, "distance").split()]
+    except ValueError:
+        return {}
+    if len(row) != len(online) or node not in online:
+        return {}
+    return {other: distance for other, distance in zip(online, row, strict=True) if other != node}
+
+
+def _socket(node: int, sysfs: Path) -> int | None:
+    """The processor socket of a node; None for one without CPUs, or if it is not known."""
+    cpu = _FIRST_CPU.match(_text(sysfs, node, "cpulist"))
+    if cpu is None:
+        return None
+    try:
+        socket = int((sysfs / f"devices/system/cpu/cpu{cpu[1]}/topology/physical_package_id").read_text())
+    except (OSError, ValueError):
+        return None
+    return socket if socket >= 0 else None
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The NUMA nodes that a folder of sysfs lists, in ascending order."""
+    try:
+        names = [_NODE.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted(int(name[1]) for name in names if name)
+
+
+def _text(sysfs: Path, node: int, file: str) -> str:
+    try:
+        return (sysfs / f"devices/system/node/node{node}" / file).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

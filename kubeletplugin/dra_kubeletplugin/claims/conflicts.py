@@ -1,0 +1,65 @@
+"""Who has a device, or a part of the host, by the records of this node.
+
+A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
+run. Administrators' access and different shares of a device do not exclude each other. The same holds for what devices
+own, such as device nodes: an adapter that is plugged in may get the node that another claim's containers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from dra_kubeletplugin.driver import PreparedDevice
+from dra_kubeletplugin.errors import DeviceInUse, HostPartInUse
+from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice
+
+
+class Conflicts:
+    """Compares a claim with the others of this boot."""
+
+    def __init__(self, records: ClaimRecords) -> None:
+        self._records = records
+
+    def refuse_held(self, wanted: ClaimRecord) -> None:
+        """Raise DeviceInUse if another claim holds a device of this one."""
+        for other in self._others(wanted):
+            for device in wanted.holds:
+                if any(device.excludes(held) for held in other.holds):
+                    raise DeviceInUse(device.pool, device.device, str(other.ref), self._records.path(other.uid))
+        for path, newer in self._records.newer().items():
+            if path == self._records.path(wanted.uid) or newer.boot_id != wanted.boot_id:
+                continue
+            for device in wanted.holds:
+                if newer.holds is None or any(device.excludes(held) for held in newer.holds):
+                    raise DeviceInUse(device.pool, device.device, f"{path.stem} (by a newer version)", path)
+
+    def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
+        """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count."""
+        for other in self._others(wanted):
+            if other.uid in beside:
+                continue
+            theirs = {part: device for device in _exclusive(other) for part in device.owns}
+            for mine in _exclusive(wanted):
+                for part in mine.owns:
+                    if part in theirs and not _are_one(mine, theirs[part]):
+                        raise HostPartInUse(mine.device, part, str(other.ref))
+
+    def _others(self, wanted: ClaimRecord) -> Iterator[ClaimRecord]:
+        for other in self._records.all().values():
+            if other.uid != wanted.uid and other.boot_id == wanted.boot_id:
+                yield other
+
+
+def _exclusive(record: ClaimRecord) -> Iterator[PreparedDevice]:
+    """The devices of a claim but for those that an administrator only watches."""
+    watched = {_key(held) for held in record.holds if held.admin_access}
+    return (device for device in record.devices if _key(device) not in watched)
+
+
+def _key(device: HeldDevice | PreparedDevice) -> tuple[str, str, str | None]:
+    return device.pool, device.device, device.share_id
+
+
+def _are_one(device: PreparedDevice, other: PreparedDevice) -> bool:
+    """Whether they are shares of one device."""
+    return (device.pool, device.device) == (other.pool, other.device)

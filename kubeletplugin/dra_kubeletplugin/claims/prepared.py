@@ -1,0 +1,289 @@
+"""The life of a prepared claim on its node: what is asked of the driver, remembered, and given to containers.
+
+Each step leaves a state from which the same call, made again by another process, arrives at the same end::
+
+    prepare                                     unprepare
+    1. record "preparing" (allocation, devices) 1. record "unpreparing"
+    2. the driver prepares                      2. the driver unprepares
+    3. CDI files                                3. CDI files are removed
+    4. record "prepared", on disk               4. the record is removed
+    5. the answer                               5. the answer
+
+- A record "prepared" of the same allocation answers the call, without the driver; the CDI files are written again.
+- After a reboot, and after an interrupted prepare, the driver prepares again.
+- The allocation differs: the kubelet has lost the claim it knew, or another instance unprepared it. Only unused claims
+  are allocated anew, and a refusal would last until the pod is deleted, so the old allocation is unprepared first. The
+  same mends an interrupted unprepare.
+- A device that another claim holds is refused (``conflicts.py``). Of two claims that want it at the same instant, even
+  in two instances, the one whose record is written first gets it: nothing comes between looking at the other records
+  and writing the own one (``deciding``). What the driver's answer owns is decided in the same way between 2 and 3.
+- A device that its pool is no longer published with is refused, unless the claim is prepared: a driver need not know
+  which of its devices are gone. ``offers`` tells.
+- A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone; but
+  not one of a newer version.
+- Unpreparing needs no room on the disk: without the record "unpreparing" it goes on.
+- Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
+  files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
+  "preparing" until one of the next attempts succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+
+import msgspec
+from dra_api.codec import decode, encode
+from dra_api.relations.references import base_request
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_cdi import CdiError
+from dra_kube.spans import span
+
+from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice
+from dra_kubeletplugin.driver_code import answer_of
+from dra_kubeletplugin.errors import (
+    CheckpointCorrupted,
+    CheckpointNewer,
+    ClaimError,
+    DeviceNotPublished,
+    PluginError,
+)
+from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, boot_id
+from dra_kubeletplugin.files.claim_files import ClaimFiles
+from dra_kubeletplugin.files.metadata_files import with_metadata
+from dra_kubeletplugin.kubelet.interceptor import request_id
+
+from .allocated import fingerprint, held_devices, own_part
+from .answers import prepared_by
+from .conflicts import Conflicts
+
+log = logging.getLogger(__name__)
+
+
+class PreparedClaims:
+    """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time.
+
+    ``offers`` tells whether a device, by pool and name, is published. While ``deciding`` is held, no other instance
+    decides on devices.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        name: str,
+        records: ClaimRecords,
+        files: ClaimFiles,
+        offers: Callable[[str, str], bool] = lambda pool, device: True,
+        deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
+        self._driver = driver
+        self._name = name
+        self._records = records
+        self._conflicts = Conflicts(records)
+        self._files = files
+        self._offers = offers
+        self._deciding = deciding
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
+        """The claim's devices with their CDI ids, or its error."""
+        try:
+            with span("prepare", claim=claim.key, uid=claim.metadata.uid, driver=self._name, request=request_id.get()):
+                return await self._prepare(claim)
+        except Exception as error:
+            _tell("prepare", claim.key, error)
+            return error
+
+    async def unprepare(self, claim: ClaimRef) -> Exception | None:
+        """None, or the claim's error."""
+        try:
+            record = self._records.read(claim.uid)
+        except CheckpointNewer as error:
+            return error
+        except CheckpointCorrupted as error:
+            log.warning("claim %s is unprepared without its record: %s", claim, error)
+            record = None
+        except ClaimError as error:
+            return error
+        try:
+            with span("unprepare", claim=str(claim), uid=claim.uid, driver=self._name, request=request_id.get()):
+                await self._undo(record.ref if record else claim, record)
+        except Exception as error:
+            _tell("unprepare", str(claim), error)
+            return error
+        return None
+
+    def claims(self) -> list[ClaimRef]:
+        """The claims that are prepared."""
+        return [record.ref for record in self._records.all().values() if _is_prepared(record)]
+
+    async def update_metadata(self, claim: ClaimRef, request: str, devices: Sequence[PreparedDevice]) -> None:
+        """Replace what the metadata of a request say of its devices. Raises ClaimError."""
+        record = self._records.read(claim.uid)
+        if not self._files.metadata.versions:
+            raise ClaimError("device metadata are off: set device_metadata in the settings")
+        if record is None or not _is_prepared(record):
+            raise ClaimError(f"claim {claim} is not prepared on this node")
+        changed = with_metadata(record, base_request(request), devices)
+        await asyncio.to_thread(self._records.write, changed, durable=True)
+        self._files.metadata.write(changed)
+
+    def holders(self, devices: Collection[str], pool: str) -> list[str]:
+        """The uids of claims that hold one of the devices, and of those whose files are withdrawn."""
+        return sorted(
+            record.uid
+            for record in self._records.all().values()
+            if record.boot_id == boot_id()
+            and (_is_withdrawn(record) or any(held.pool == pool and held.device in devices for held in record.holds))
+        )
+
+    async def prepare_again(self, uids: Collection[str]) -> None:
+        """Prepare those of the claims again that are prepared, or withdrawn.
+
+        First nothing is left that says otherwise than the driver does now, then the new answers are written: of two
+        devices that changed places each gets what the other one had.
+        """
+        changed = [record for uid in uids if (record := await self._changed(uid))]
+        while changed:
+            record = changed.pop(0)
+            try:
+                await self._finish(record, beside={other.uid for other in changed})
+                log.warning("claim %s is prepared anew, since its devices changed", record.ref)
+            except Exception as error:
+                _tell("prepare", str(record.ref), error)
+
+    async def _changed(self, uid: str) -> ClaimRecord | None:
+        """The record with what the driver answers now, if that is something else; what was answered is withdrawn."""
+        record = self._records.read(uid)
+        if record is None or not record.allocated or not (_is_prepared(record) or _is_withdrawn(record)):
+            return None
+        try:
+            claim = decode(ResourceClaim, record.allocated)
+            devices = await prepared_by(self._driver, self._name, claim)
+        except Exception as error:
+            if _is_prepared(record):
+                _tell("prepare", f"{record.ref}, whose CDI files are withdrawn,", error)
+                await asyncio.to_thread(self._withdraw, record)
+            return None
+        if _is_prepared(record):
+            if [_in_containers(device) for device in devices] == [_in_containers(device) for device in record.devices]:
+                return None
+            await asyncio.to_thread(self._withdraw, record)
+        return msgspec.structs.replace(record, phase="preparing", devices=devices)
+
+    def _withdraw(self, record: ClaimRecord) -> None:
+        self._files.withdraw(record.uid)  # first: it needs no room on the disk
+        self._records.write(msgspec.structs.replace(record, phase="preparing"), durable=False)
+
+    async def tidy(self, *, sweep: bool) -> None:
+        """Bring the CDI files in line with the records, as a process finds them when it starts.
+
+        Files of unknown claims go if ``sweep``: in a new folder of records nothing is known.
+        """
+        self._records.remove_unfinished()
+        records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
+        if sweep:
+            outdated = {uid for uid, record in records.items() if record.boot_id != boot_id()}
+            keep = [uid for uid in self._records.uids() if uid not in outdated]
+            self._files.sweep(keep=keep)
+        for record in records.values():
+            try:
+                if _is_prepared(record):
+                    self._files.write(record)
+                elif record.phase == "preparing":
+                    self._files.withdraw(record.uid)
+            except (PluginError, CdiError) as error:
+                log.error("claim %s: %s", record.ref, error)
+
+    async def _prepare(self, claim: ResourceClaim) -> Prepared:
+        wanted = self._wanted(claim)
+        record = self._records.read(wanted.uid)
+        if record and _is_prepared(record) and record.fingerprint == wanted.fingerprint:
+            return await asyncio.to_thread(self._files.write, record)
+        if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
+            log.warning("claim %s was prepared for another allocation, which is unprepared first", claim.key)
+            await self._undo(record.ref, record)
+        elif record and record.boot_id == wanted.boot_id:
+            wanted = msgspec.structs.replace(wanted, devices=record.devices)  # its containers may have what they own
+        self._refuse_unpublished(wanted)
+        async with self._deciding():
+            self._conflicts.refuse_held(wanted)
+            self._records.write(wanted, durable=False)
+        with span("driver", claim=claim.key):
+            devices = await prepared_by(self._driver, self._name, claim)
+        return await self._finish(msgspec.structs.replace(wanted, devices=devices))
+
+    async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
+        if any(device.owns for device in record.devices):
+            async with self._deciding():
+                self._conflicts.refuse_owned(record, beside=beside)
+                self._records.write(record, durable=False)
+        return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared"))
+
+    def _publish(self, prepared: ClaimRecord) -> Prepared:
+        """The CDI files first, so that a record which says "prepared" has them."""
+        answer = self._files.write(prepared)
+        try:
+            self._records.write(prepared, durable=True)
+        except BaseException:
+            self._files.withdraw(prepared.uid)
+            raise
+        return answer
+
+    async def _undo(self, claim: ClaimRef, record: ClaimRecord | None) -> None:
+        if record:
+            try:
+                self._records.write(msgspec.structs.replace(record, phase="unpreparing"), durable=False)
+            except ClaimError as error:  # a full disk must not keep what would empty it
+                log.warning("claim %s is unprepared without a note of that: %s", claim, error)
+        with span("driver", claim=str(claim)):
+            answer: object = await answer_of(self._driver.unprepare(claim))
+        if answer is not None:
+            raise ClaimError(f"the driver's unprepare returned {answer!r}: return nothing, and raise what failed")
+        await asyncio.to_thread(self._forget, claim.uid)
+
+    def _forget(self, uid: str) -> None:
+        self._files.remove(uid)
+        self._records.remove(uid)
+
+    def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
+        return ClaimRecord(
+            uid=claim.metadata.uid,
+            namespace=claim.metadata.namespace,
+            name=claim.metadata.name,
+            boot_id=boot_id(),
+            fingerprint=fingerprint(self._name, claim),
+            phase="preparing",
+            holds=held_devices(self._name, claim),
+            allocated=encode(own_part(self._name, claim)).decode(),
+            pod_claim_name=(claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION, ""),
+        )
+
+    def _refuse_unpublished(self, wanted: ClaimRecord) -> None:
+        for device in wanted.holds:
+            if not self._offers(device.pool, device.device):
+                raise DeviceNotPublished(device.pool, device.device)
+
+
+def _is_prepared(record: ClaimRecord) -> bool:
+    """Whether the claim was prepared since the last boot."""
+    return record.phase == "prepared" and record.boot_id == boot_id()
+
+
+def _is_withdrawn(record: ClaimRecord) -> bool:
+    """Whether the claim was prepared since the last boot, or nearly so, and containers cannot start with it."""
+    return record.phase == "preparing" and bool(record.devices) and record.boot_id == boot_id()
+
+
+def _in_containers(device: PreparedDevice) -> PreparedDevice:
+    """The device without its metadata, which may have been changed since."""
+    return replace(device, attributes={}, network=None)
+
+
+def _tell(call: str, claim: str, error: Exception) -> None:
+    """Log the error of a claim; with its trace unless it is meant for the kubelet."""
+    log.warning(
+        "%s of claim %s: %s", call, claim, error, exc_info=None if isinstance(error, PluginError | CdiError) else error
+    )

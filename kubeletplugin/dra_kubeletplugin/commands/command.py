@@ -1,0 +1,137 @@
+"""A driver as a command: flags, environment, log, and errors as one line.
+
+``run`` is all that a driver's main program needs::
+
+    if __name__ == "__main__":
+        dra.run(HelloDriver(), "hello.example.com", [dra.device("hello-0")])
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+from dra_api.resource import Device
+from dra_kube import ConnectionSettingsError, KubeError
+
+from dra_kubeletplugin.driver import Driver
+from dra_kubeletplugin.ending import run_to_the_end
+from dra_kubeletplugin.errors import DevicesFailed, PluginError, SettingsError
+from dra_kubeletplugin.files.cdi import CDI_DIR
+from dra_kubeletplugin.kubelet.interceptor import request_id
+from dra_kubeletplugin.monitoring import Metrics, monitored
+from dra_kubeletplugin.plugin import KubeletPlugin
+from dra_kubeletplugin.process import serve
+from dra_kubeletplugin.settings import PluginSettings
+from dra_kubeletplugin.slices import Pool, Resources
+
+from .flags import FLAGS, KUBELET_DIR
+
+log = logging.getLogger(__name__)
+
+Devices = Iterable[Device] | AsyncIterable[Iterable[Device]]
+
+
+def run(driver: Driver, name: str, devices: Devices, arguments: Sequence[str] | None = None) -> None:
+    """The main program of a driver ``name`` with these devices in a pool named like the node, until SIGTERM.
+
+    Devices that come and go are an asynchronous iterator, of which each value has all devices. An error ends the
+    process with one line: exit code 2 for settings that cannot be used, 1 for all else. ``arguments`` are those of the
+    command line unless given.
+    """
+    options = _parser(driver, name).parse_args(arguments)
+    set_up_logging(options.log_level)
+    try:
+        run_to_the_end(_run(driver, name, devices, options))
+    except (PluginError, KubeError) as error:
+        raise SystemExit(failed(name, error)) from None
+
+
+def failed(name: str, error: PluginError | KubeError) -> int:
+    """Say in one line why the command ``name`` ends; returns its exit code."""
+    print(f"{name}: error: {error}", file=sys.stderr)
+    return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
+
+
+async def serve_monitored(
+    driver: Driver,
+    settings: PluginSettings,
+    resources: Resources | AsyncIterable[Resources],
+    *,
+    kubeconfig: str | None,
+    endpoint: str,
+    path: str,
+    beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext,
+) -> None:
+    """``serve``, with metrics and probes on ``endpoint`` unless that is empty."""
+
+    @asynccontextmanager
+    async def both(plugin: KubeletPlugin) -> AsyncIterator[None]:
+        async with probes.about(plugin), beside(plugin):
+            yield
+
+    if not settings.node_name:
+        raise SettingsError("the node name is missing: pass --node-name, or set NODE_NAME")
+    metrics = Metrics()
+    if not endpoint:
+        await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=beside)
+        return
+    async with monitored(metrics, endpoint, path) as probes:
+        await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=both)
+
+
+def set_up_logging(level: str) -> None:
+    """Log to the standard error output, with the number of the kubelet's call."""
+
+    def add_request(record: logging.LogRecord) -> bool:
+        record.request = request_id.get() or "-"
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(add_request)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+async def _run(driver: Driver, name: str, devices: Devices, options: argparse.Namespace) -> None:
+    node = options.node_name or os.environ.get("NODE_NAME", "")
+    kubelet_dir = options.kubelet_dir or KUBELET_DIR
+    settings = PluginSettings(
+        driver_name=name,
+        node_name=node,
+        registry_dir=f"{kubelet_dir}/plugins_registry",
+        data_dir=f"{kubelet_dir}/plugins/{name}",
+        cdi_dir=options.cdi_dir or CDI_DIR,
+        rolling_update_uid=options.rolling_update_uid,
+    )
+    await serve_monitored(
+        driver,
+        settings,
+        _pools(node, devices),
+        kubeconfig=options.kubeconfig,
+        endpoint=options.http_endpoint or "",
+        path="/metrics",
+    )
+
+
+def _pools(node: str, devices: Devices) -> Resources | AsyncIterable[Resources]:
+    if not isinstance(devices, AsyncIterable):
+        try:
+            return {node: Pool.of(devices)}
+        except Exception as error:
+            log.error("the driver's devices failed", exc_info=error)
+            raise DevicesFailed(error) from error
+    return ({node: Pool.of(current)} async for current in devices)
+
+
+def _parser(driver: Driver, name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Run the DRA driver {name} ({type(driver).__name__}) on this node. Defaults are in parentheses."
+    )
+    for flag, properties in FLAGS.items():
+        parser.add_argument(flag, **properties)
+    return parser

@@ -1,0 +1,25 @@
+"""The flags of every driver's command."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+KUBELET_DIR: Final = "/var/lib/kubelet"
+
+FLAGS: Final[dict[str, dict[str, Any]]] = {
+    "--kubeconfig": {"metavar": "FILE", "help": "path to the kubeconfig file (KUBECONFIG, in-cluster, ~/.kube/config)"},
+    "--node-name": {"metavar": "NAME", "help": "name of this node (NODE_NAME)"},
+    "--kubelet-dir": {"metavar": "DIR", "help": f"the kubelet's directory ({KUBELET_DIR})"},
+    "--cdi-dir": {"metavar": "DIR", "help": "directory for CDI files; created if missing (/var/run/cdi)"},
+    "--rolling-update-uid": {
+        "metavar": "UID",
+        "default": "",
+        "help": "uid of the plugin's pod; set it if instances overlap during an update",
+    },
+    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz here (off)"},
+    "--log-level": {
+        "default": "info",
+        "choices": ["debug", "info", "warning", "error"],
+        "help": "debug logs each call of the kubelet (info)",
+    },
+}

@@ -1,0 +1,56 @@
+"""``dra-kubelet-plugin new``: the files of a driver to begin with, made from ``template/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+
+from dra_api.version import VERSION
+
+from dra_kubeletplugin.errors import SettingsError
+from dra_kubeletplugin.settings import PluginSettings
+
+_TEMPLATES = Path(__file__).parent / "template"
+_LONGEST = 40  # of the first label of a name; names of objects are made from it
+
+
+def create(name: str, folder: Path | None = None) -> list[Path]:
+    """Write a driver ``name``, its tests, image and manifests; returns the files.
+
+    The folder is called like the first label of the name unless given. Raises SettingsError for a name that no driver
+    can have, and for files that exist.
+    """
+    PluginSettings(driver_name=name)
+    short = name.partition(".")[0][:_LONGEST].rstrip("-")
+    words = short.split("-")
+    module = "_".join([*words, "driver"])
+    values = {
+        "name": name,
+        "short": short,
+        "module": module,
+        "program": f"{short}-driver",
+        "class_name": "".join(word.capitalize() for word in [*words, "driver"]),
+        "variable": "_".join([*words, "device"]).upper(),
+        "version": VERSION,
+    }
+    files = {
+        f"{module}.py": "driver.py",
+        f"test_{module}.py": "test_driver.py",
+        "Dockerfile": "Dockerfile",
+        f"{module}.yaml": "driver.yaml",
+        "pod.yaml": "pod.yaml",
+    }
+    folder = folder or Path(short)
+    paths = [folder / file for file in files]
+    if existing := [str(path) for path in paths if path.exists()]:
+        raise SettingsError(f"{', '.join(existing)} exists: choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, template in zip(paths, files.values(), strict=True):
+            text = (_TEMPLATES / f"{template}.txt").read_text()
+            path.write_text(Template(text).substitute(values))
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+    except OSError as error:
+        raise SettingsError(f"cannot write the driver into {folder}: {error}") from error
+    return paths

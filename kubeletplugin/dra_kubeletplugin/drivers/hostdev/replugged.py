@@ -1,0 +1,51 @@
+"""Keeps what prepared claims give to containers in line with the host.
+
+The kernel gives the lowest free number to what is plugged in, so a device that is plugged in again may have the node
+that another one had. After each thorough look the claims whose devices have other nodes now, or are gone, are prepared
+again: their CDI files are rewritten, or withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from dra_kubeletplugin import KubeletPlugin
+
+from .device import Found
+from .edits import owned
+from .hotplug import Hotplug
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def replugged(hotplug: Hotplug, plugin: KubeletPlugin) -> AsyncIterator[None]:
+    """Prepare claims again while the plugin runs."""
+    task = asyncio.create_task(_follow(hotplug, plugin), name="prepare claims of replugged devices again")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _follow(hotplug: Hotplug, plugin: KubeletPlugin) -> None:
+    async for found in hotplug.looks():
+        try:
+            await plugin.prepare_again(_moved(plugin, found))
+        except Exception:
+            log.exception("cannot prepare the claims of devices again that were plugged in again; retrying soon")
+
+
+def _moved(plugin: KubeletPlugin, found: Found) -> set[str]:
+    """The devices of prepared claims that have other nodes now, or are gone."""
+    here = {name: owned(made) for name, made in found.devices.items()}
+    return {
+        device.device
+        for claim in plugin.prepared_claims
+        for device in claim.devices
+        if here.get(device.device) != device.owns
+    }

@@ -1,0 +1,1 @@
+"""What a plugin writes on its node: checkpoints, CDI files, device metadata."""

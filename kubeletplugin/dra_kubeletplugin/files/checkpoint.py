@@ -1,0 +1,262 @@
+"""What is prepared on this node, in one file per claim: ``<data directory>/claims/<claim uid>.json``.
+
+A record says which allocation was prepared, how it was answered, and how far the work is (``phase``). It is the only
+memory of prepared claims: a restarted plugin, and the other instance of a rolling update, read the same files.
+
+- A file is replaced in one step, and carries a checksum. A torn or edited file is an error of its own claim only.
+- ``boot_id`` says when: after a reboot devices have lost what was done to them, and a record of an earlier boot is
+  no longer an answer.
+- ``format`` counts the versions of the file, and ``readableFrom`` is the oldest version that understands it. New
+  fields leave ``readableFrom`` alone, so that a driver can be rolled back; older readers ignore them.
+- Every format has ``record`` with ``bootId`` and ``holds`` as they are here: who cannot read the rest knows at least
+  which devices are not to be given to others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dra_kubeletplugin.driver import ClaimRef, PreparedDevice
+from dra_kubeletplugin.errors import CheckpointCorrupted, CheckpointNewer, ClaimError
+
+FORMAT = 1
+
+_LARGEST = 16 * 2**20
+"""Bytes of a file. A device takes about 500, a claim has at most 32."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
+
+Phase = Literal["preparing", "prepared", "unpreparing"]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    pass
+
+
+class HeldDevice(_Part, frozen=True):
+    """A device of an allocation: a share of it with ``share_id``, only watched with ``admin_access``."""
+
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin_access: bool = False
+
+    def excludes(self, other: HeldDevice) -> bool:
+        """Whether the two cannot be prepared at the same time: the same device, or the same share of it."""
+        if self.admin_access or other.admin_access or (self.pool, self.device) != (other.pool, other.device):
+            return False
+        return self.share_id is None or other.share_id is None or self.share_id == other.share_id
+
+
+class ClaimRecord(_Part, frozen=True):
+    """One claim. ``devices`` is what the driver answered, known in the phase ``prepared``.
+
+    In the phase ``preparing`` it has devices if their files were withdrawn, or are not written yet. ``allocated`` is
+    the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
+    ``generations`` counts, by request, how often the metadata of its devices were changed since.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    boot_id: str
+    fingerprint: str
+    phase: Phase
+    holds: tuple[HeldDevice, ...] = ()
+    devices: tuple[PreparedDevice, ...] = ()
+    pod_claim_name: str = ""
+    generations: dict[str, int] = {}  # msgspec copies defaults
+    allocated: str = ""
+
+    @property
+    def ref(self) -> ClaimRef:
+        """The claim, with what was prepared for it."""
+        return ClaimRef(self.namespace, self.name, self.uid, self.devices)
+
+
+class NewerRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What is known of a record of a newer format; ``holds`` None: it may hold any device."""
+
+    boot_id: str = ""
+    holds: tuple[HeldDevice, ...] | None = None
+
+
+class _NewerFile(msgspec.Struct, frozen=True):
+    record: NewerRecord
+
+
+class _File(_Part, frozen=True):
+    format: int
+    readable_from: int
+    checksum: int
+    record: msgspec.Raw
+
+
+class _Known(NamedTuple):
+    version: tuple[int, int, int]
+    record: ClaimRecord | None
+    newer: NewerRecord | None = None
+
+
+class ClaimRecords:
+    """The records in a folder. Methods raise ClaimError or its CheckpointCorrupted, which name the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, _Known] = {}
+
+    def create(self) -> bool:
+        """Make the folder; False if it was there. Raises OSError."""
+        missing = not self.folder.exists()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return missing
+
+    def read(self, uid: str) -> ClaimRecord | None:
+        """The record of a claim, None if there is none."""
+        path = self.path(uid)
+        try:
+            with path.open("rb") as file:
+                return _decoded(path, file.read(_LARGEST + 1))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ClaimError(f"cannot read the checkpoint {path}: {error}") from error
+
+    def write(self, record: ClaimRecord, *, durable: bool) -> None:
+        """Replace the record of a claim. With ``durable`` it survives a power failure when this returns.
+
+        What only has to outlive the process needs no ``durable``: after a power failure the boot is another one.
+        """
+        path = self.path(record.uid)
+        hidden = None
+        try:
+            descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
+            with open(descriptor, "wb") as file:
+                file.write(_encoded(record))
+                if durable:
+                    file.flush()
+                    os.fsync(descriptor)
+            os.replace(hidden, path)
+            if durable:
+                self._sync_folder()
+        except OSError as error:
+            if hidden:
+                Path(hidden).unlink(missing_ok=True)
+            raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim for good; an unknown one is fine."""
+        path = self.path(uid)
+        try:
+            path.unlink(missing_ok=True)
+            self._sync_folder()
+        except OSError as error:
+            raise ClaimError(f"cannot remove the checkpoint {path}: {error}") from error
+
+    def all(self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None) -> dict[str, ClaimRecord]:
+        """The readable records by uid; files that did not change are not read again."""
+        known: dict[str, _Known] = {}
+        for name, version in self._versions():
+            before = self._known.get(name)
+            if before and before.version == version and before.record:
+                known[name] = before
+                continue
+            try:
+                known[name] = _Known(version, self.read(name.removesuffix(".json")))
+            except CheckpointNewer as error:
+                on_corrupted(error)
+                known[name] = _Known(version, None, _glimpse(error.path))
+            except CheckpointCorrupted as error:
+                on_corrupted(error)
+                known[name] = _Known(version, None)
+        self._known = known
+        return {item.record.uid: item.record for item in known.values() if item.record}
+
+    def newer(self) -> dict[Path, NewerRecord]:
+        """The records of newer formats, as ``all`` found them last."""
+        return {self.folder / name: item.newer for name, item in self._known.items() if item.newer}
+
+    def _versions(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        """The name of each file, and what differs when it is replaced."""
+        try:
+            for entry in os.scandir(self.folder):
+                if _is_record(entry):
+                    with suppress(FileNotFoundError):  # another instance has just unprepared the claim
+                        found = entry.stat()
+                        yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError as error:
+            raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
+
+    def uids(self) -> list[str]:
+        """The claims that have a file, readable or not."""
+        return [path.stem for path in self.folder.glob("[!.]*.json")]
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed process was writing. Raises OSError."""
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def path(self, uid: str) -> Path:
+        """The file of a claim."""
+        if not _UID.fullmatch(uid):
+            raise ClaimError(f"{uid!r} is not the uid of a claim")
+        return self.folder / f"{uid}.json"
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Differs after each boot of the machine; empty where the system has none (not Linux)."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _is_record(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".json") and not entry.name.startswith(".")
+
+
+def _encoded(record: ClaimRecord) -> bytes:
+    text = msgspec.json.encode(record)
+    return msgspec.json.encode(
+        _File(format=FORMAT, readable_from=1, checksum=zlib.crc32(text), record=msgspec.Raw(text))
+    )
+
+
+def _glimpse(path: Path) -> NewerRecord:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_NewerFile).record
+    except (OSError, ValueError, RecursionError):
+        return NewerRecord(boot_id=boot_id())
+
+
+def _decoded(path: Path, content: bytes) -> ClaimRecord:
+    if len(content) > _LARGEST:
+        raise CheckpointCorrupted(path, f"it is larger than {_LARGEST >> 20} MiB")
+    try:
+        file = msgspec.json.decode(content, type=_File)
+        if file.readable_from > FORMAT:
+            raise CheckpointNewer(path, f"format {file.format}, this one reads {FORMAT}")
+        if file.checksum != zlib.crc32(file.record):
+            raise CheckpointCorrupted(path, f"its checksum is {file.checksum}, not {zlib.crc32(file.record)}")
+        record = msgspec.json.decode(file.record, type=ClaimRecord)
+    except (ValueError, TypeError, RecursionError) as error:  # of msgspec, and of what checks a prepared device
+        raise CheckpointCorrupted(path, str(error)) from error
+    if record.uid != path.stem:
+        raise CheckpointCorrupted(path, f"it is about the claim {record.uid}")
+    return record

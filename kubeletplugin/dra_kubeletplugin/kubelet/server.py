@@ -1,0 +1,182 @@
+"""A gRPC server on a unix socket that never shows a socket without a listener.
+
+The server binds a hidden name first, and gives the socket its own name when it serves, because the kubelet watches
+the directory. The hidden name stays, since a kubelet that looks at it later than it is gone logs an error. This also
+keeps grpc from unlinking *by path* when it stops, which would remove the socket of a successor. The server removes a
+socket only while it is its own (PH-02).
+
+A killed process leaves its hidden name behind. The next start removes it: hidden names begin with a mark of the driver,
+``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another instance of the same
+driver whose socket is still listened on.
+
+A process killed later leaves its socket in place. In a rolling update the next pod has another uid, and with it other
+sockets, and the kubelet would try to reach the old ones every few seconds for ever. So a start removes the sockets of
+all instances of the driver at which nothing listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+import re
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+
+from dra_kubeletplugin.errors import ServerDied, StartError
+
+from .interceptor import Interceptor
+
+_LOOK_SECONDS = 1.0
+
+
+class SocketServer:
+    """Serves ``driver_name`` on ``path``; ``register`` adds the services. Calls ``died`` if it ends by itself.
+
+    ``instances`` fits the names of such sockets of all instances of the driver.
+    """
+
+    def __init__(
+        self,
+        driver_name: str,
+        path: Path,
+        instances: re.Pattern[str],
+        register: Callable[[grpc.aio.Server], None],
+        interceptors: Sequence[Interceptor],
+        died: Callable[[ServerDied], None],
+    ) -> None:
+        self.path = path
+        self._mark = _mark(driver_name)
+        self._instances = instances
+        self._register = register
+        self._interceptors = interceptors
+        self._died = died
+        self._server: grpc.aio.Server | None = None
+        self._hidden: Path | None = None
+        self._identity: tuple[int, int] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Raise StartError if another process serves on the path, or something else than a socket is there.
+
+        Two processes that took the socket from each other would restart for ever.
+        """
+        try:
+            if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                raise StartError(f"{self.path} exists and is not a socket: remove it")
+            if _is_listened_on(self.path):
+                raise StartError(
+                    f"another process serves on the socket {self.path}: stop it first, or give instances that overlap "
+                    "rolling_update_uid, which is the uid of their pod"
+                )
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StartError(f"cannot inspect the socket {self.path}: {error}") from error
+
+    async def start(self) -> None:
+        """Listen. Raises StartError, which names the path."""
+        self.check()
+        try:
+            self.path.unlink(missing_ok=True)  # of a killed process
+            self._remove_abandoned()
+        except OSError as error:
+            raise StartError(f"cannot remove stale sockets in {self.path.parent}: {error}") from error
+        hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
+        server = grpc.aio.server(interceptors=self._interceptors)
+        self._register(server)
+        try:
+            _bind(server, hidden)
+            await server.start()
+            self._server = server
+            _show(hidden, self.path)
+            self._hidden = hidden
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            raise StartError(f"cannot serve on the socket {self.path}: {error}; is its folder writable?") from error
+        self._identity = _identity(self.path)
+        self._watch = asyncio.create_task(self._look(server), name=f"watch {self.path}")
+
+    async def stop(self) -> None:
+        """Cancel running calls, stop listening, remove the socket. Harmless when not started."""
+        if self._watch:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._identity and _identity(self.path) == self._identity:
+            self.path.unlink(missing_ok=True)
+        self._identity = None
+        if self._hidden:
+            self._hidden.unlink(missing_ok=True)
+            self._hidden = None
+        if self._server:
+            server, self._server = self._server, None
+            await server.stop(None)
+
+    def _remove_abandoned(self) -> None:
+        """Remove sockets of this driver, hidden or not, that have no listener any more. Raises OSError."""
+        for path in list(self.path.parent.iterdir()):
+            if not (path.name.startswith(f".{self._mark}") or self._instances.fullmatch(path.name)):
+                continue
+            try:
+                if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_listened_on(path):
+                    path.unlink()
+            except FileNotFoundError:
+                pass  # it was moved into place, or another instance was quicker
+
+    async def _look(self, server: grpc.aio.Server) -> None:
+        """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""
+        while await server.wait_for_termination(timeout=_LOOK_SECONDS):
+            if _identity(self.path) != self._identity:
+                self._died(ServerDied(f"the socket {self.path} was removed or replaced: restart the plugin"))
+                return
+        self._died(ServerDied(f"the gRPC server on {self.path} ended unexpectedly: restart the plugin"))
+
+
+def _bind(server: grpc.aio.Server, path: Path) -> None:
+    """Listen with a socket that only its owner may use, whatever the umask of the process is."""
+    before = os.umask(0o077)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    finally:
+        os.umask(before)
+
+
+def _show(hidden: Path, path: Path) -> None:
+    """Give the socket a second name. Raises OSError."""
+    try:
+        os.link(hidden, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links to sockets
+        hidden.rename(path)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _mark(driver_name: str) -> str:
+    """Four characters: a hidden name must be no longer than ``dra.sock``, paths of sockets have at most 107 bytes."""
+    return base64.urlsafe_b64encode(hashlib.sha256(driver_name.encode()).digest()[:3]).decode()
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:
+            pass  # its backlog is full
+    return True

@@ -1,0 +1,88 @@
+"""The mix: what pods ask for, as classes of requests with weights, so that a score can tell what a placement destroys.
+
+It is learned from the pods that are seen. Each adds its requests; after every ``HALF_LIFE_PODS`` pods all weights are
+halved, so that what is asked no more fades. The mix that scores look at is taken from that now and then,
+and changes only if it differs by more than a fifth: each change has all nodes scored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Final, NamedTuple
+
+from dra_operator.allocator.published.predicates import Compiled
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
+
+HALF_LIFE_PODS: Final = 1024
+"""Pods after which a request counts half."""
+WEIGHT_SUM: Final = 1024
+"""The sum of the weights that scores look at, and what a pod adds."""
+SCORED_CLASSES: Final = 16
+"""Classes that scores look at: the commonest."""
+COUNTED_CLASSES: Final = 256
+"""Classes that are counted."""
+CHEAP_UNITS: Final = 200
+"""Units of CEL that a class's selectors may cost on a device: what others ask for is evaluated at a pod's expense."""
+CHANGED_SHARE_DIVISOR: Final = 5
+"""A mix that differs from the last by no more than this part is not taken."""
+RENEWAL_PODS: Final = (1, 20, 100, 300)
+"""Pods after which the mix is taken anew; later after every so many as the last says."""
+
+
+class MixClass(NamedTuple):
+    """Requests that ask for the same. ``weight``: their share of all requests, of ``WEIGHT_SUM``."""
+
+    alternative: Alternative
+    weight: int
+
+
+class Mix(NamedTuple):
+    """What orders look at. ``version`` differs between mixes that differ."""
+
+    classes: tuple[MixClass, ...] = ()
+    version: int = 0
+
+
+class LearnedMix:
+    """What was asked for lately."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        self._counts: dict[Hashable, MixClass] = {}
+        self._shares: Mapping[Hashable, int] = {}
+        self._seen = 0
+        self.mix = Mix()
+
+    def learn(self, program: ClaimProgram) -> None:
+        """A pod asks for this; of alternatives, the preferred one counts."""
+        for stage in program.stages:
+            wanted = stage.alternatives[0]
+            if not (wanted.admin or wanted.everything) and wanted.count:
+                self._count(wanted)
+        self._seen += 1
+        if self._seen % HALF_LIFE_PODS == 0:
+            halved = {key: it._replace(weight=it.weight // 2) for key, it in self._counts.items()}
+            self._counts = {key: it for key, it in halved.items() if it.weight}
+        if self._seen in RENEWAL_PODS or self._seen % RENEWAL_PODS[-1] == 0:
+            self._renew()
+
+    def _count(self, wanted: Alternative) -> None:
+        key = (wanted.offer, wanted.count)
+        known = self._counts.get(key)
+        if known is None and sum(map(self._compiled.cost, wanted.expressions)) > CHEAP_UNITS:
+            return
+        self._counts[key] = MixClass(wanted, (known.weight if known is not None else 0) + WEIGHT_SUM)
+        if len(self._counts) > COUNTED_CLASSES:
+            del self._counts[min(self._counts, key=lambda it: self._counts[it].weight)]
+
+    def _renew(self) -> None:
+        commonest = sorted(self._counts.items(), key=lambda item: -item[1].weight)[:SCORED_CLASSES]
+        total = sum(it.weight for _, it in commonest)
+        if not total:
+            return
+        shares = {key: it.weight * WEIGHT_SUM // total for key, it in commonest}
+        moved = sum(abs(shares.get(key, 0) - self._shares.get(key, 0)) for key in {*shares, *self._shares})
+        if moved * CHANGED_SHARE_DIVISOR > WEIGHT_SUM:
+            self._shares = shares
+            classes = tuple(MixClass(it.alternative, shares[key]) for key, it in commonest if shares[key])
+            self.mix = Mix(classes, self.mix.version + 1)

@@ -1,0 +1,91 @@
+"""Prints the schema of the Helm chart's values, ``manifests/values.schema.json``; ``make settings`` writes it.
+
+What is set under ``operator.settings`` follows the declarations of the settings, so that Helm refuses what the operator
+would refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from dra_operator.allocator import GATES
+from dra_operator.controllers.shared.own_controllers import NAMES
+
+from .settings import OperatorSettings, described
+
+_TEXT = {"type": "string"}
+_SWITCH = {"type": "boolean"}
+_ANY = {"type": "object"}
+_FOLDER = {"type": "string", "pattern": "^/.*[^/]$"}
+_LABEL = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+_COMMON = {"enabled": _SWITCH, "resources": _ANY, "nodeSelector": _ANY, "podAnnotations": _ANY}
+_SIMULATED = {
+    "driverName": _TEXT,
+    "numDevices": {"type": "integer", "minimum": 0, "maximum": 10_000},
+    "pools": {"type": "array", "items": _ANY},
+    "enableDeviceMetadata": _SWITCH,
+    "kubeApiQps": {"type": "number", "minimum": 0},
+    "kubeApiBurst": {"type": "integer", "minimum": 0},
+}
+"""The driver's configuration, without what is the DaemonSet's own: names of the node, folders, the port."""
+_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port")  # the Deployment's own: its probes depend on them
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of all values."""
+    settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
+    settings["controllers"]["pattern"] = f"^ *(auto|{_list_of(NAMES)}) *$"
+    settings["feature-gates"]["pattern"] = f"^{_list_of(GATES, '=(true|false)')}$"
+    operator = {
+        **_COMMON,
+        "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
+        "settings": _object(settings),
+        "tolerations": {"type": "array", "items": _ANY},
+        "affinity": _ANY,
+    }
+    plugin = {**_COMMON, "namespace": _LABEL, "config": _object(_SIMULATED), "kubeletDir": _FOLDER}
+    image = {
+        "repository": {"type": "string", "minLength": 1},
+        "tag": _TEXT,
+        "pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
+        "pullSecrets": {"type": "array", "items": _TEXT},
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **_object(
+            {
+                "image": _object(image),
+                "operator": _object(operator),
+                "plugin": _object(plugin),
+                "monitoring": _object({"enabled": _SWITCH}),
+                "networkPolicy": _object({"enabled": _SWITCH}),
+                "global": _ANY,  # Helm adds it to subcharts
+            }
+        ),
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _list_of(names: Iterable[str], ending: str = "") -> str:
+    """A pattern for some of the names with commas between them, or none."""
+    name = f"({'|'.join(sorted(names))}){ending}"
+    return f"({name}( *, *{name})*)?"
+
+
+def _of(path: tuple[str, ...]) -> dict[str, Any]:
+    """The schema of one setting, without references; for people its title says what is allowed."""
+    (found,), components = msgspec.json.schema_components([OperatorSettings], ref_template="{name}")
+    for name in path:
+        found = components[found["$ref"]]["properties"][name] if "$ref" in found else found[name]
+    return {key: value for key, value in found.items() if key not in ("title", "default")}
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=1))

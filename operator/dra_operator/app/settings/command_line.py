@@ -1,0 +1,132 @@
+"""Settings from flags, environment variables and a YAML file, in this order of precedence.
+
+ConfigArgParse finds the values, as texts, and remembers where each came from. The declaration of its setting reads each
+of them, so that all sources have the same rules and the same complaints.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn, TextIO
+
+import configargparse
+
+from .settings import OperatorSettings, Setting, described, settings_of, value_of
+
+DESCRIPTION = """Run the operator until SIGINT or SIGTERM. A flag has precedence over its environment variable, and this
+one over the file of --config, which is YAML with the names of the flags as keys."""
+
+
+_OF_SERVICES: Final = re.compile(r"DRA_OPERATOR_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
+"""What Kubernetes sets in a pod for Services whose names begin with dra-operator."""
+
+
+class _SettingsFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
+    """Says in one line what is wrong with the file, with its name."""
+
+    def parse(self, stream: TextIO) -> dict[str, str]:
+        try:
+            values: dict[str, Any] = super().parse(stream)
+        except configargparse.ConfigFileParserException as error:
+            raise configargparse.ConfigFileParserException(" ".join(str(error).split())) from error
+        for key, value in values.items():
+            if not isinstance(value, str):
+                raise configargparse.ConfigFileParserException(
+                    f"{key}: {value} from file {stream.name} is a list; write one value, as on the command line"
+                )
+        return values
+
+
+def strangers(variables: Iterable[str]) -> list[str]:
+    """The names that look like a setting's variable and are none: misspelt, or of another version."""
+    known = {"DRA_OPERATOR_CONFIG", *(setting.variable for setting in described())}
+    ours = (name for name in variables if name.startswith("DRA_OPERATOR_") and name not in known)
+    return sorted(name for name in ours if not _OF_SERVICES.fullmatch(name))
+
+
+class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
+    """The arguments of ``dra-operator run``; made from the declarations of the settings."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            prog="dra-operator run",
+            description=DESCRIPTION,
+            config_file_parser_class=_SettingsFile,
+            add_config_file_help=False,
+            add_env_var_help=False,
+        )
+        self.add_argument(
+            "--config",
+            is_config_file=True,
+            env_var="DRA_OPERATOR_CONFIG",
+            metavar="FILE",
+            help="YAML file with settings (variable DRA_OPERATOR_CONFIG)",
+        )
+        self._settings = {setting.field: setting for setting in described()}
+        for setting in self._settings.values():
+            self._add(setting)
+        self.add_argument("-v", "--verbose", action="count", default=0, help="--verbosity 1; twice: --verbosity 2")
+
+    def settings(self, words: Sequence[str]) -> OperatorSettings:
+        """The given settings, with defaults for all others. A wrong value ends the process with exit code 2 and one
+        line."""
+        options, unknown = self.parse_known_args(list(words))
+        origins = dict(self._origins())
+        if unknown:
+            self.error(f"unknown arguments: {' '.join(unknown)}; --help lists all")
+        values = {}
+        for field, setting in self._settings.items():
+            text: str | None = getattr(options, field)
+            if text is not None:
+                values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"))
+        if options.verbose:
+            values["verbosity"] = min(2, options.verbose)
+        try:
+            return settings_of(values)
+        except ValueError as error:  # settings that are right one by one, and contradict each other
+            self.error(str(error))
+
+    def error(self, message: str) -> NoReturn:
+        """End with one line and exit code 2."""
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def _add(self, setting: Setting) -> None:
+        text = f"{setting.meaning}; {setting.allowed} (default: {setting.default}; variable {setting.variable})"
+        common = {"env_var": setting.variable, "help": text.replace("%", "%%")}
+        if not setting.is_switch:
+            self.add_argument(f"--{setting.name}", metavar="VALUE", **common)
+            return
+        either = self.add_mutually_exclusive_group()
+        either.add_argument(f"--{setting.name}", nargs="?", const="true", metavar="true|false", **common)
+        either.add_argument(
+            f"--no-{setting.name}", dest=setting.field, action="store_const", const="false", help="the same as =false"
+        )
+
+    def get_command_line_key_for_unknown_config_file_setting(self, key: str) -> NoReturn:
+        """A key in the file that is not a setting."""
+        self.error(f"the file of --config has {key!r}, which is not a setting; --help lists all")
+
+    def get_possible_config_keys(self, action: Any) -> list[str]:
+        """Only settings can be set in a file: no other file, no short forms."""
+        is_setting = action.dest in self._settings and getattr(action, "env_var", None)
+        return list(super().get_possible_config_keys(action)) if is_setting else []
+
+    def _value(self, setting: Setting, text: str, origin: str) -> Any:
+        try:
+            return value_of(setting.field, text)
+        except ValueError as error:
+            why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # what a check says; types say nothing
+            self.error(f"--{setting.name}: {text!r} from {origin} is wrong{why}; allowed: {setting.allowed}")
+
+    def _origins(self) -> Iterator[tuple[str, str]]:
+        """The origin of each value that does not come from a flag."""
+        for source, entries in self.get_source_to_settings_dict().items():
+            kind, _, file = source.partition("|")
+            for key, (action, _) in entries.items():
+                if kind == "config_file":
+                    yield action.dest, f"file {file}"
+                elif kind == "environment_variables":
+                    yield action.dest, f"variable {key}"

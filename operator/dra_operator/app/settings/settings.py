@@ -1,0 +1,301 @@
+"""What can be set on the operator: names, defaults, limits, units and meaning of every setting, in one place.
+
+Everything else about a setting follows from its line here: the flag ``--scheduler-name``, the variable
+``DRA_OPERATOR_SCHEDULER_NAME``, the key ``scheduler-name`` of a ``--config`` file, the help text, and the line in
+``docs/operator-settings.md``. ``command_line`` reads them; ``OperatorSettings`` is what the operator is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from dra_api.releases.release import AUTO, BUILT, chosen
+from msgspec import Meta, Struct, inspect
+
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
+from dra_operator.cache import SCHEDULER_NAME
+from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of
+from dra_operator.gates import accepted, parse_gates
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES
+
+_TIMES = TimeSettings()
+_TIME_SLICES = _TIMES.time_slices
+_Count = Annotated[int, Meta(ge=1, le=1000)]
+_Wait = Annotated[float, Meta(ge=0.001, le=86400)]
+_Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
+
+
+def _about(text: str, allowed: str = "") -> Meta:
+    return Meta(description=text, title=allowed or None)
+
+
+class RetrySettings(Struct, frozen=True):
+    """When what failed is tried again; each field is a setting of its own, named after the group."""
+
+    first: Annotated[_Wait, _about("seconds before the first retry; doubled with each failure in a row")]
+    longest: Annotated[_Wait, _about("longest wait between retries, in seconds")]
+    rate: Annotated[_Rate, _about("retries per second, which the namespaces with failures share evenly")]
+    burst: Annotated[_Count, _about("retries before the rate counts")]
+
+
+def _retries(waits: BackoffSettings) -> RetrySettings:
+    return RetrySettings(waits.first, waits.longest, waits.rate, waits.burst)
+
+
+class OperatorSettings(Struct, frozen=True, kw_only=True):
+    """All settings of ``dra-operator run``; times are in seconds."""
+
+    kubeconfig: Annotated[str, _about("path to the kubeconfig file; none: $KUBECONFIG, or in-cluster", "a path")] = ""
+    scheduler_name: Annotated[str, Meta(min_length=1), _about("place the pods that name this scheduler", "a name")] = (
+        SCHEDULER_NAME
+    )
+    kubernetes_version: Annotated[
+        str,
+        Meta(pattern=f"^({'|'.join((AUTO, *BUILT))})$".replace(".", r"\.")),
+        _about(
+            "decide as this release of Kubernetes; auto: the API server's release at start-up",
+            ", ".join((AUTO, *BUILT)),
+        ),
+    ] = AUTO
+    feature_gates: Annotated[
+        str,
+        _about("changes to the feature gates of that release", "NAME=true or NAME=false, separated by commas"),
+    ] = ""
+    controllers: Annotated[
+        str,
+        _about(
+            "controllers to run; auto: placement and allocation, plus the rest if no kube-controller-manager is "
+            "running",
+            "some of templates, release, placement, eviction and allocation, separated by commas, or auto",
+        ),
+    ] = "auto"
+    legacy_claim_names: Annotated[
+        bool,
+        _about(
+            "accept a claim named POD-ENTRY that the pod owns without the annotation, as Kubernetes up to 1.27 made it"
+        ),
+    ] = False
+    leader_elect: Annotated[bool, _about("stand by while another operator for the same scheduler name leads")] = True
+    leader_elect_namespace: Annotated[str, Meta(min_length=1), _about("namespace of the Lease", "a name")] = (
+        "kube-system"
+    )
+    leader_elect_lease_duration: Annotated[
+        float,
+        Meta(ge=2, le=3600),
+        _about("seconds after which a dead leader is replaced; the leader renews the lease every 0.15 of it"),
+    ] = 10.0
+    metrics_host: Annotated[str, Meta(min_length=1), _about("address for metrics and probes", "an address")] = (
+        "127.0.0.1"
+    )
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        _about("port for metrics and probes; 0: any free port; unset: disabled"),
+    ] = None
+    request_timeout: Annotated[
+        float,
+        Meta(ge=1, le=300),
+        _about("seconds for one request to the API server, which drops a write after 0.9 of them"),
+    ] = 30.0
+    template_workers: Annotated[_Count, _about("pods whose claims are made from templates at the same time")] = (
+        _TIMES.workers["templates"]
+    )
+    release_workers: Annotated[_Count, _about("claims that are released or cleaned up at the same time")] = (
+        _TIMES.workers["release"]
+    )
+    eviction_workers: Annotated[_Count, _about("pods on tainted devices that are deleted at the same time")] = (
+        _TIMES.workers["eviction"]
+    )
+    placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
+        _TIMES.workers["placement"]
+    )
+    retry: Annotated[RetrySettings, _about("failed pods and, counted apart, failed claims")] = _retries(_TIMES.retries)
+    placement_retry: Annotated[RetrySettings, _about("pods that could not be placed because of an error")] = _retries(
+        _TIMES.placement_retries
+    )
+    search_budget: Annotated[
+        int, Meta(ge=1000, le=1_000_000_000), _about("steps after which the search on one node gives up")
+    ] = DEFAULT_BUDGET_STEPS
+    planning_turn: Annotated[
+        float, Meta(ge=0.001, le=10), _about("seconds that the decision about one pod may take before others go first")
+    ] = _TIME_SLICES.turn
+    planning_rest: Annotated[
+        float,
+        Meta(ge=0, le=1000),
+        _about("after a longer decision about a pod, wait this many times its duration before the next one about it"),
+    ] = _TIME_SLICES.rest
+    filter_timeout: Annotated[
+        float,
+        Meta(ge=0, le=86400),
+        _about("seconds that the search on one node may take before the attempt fails and is tried again; 0: no limit"),
+    ] = _TIMES.filter_timeout
+    binding_timeout: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("seconds that devices with binding conditions may take to get ready"),
+    ] = _TIMES.binding_timeout
+    volume_binding_timeout: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("seconds that PersistentVolumeClaims have to be bound on the node of their first pod"),
+    ] = _TIMES.volume_binding_timeout
+    contested_grace: Annotated[
+        float,
+        Meta(ge=0, le=60),
+        _about(
+            "seconds that a pod waits where another scheduler allocates devices of the same driver: at most this long "
+            "while the other one decides, and again this long after the watch showed the pod's own allocation"
+        ),
+    ] = _TIMES.grace
+    scoring_strategy: Annotated[
+        str,
+        Meta(pattern=f"^({'|'.join(STRATEGIES)})$"),
+        _about(
+            "prefer the emptiest or the fullest of the nodes that fit, by cpu, memory and pod slots",
+            " or ".join(STRATEGIES),
+        ),
+    ] = STRATEGIES[0]
+    placement_strategy: Annotated[
+        str,
+        Meta(pattern=f"^({'|'.join(PLACEMENT_STRATEGIES)})$"),
+        _about(
+            "which of the nodes that fit is best for a pod with claims, by their devices; a DeviceClass may name "
+            "another in its annotation dra.kopf.dev/placement-strategy",
+            " or ".join(PLACEMENT_STRATEGIES),
+        ),
+    ] = PLACEMENT_STRATEGIES[0]
+    device_order: Annotated[
+        str,
+        Meta(pattern=f"^({'|'.join(DEVICE_ORDERS)})$"),
+        _about(
+            "which devices of a node are tried first: as kube-scheduler does; the fullest; what destroys least of what "
+            "pods usually ask for; or those that keep PCIe roots and NUMA nodes whole",
+            " or ".join(DEVICE_ORDERS),
+        ),
+    ] = DEVICE_ORDERS[0]
+    preemption: Annotated[
+        bool, _about("a pod that fits nowhere ends pods of lower priority, for their devices and their room")
+    ] = False
+    preempt_other_schedulers: Annotated[
+        bool, _about("with --preemption, end pods as well that another scheduler has placed")
+    ] = False
+    audit_interval: Annotated[
+        float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole cache with the API server")
+    ] = 300.0
+    log_format: Annotated[
+        str,
+        Meta(pattern="^(text|json)$"),
+        _about("format of log lines: text, or one JSON object per line", "text or json"),
+    ] = "text"
+    check_invariants: Annotated[bool, _about("verify the cache after every step, and log what is wrong; slow")] = False
+    verbosity: Annotated[
+        int,
+        Meta(ge=0, le=2),
+        _about(
+            "log lines: 0 what happens to pods and claims, and all warnings; 1 also the reasons, node by node; "
+            "2 also requests to the API server, and Kopf's own lines"
+        ),
+    ] = 0
+
+    def __post_init__(self) -> None:
+        features = accepted(parse_gates(self.feature_gates), chosen(self.kubernetes_version))
+        controllers_of(self.controllers)
+        if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
+            raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
+        if self.preempt_other_schedulers and not self.preemption:
+            raise ValueError("--preempt-other-schedulers has no effect without --preemption")
+        if self.binding_timeout != _TIMES.binding_timeout and not features.binding_conditions:
+            raise ValueError(
+                "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or "
+                "DRAResourceClaimDeviceStatus is off"
+            )
+
+
+class Setting(NamedTuple):
+    """One setting as people see it. ``default`` and ``allowed`` are words."""
+
+    path: tuple[str, ...]
+    """Its field, preceded by that of its group if it is in one."""
+    default: str
+    meaning: str
+    allowed: str
+    is_switch: bool
+
+    @property
+    def field(self) -> str:
+        """The name in Python, unique among all settings."""
+        return "_".join(self.path)
+
+    @property
+    def name(self) -> str:
+        """The key in a file; with two dashes the flag."""
+        return self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"DRA_OPERATOR_{self.field.upper()}"
+
+
+def described() -> Iterator[Setting]:
+    """Every setting, in the order of the class."""
+    for field in inspect.type_info(OperatorSettings).fields:  # type: ignore[attr-defined]
+        kind, notes = _resolved(field.type)
+        if isinstance(kind, inspect.StructType):
+            for inner in kind.fields:
+                default = getattr(field.default, inner.name)
+                yield _setting((field.name, inner.name), inner.type, default, f"{notes['description']}: ")
+        else:
+            yield _setting((field.name,), field.type, field.default)
+
+
+def settings_of(values: Mapping[str, Any]) -> OperatorSettings:
+    """The settings with these values, which may be texts. Raises ValueError; its cause may say what is wrong."""
+    content = msgspec.to_builtins(OperatorSettings())
+    for field, value in values.items():
+        *groups, name = _PATHS[field]
+        reduce(getitem, groups, content)[name] = value
+    return msgspec.convert(content, OperatorSettings, strict=False)
+
+
+def value_of(field: str, text: str) -> Any:
+    """A single value, from text. Raises ValueError; its cause, if it has one, says what is wrong."""
+    return reduce(getattr, _PATHS[field], settings_of({field: text}))
+
+
+def _setting(path: tuple[str, ...], declared: inspect.Type, value: object, about: str = "") -> Setting:
+    kind, notes = _resolved(declared)
+    told_as = value if isinstance(value, str) else str(value).lower().removesuffix(".0")
+    default = "none" if value in ("", None) else told_as
+    allowed = notes.get("title") or _words(kind)
+    return Setting(path, default, about + notes["description"], allowed, isinstance(kind, inspect.BoolType))
+
+
+def _resolved(kind: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
+    """The type itself, and what its annotations say."""
+    notes: dict[str, str] = {}
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            notes |= kind.extra_json_schema or {}
+            kind = kind.type
+        else:
+            kind = kind.types[0]
+    return kind, notes
+
+
+def _words(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case inspect.FloatType(ge=low, le=high):
+            return f"a number from {low:g} to {high:g}"
+        case _:
+            return "a text"
+
+
+_PATHS: Final = {setting.field: setting.path for setting in described()}

@@ -1,0 +1,44 @@
+"""Prints the reference page of the settings, ``docs/operator-settings.md``; ``make settings`` writes it."""
+
+from __future__ import annotations
+
+from .settings import described
+
+HEAD = """# Settings of the operator
+
+This page is made from `operator/dra_operator/app/settings/settings.py` by `make settings`; a test compares the two.
+
+Every setting can be given to `dra-operator run` in three ways. A flag has precedence over the environment variable, the
+variable over the file, the file over the default.
+
+| Where | How |
+|---|---|
+| flag | `--metrics-port 8080`; a switch: `--leader-elect`, `--no-leader-elect`, `--leader-elect=false` |
+| environment variable | `DRA_OPERATOR_METRICS_PORT=8080` |
+| file | `metrics-port: 8080` in the YAML file that `--config FILE` or `DRA_OPERATOR_CONFIG` names |
+
+A wrong value, or a key in the file that is not a setting, ends the operator with exit code 2 and one line. It names the
+setting, the value, where the value came from, and what is allowed. All times are in seconds.
+
+Kubernetes gives each pod variables for the Services in its namespace. A Service `dra-operator-metrics` would bring
+`DRA_OPERATOR_METRICS_PORT=tcp://...`, hence `enableServiceLinks: false` in `manifests/operator`.
+The operator warns of any other variable that begins with `DRA_OPERATOR_` and is not a setting, for it may be misspelt.
+
+`-v` stands for `--verbosity 1`, `-vv` for `--verbosity 2`.
+
+| Setting | Default | Allowed | Meaning |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = (
+        f"| `{setting.name}` | `{setting.default}` | {setting.allowed} | {setting.meaning} |\n"
+        for setting in described()
+    )
+    return HEAD + "".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,1 @@
+"""What the process reports of itself: log lines, metrics, requests to the API server."""

@@ -1,0 +1,68 @@
+"""The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
+
+from .cluster import SCHEDULER_NAME, Cluster
+from .devices.allocated_devices import AllocatedDevices, AssumedAllocation, DeviceTaken
+from .duplicates import by_entry, counting_claim, duplicates, is_in_use
+from .hints import evictions
+from .hints.triggers import is_unprotected
+from .invariants import InvariantViolated, check, violations
+from .key import NOTHING, Controller, Key, Keys
+from .objects.newest_slices import newest_slices
+from .objects.slim import slim
+from .objects.storage import StorageView
+from .objects.store import Change, Store, UidMemory, revision
+from .objects.template import ClaimTemplate
+from .pool_status import incomplete_pools, pool_answer
+from .source import Source
+from .waiting.wake_conditions import (
+    ANOTHER_WRITE,
+    BEING_BOUND,
+    EVERYTHING,
+    FAILED,
+    GETTING_READY,
+    LEFTOVERS,
+    NONE,
+    VOLUMES_PENDING,
+    WakeConditions,
+)
+
+__all__ = [
+    "ANOTHER_WRITE",
+    "BEING_BOUND",
+    "EVERYTHING",
+    "FAILED",
+    "GETTING_READY",
+    "LEFTOVERS",
+    "NONE",
+    "NOTHING",
+    "SCHEDULER_NAME",
+    "VOLUMES_PENDING",
+    "AllocatedDevices",
+    "AssumedAllocation",
+    "Change",
+    "ClaimTemplate",
+    "Cluster",
+    "Controller",
+    "DeviceTaken",
+    "InvariantViolated",
+    "Key",
+    "Keys",
+    "Source",
+    "StorageView",
+    "Store",
+    "UidMemory",
+    "WakeConditions",
+    "by_entry",
+    "check",
+    "counting_claim",
+    "duplicates",
+    "evictions",
+    "incomplete_pools",
+    "is_in_use",
+    "is_unprotected",
+    "newest_slices",
+    "pool_answer",
+    "revision",
+    "slim",
+    "violations",
+]

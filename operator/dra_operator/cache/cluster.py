@@ -1,0 +1,350 @@
+"""What the operator knows about the cluster, and how changes come in.
+
+One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
+consistent whole. ``put`` and ``remove`` answer with the keys that the change concerns; which ones, says ``triggers``.
+Objects are frozen and shared, so callers cannot change what the cache hands out (CC-04).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from dra_api.core import Namespace, Node, Pod
+from dra_api.meta import Object
+from dra_api.policy import PodDisruptionBudget
+from dra_api.relations.references import claims_of_pod, classes_of, owning_pod, pod_is_done
+from dra_api.relations.volumes import volume_uses
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+
+from dra_operator.allocator import DeviceId, Inventory
+from dra_operator.cache.objects.store import Change, Store
+from dra_operator.cache.objects.template import ClaimTemplate
+from dra_operator.cache.waiting.wake_conditions import EVERYTHING, UNMADE, WakeConditions
+from dra_operator.scheduling import STRATEGIES, Budget
+from dra_operator.scheduling.state import (
+    LoadedNode,
+    Nomination,
+    extended_resources,
+    gang_key,
+    is_immediate,
+    node_requests,
+    placeholder_key,
+    placeholder_of,
+    served_resources,
+)
+
+from .hints import evictions, foreign, storage_triggers, triggers
+from .key import NOTHING, Keys
+from .objects.slim import slim
+from .state import State, pod_id
+
+T = TypeVar("T", bound=Object)
+
+SCHEDULER_NAME = "dra-scheduler"
+
+
+class Cluster(State):
+    """The newest version of every object, and what follows from it."""
+
+    def __init__(
+        self, inventory: Inventory, *, scheduler_name: str = SCHEDULER_NAME, scoring_strategy: str = STRATEGIES[0]
+    ) -> None:
+        super().__init__(inventory, scheduler_name, scoring_strategy)
+        self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
+            Pod: (self.pods, self._absorb_pod),
+            ResourceClaim: (self.claims, self._absorb_claim),
+            ClaimTemplate: (self.templates, partial(triggers.on_template, self)),
+            ResourceSlice: (self.slices, self._absorb_slice),
+            Node: (self.nodes, self._absorb_node),
+            Namespace: (self.namespaces, self._absorb_namespace),
+            DeviceClass: (self.classes, self._absorb_class),
+            DeviceTaintRule: (self.rules, self._absorb_rule),
+            PersistentVolumeClaim: (self.storage.claims, partial(storage_triggers.on_volume_claim, self)),
+            PersistentVolume: (self.storage.volumes, self._absorb_volume),
+            StorageClass: (self.storage.classes, partial(storage_triggers.on_storage, self)),
+            CSINode: (self.storage.csi_nodes, partial(storage_triggers.on_storage, self)),
+            CSIDriver: (self.storage.csi_drivers, partial(storage_triggers.on_storage, self)),
+            CSIStorageCapacity: (self.storage.csi_capacities, partial(storage_triggers.on_storage, self)),
+            VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
+            **{kind: (Store(), partial(wakes, self)) for kind, wakes in triggers.ONLY_KEPT.items()},
+        }
+
+    # --- changes ---
+
+    def put(self, obj: Object) -> Keys:
+        """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
+        store, absorb = self._rooms[type(obj)]
+        change = store.put(slim(obj))
+        return NOTHING if change is None else absorb(change)
+
+    def remove(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
+        """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
+        store, absorb = self._rooms[kind]
+        change = store.remove(key, uid)
+        return NOTHING if change is None else absorb(change)
+
+    def store_of(self, kind: type[T]) -> Store[T]:
+        """Where the objects of a kind are kept."""
+        return self._rooms[kind][0]
+
+    def holders(self, device: DeviceId) -> Iterator[ResourceClaim]:
+        """The claims that have a device, on the server."""
+        for key in self.claims_by_device.keys(device):
+            claim = self.claims.get(key)
+            if claim is not None:
+                yield claim
+
+    def budgets(self, namespace: str) -> Iterator[Budget]:
+        """The PodDisruptionBudgets of a namespace."""
+        for it in self.store_of(PodDisruptionBudget):
+            if it.metadata.namespace == namespace:
+                yield Budget.of(it)
+
+    def assume_placed(self, pod: Pod, node: str, served: Collection[str] = ()) -> Keys:
+        """From now on the pod takes room on this node; ``forget_placed`` takes it back, an event confirms it.
+
+        ``served``: the extended resources that devices serve to it there. Answers with the pods that this helps.
+        """
+        before = self.pods_by_node.at(pod.metadata.uid)
+        self.loads.place(pod, node, node_requests(pod, served))
+        return triggers.on_pod_of_node(self, before, (pod, node))
+
+    @contextmanager
+    def without_load_of(self, pod: Pod) -> Iterator[None]:
+        """Inside the block the room that a pod holds in advance counts as free: for planning that very pod again."""
+        uid = pod.metadata.uid
+        held = self.loads.take_out(uid)
+        try:
+            yield
+        finally:
+            current = self.pods.get(pod.key, uid)
+            still_waits = current is not None and not pod_is_done(current)
+            if current is not None and held is not None and still_waits and self.loads.node_of(uid) is None:
+                self.loads.place(current, *held)
+
+    def assume_bound(self, pod: Pod) -> None:
+        """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
+        current = self.pods.get(pod.key, pod.metadata.uid)
+        if current is not None and not current.spec.node_name:
+            self.bound.add(pod.metadata.uid)
+
+    def forget_placed(self, pod: Pod) -> Keys:
+        """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
+        self.storage.wait_no_more(pod.metadata.uid)
+        current = self.pods.get(pod.key, pod.metadata.uid)
+        if current is not None and current.spec.node_name:
+            return NOTHING
+        before = self.pods_by_node.at(pod.metadata.uid)
+        if not self.loads.forget(pod.metadata.uid):
+            return NOTHING
+        left = (*triggers.on_pod_of_node(self, before, None), *storage_triggers.volumes_left(self, pod))
+        return (*triggers.room_freed(self), *left)
+
+    def nominate(self, nomination: Nomination) -> Keys:
+        """The pod is to get this once others have ended: nobody of its priority or a lower one may take it meanwhile.
+
+        Answers with the pods that may use what it was to get before.
+        """
+        before = self.nominated_pods.put(nomination)
+        return NOTHING if before is None else self._after(before)
+
+    def end_nomination(self, uid: str) -> Keys:
+        """The pod is placed, gone, or to get something else: others may use what was kept for it."""
+        before = self.nominated_pods.drop(uid)
+        return NOTHING if before is None else self._after(before)
+
+    def _after(self, nomination: Nomination) -> Keys:
+        freed = [key for it in nomination.allocations for key in triggers.devices_freed(self, it)]
+        return (*freed, *triggers.room_freed(self))
+
+    def settle(self, uid: str) -> Keys:
+        """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
+        entry = self.allocated_devices.settle(uid)
+        if entry is None:
+            return NOTHING
+        keys = triggers.write_over(self, entry)
+        return keys if self.allocated_devices.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
+
+    def set_wake_conditions(self, key: str, wake_on: WakeConditions) -> None:
+        """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
+        if key in self.waiting:
+            self.waiting[key] = wake_on
+            self.hinted.file(key, wake_on.hints)
+
+    # --- taking changes in ---
+
+    def _absorb_pod(self, change: Change[Pod]) -> Keys:
+        old, new = change
+        vacated = storage_triggers.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
+        room_freed = False
+        gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
+        left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
+        before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
+        if gone is not None:
+            room_freed = self._forget_pod(gone)
+        if new is not None:
+            self._file_pod(new.key, new)
+            room_freed |= self._count_pod(new)
+        foreign.on_pod(self, change)
+        keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
+        if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
+            keys += self.end_nomination(old.metadata.uid)
+        if left is not None:
+            keys += triggers.on_pod_of_node(self, left, None)
+        if new is not None:
+            keys += triggers.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
+        return (*keys, *triggers.room_freed(self)) if room_freed else keys
+
+    def _forget_pod(self, pod: Pod) -> bool:
+        for index in (
+            self.pods_by_claim,
+            self.pods_by_template,
+            self.pods_by_resource,
+            self.pods_by_volume_claim,
+            self.pods_by_gang,
+        ):
+            index.file(pod.key, ())
+        self._wait_no_more(pod.key)
+        self.bound.discard(pod.metadata.uid)
+        self.storage.wait_no_more(pod.metadata.uid)
+        return self.loads.forget(pod.metadata.uid)
+
+    def _file_pod(self, key: str, pod: Pod) -> None:
+        namespace = pod.metadata.namespace
+        self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
+        templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
+        self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
+        self.pods_by_volume_claim.file(key, () if pod_is_done(pod) else (use.key for use in volume_uses(pod)))
+        is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
+        gang = gang_key(pod) if is_member else None
+        self.pods_by_gang.file(key, () if gang is None else (gang,))
+        if self.waits_for_us(pod):
+            self.waiting.setdefault(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
+            self.pods_by_resource.file(key, extended_resources(pod))
+        else:
+            self._wait_no_more(key)
+            self.pods_by_resource.file(key, ())
+
+    def _wait_no_more(self, key: str) -> None:
+        self.waiting.pop(key, None)
+        self.hinted.file(key, frozenset())
+
+    def _count_pod(self, pod: Pod) -> bool:
+        """Have the pod take the room that it takes now; whether room came free."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        if node:
+            self.bound.discard(uid)
+            self.storage.wait_no_more(uid)
+        if pod_is_done(pod):
+            return self.loads.forget(uid)
+        if not node:
+            self.loads.renew(pod)
+            return False
+        return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
+
+    def _absorb_node(self, change: Change[Node]) -> Keys:
+        old, new = change
+        if new is not None:
+            self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
+        elif old is not None:
+            self._loaded_nodes.remove(old.metadata.name)
+            name = old.metadata.name
+            return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
+        return triggers.on_node(self, change)
+
+    def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
+        """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
+        old, new = change
+        if new is not None:
+            self.pods_by_node.namespaces[new.metadata.name] = new.metadata.labels or {}
+        elif old is not None:
+            self.pods_by_node.namespaces.pop(old.metadata.name, None)
+        return triggers.on_namespace(self, change)
+
+    def _absorb_volume(self, change: Change[PersistentVolume]) -> Keys:
+        self.storage.file_volume(change)
+        return storage_triggers.on_storage(self, change)
+
+    def _absorb_attachment(self, change: Change[VolumeAttachment]) -> Keys:
+        self.storage.file_attachment(change)
+        return storage_triggers.on_storage(self, change) if change.new is None else NOTHING
+
+    def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
+        old, new = change
+        self._file_placeholder(change)
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self.allocated_devices.stored(old.metadata.uid, None)
+        if new is None:
+            key = old.key if old else ""
+            self.claims_by_owner.file(key, ())
+            self.claims_by_class.file(key, ())
+            self.claims_by_device.file(key, ())
+        else:
+            self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
+            owner = owning_pod(new)
+            owners = () if owner is None else (pod_id(new.metadata.namespace, owner.uid),)
+            self.claims_by_owner.file(new.key, owners)
+            self.claims_by_class.file(new.key, classes_of(new))
+            self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
+        foreign.on_claim(self, change)
+        return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
+
+    def _file_placeholder(self, change: Change[ResourceClaim]) -> None:
+        """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""
+        new = change.new
+        is_new = new is not None and is_immediate(new)
+        claim = new or change.old
+        if claim is None or not (is_new or self.placeholders):
+            return
+        key = placeholder_key(claim)
+        if not is_new and self.placeholders.pop(key, None) is None:
+            return
+        self.pods_by_claim.file(key, (claim.key,) if is_new else ())
+        if is_new:
+            self.placeholders[key] = placeholder_of(claim)
+        if is_new and claim.status.allocation is None:
+            self.waiting.setdefault(key, EVERYTHING)
+        else:
+            self._wait_no_more(key)
+
+    def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_slice(change.new)
+            self.contention.freed((change.new.spec.driver,))
+        elif change.old is not None:
+            self.inventory.remove_slice(change.old.metadata.name)
+        return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
+
+    def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_class(change.new)
+            self.contention.put_class(change.new)
+        elif change.old is not None:
+            self.inventory.remove_class(change.old.metadata.name)
+            self.contention.remove_class(change.old.metadata.name)
+        return triggers.on_class(self, change)
+
+    def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_rule(change.new)
+        elif change.old is not None:
+            self.inventory.remove_rule(change.old.metadata.name)
+        published = () if evictions.is_same_rule(change) else triggers.devices_published(self)
+        return (*published, *evictions.on_rule(self, change))
+
+
+def _has_left(old: Pod, new: Pod | None) -> bool:
+    """Whether the pod runs no longer, or is another one by now."""
+    return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)

@@ -1,0 +1,1 @@
+"""Which claim has which devices, and who else gives them away."""

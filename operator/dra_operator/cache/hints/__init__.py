@@ -1,0 +1,1 @@
+"""Which keys a change concerns (kube-scheduler's queueing hints)."""

@@ -1,0 +1,191 @@
+"""Which pods a change of taints, claims or pods may evict or spare, and what a DeviceTaintRule concerns (TE-05).
+
+Like ``triggers``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
+may have changed; ``dra_operator.eviction`` decides which pods have to go, and when, once the key is handled. Changes of
+claims and pods without tainted devices name no pod, so a cluster without ``NoExecute`` taints pays next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+from dra_api.core import Pod
+from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from msgspec import structs
+
+from dra_operator.allocator import DeviceId
+from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.objects.newest_slices import newest_slices
+from dra_operator.cache.objects.store import Change
+from dra_operator.cache.state import State
+from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
+
+T = TypeVar("T")
+OBJECTS_IN_A_ROW: Final = 100
+"""Claims or devices looked at in a row: some milliseconds."""
+
+
+def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
+    """Pods on devices whose taints changed, in this slice or, by a new generation, in others of the pool."""
+    if not cluster.features.device_taints:
+        return NOTHING
+    devices = cluster.device_taints.replace(change.old, change.new)
+    claims = dict.fromkeys(claim for device in sorted(devices) for claim in cluster.claims_by_device.keys(device))
+    return _users(cluster, claims)
+
+
+def on_rule(cluster: State, change: Change[DeviceTaintRule]) -> Keys:
+    """The rule itself: its status may have to change, and pods on devices that it selects or did select are named by
+    ``users_of_changed``, since they may be many."""
+    old, new = change
+    if not (cluster.features.device_taints and cluster.features.taint_rules) or is_same_rule(change):
+        return NOTHING
+    for rule in change:
+        if rule is not None:
+            cluster.evicting_rules.pop(rule.metadata.name, None)
+    if new is not None and evicts(new):
+        cluster.evicting_rules[new.metadata.name] = new
+    name = next(rule.metadata.name for rule in (new, old) if rule is not None)
+    cluster.changed_rules.setdefault(name, []).extend(rule for rule in change if rule is not None and evicts(rule))
+    return (Key("taint-rules", name),)
+
+
+def users_of_changed(cluster: State, name: str) -> Iterator[Keys]:
+    """The pods on devices that a rule selects, or did select before it changed or went; in parts."""
+    rules = cluster.changed_rules.pop(name, ())
+    for claims in parts(list(cluster.claims) if rules else ()):
+        yield _users(cluster, (claim.key for claim in claims if _is_selected(claim, rules)))
+
+
+def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
+    """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
+    if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
+        return NOTHING
+    versions = [claim for claim in change if claim is not None]
+    return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
+
+
+def on_pod(cluster: State, change: Change[Pod]) -> Keys:
+    """The pod, if it has tainted devices and came, went, got a node or other claims, ended, or is being deleted."""
+    if not has_evicting_taints(cluster) or _state(change.old) == _state(change.new):
+        return NOTHING
+    for pod in change:
+        if pod is not None and any(claim and is_tainted(cluster, claim) for _, claim in cluster.claims_of(pod)):
+            return (Key("eviction", pod.key),)
+    return NOTHING
+
+
+def is_same_rule(change: Change[DeviceTaintRule]) -> bool:
+    """Whether only the rule's metadata or status changed."""
+    old, new = change
+    return old is not None and new is not None and old.metadata.uid == new.metadata.uid and old.spec == new.spec
+
+
+def everything(cluster: State) -> Iterator[Keys]:
+    """All rules, whose pods ``users_of_changed`` names, and all pods on devices that drivers taint: when evictions
+    become ours. In parts."""
+    for name, rule in cluster.evicting_rules.items():
+        cluster.changed_rules.setdefault(name, []).append(rule)
+    yield tuple(Key("taint-rules", rule.metadata.name) for rule in cluster.rules)
+    for devices in parts(list(cluster.device_taints)):
+        yield _users(cluster, (claim for device in devices for claim in cluster.claims_by_device.keys(device)))
+
+
+def eviction_of(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
+    """When the pod has to go, and why. ``undated``: since when a taint without a time counts."""
+    rules = cluster.evicting_rules.values()
+    return pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, rules, undated)
+
+
+def counts_of(cluster: State, rule: DeviceTaintRule, now: datetime) -> Generator[None, None, RuleCounts]:
+    """What a rule affects; a rule with the effect None counts as if it had ``NoExecute``, and as if there were no other
+    rule. Yields between parts of the work."""
+    is_dry_run = rule.spec.taint.effect == "None"
+    spec = structs.replace(rule.spec, taint=structs.replace(rule.spec.taint, effect="NoExecute"))
+    acting = structs.replace(rule, spec=spec) if is_dry_run else rule
+    if not evicts(acting):
+        return RuleCounts()
+    allocated = published = 0
+    users: dict[str, Pod | None] = {}
+    for claims in parts(list(cluster.claims)):
+        for claim in claims:
+            if selected := sum(1 for device in _devices(claim) if selects(rule, device)):
+                allocated += selected
+                for key in cluster.pods_by_claim.keys(claim.key):
+                    if key not in users:
+                        users[key] = _pending(cluster, key, acting, now)
+        yield
+    for devices in _published(cluster) if is_dry_run else ():
+        published += sum(1 for device in devices if selects(rule, device))
+        yield
+    pods = [pod for pod in users.values() if pod is not None]
+    return RuleCounts(len(pods), len({pod.metadata.namespace for pod in pods}), published, allocated)
+
+
+def has_evicting_taints(cluster: State) -> bool:
+    """Whether any taint that evicts is in force."""
+    return bool(cluster.device_taints or cluster.evicting_rules)
+
+
+def is_tainted(cluster: State, claim: ResourceClaim) -> bool:
+    """Whether a device of the claim has a taint that evicts, tolerated or not."""
+    allocation = claim.status.allocation
+    if allocation is None or not has_evicting_taints(cluster):
+        return False
+    return may_evict(allocation, cluster.device_taints, cluster.evicting_rules.values())
+
+
+def _pending(cluster: State, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
+    """The pod, if it has to go because of the rule and nothing has ended it yet."""
+    pod = cluster.pods.get(key)
+    if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+        return None
+    eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, (rule,), now)
+    causes = eviction.causes if eviction is not None else ()
+    return pod if any(cause.rule_uid == rule.metadata.uid for cause in causes) else None
+
+
+def _is_selected(claim: ResourceClaim, rules: Collection[DeviceTaintRule]) -> bool:
+    """Whether one of the rules selects a device that the claim holds."""
+    return any(selects(rule, device) for device in _devices(claim) for rule in rules)
+
+
+def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
+    """So many objects that a look at them takes milliseconds."""
+    for start in range(0, len(everything), OBJECTS_IN_A_ROW):
+        yield everything[start : start + OBJECTS_IN_A_ROW]
+
+
+def _users(cluster: State, claims: Iterable[str]) -> Keys:
+    pods = dict.fromkeys(pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
+    return tuple(Key("eviction", pod) for pod in pods)
+
+
+def _published(cluster: State) -> Iterator[Iterable[DeviceId]]:
+    """The devices of each slice that counts."""
+    for (driver, pool), slices in newest_slices(cluster.slices).items():
+        for slice_ in slices:
+            yield (DeviceId(driver, pool, device.name) for device in slice_.spec.devices or ())
+
+
+def _devices(claim: ResourceClaim) -> Iterator[DeviceId]:
+    return map(DeviceId.of, claim.results)
+
+
+def _essence(claim: ResourceClaim | None) -> object:
+    """The parts of a claim that decide about evictions."""
+    if claim is None:
+        return None
+    meta, status = claim.metadata, claim.status
+    return (meta.uid, meta.owner_references, status.allocation, status.reserved_for)
+
+
+def _state(pod: Pod | None) -> object:
+    """The parts of a pod that decide about its eviction."""
+    if pod is None:
+        return None
+    status, is_going = pod.status, pod.metadata.deletion_timestamp is not None or pod.is_terminal
+    claims = (pod.spec.resource_claims, status.resource_claim_statuses, status.extended_resource_claim_status)
+    return (pod.metadata.uid, pod.spec.node_name, is_going, claims)

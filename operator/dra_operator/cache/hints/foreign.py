@@ -1,0 +1,103 @@
+"""Files what other schedulers have and want in ``contention``: their pods, and the claims that these use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from dra_api.codec import DecodeError
+from dra_api.core import Pod, PodResourceClaim
+from dra_api.relations.references import (
+    ClaimName,
+    ClaimNotCreatedYet,
+    ClaimReferenceError,
+    claim_names,
+    claims_of_pod,
+    classes_of,
+    pod_is_done,
+)
+from dra_api.resource import ResourceClaim
+
+from dra_operator.cache.devices.contention import drivers_in
+from dra_operator.cache.objects.store import Change
+from dra_operator.cache.state import State
+from dra_operator.scheduling.state import GATED
+
+
+def on_pod(cluster: State, change: Change[Pod]) -> None:
+    """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts, too."""
+    for pod in change:
+        if pod is None or not _is_foreign(cluster, pod):
+            continue
+        for use in claims_of_pod(pod):
+            claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
+            if claim is not None:
+                _file(cluster, claim)
+        if _has_newer_version(cluster, pod, change):
+            continue  # filing this one now would make the pod look as if it came just now
+        is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
+        classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
+        cluster.contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
+
+
+def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
+    """A claim counts as long as a pod of another scheduler uses it; its devices may come free."""
+    old, new = change
+    if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
+        cluster.contention.freed(drivers_in(old.status.allocation))
+    if new is not None:
+        _file(cluster, new)
+    elif old is not None:
+        cluster.contention.file(old.key)
+
+
+def _file(cluster: State, claim: ResourceClaim) -> None:
+    users = (pod for key in cluster.pods_by_claim.keys(claim.key) if (pod := cluster.pods.get(key)) is not None)
+    foreign = [pod for pod in users if _is_foreign(cluster, pod) and not pod_is_done(pod)]
+    allocation = claim.status.allocation
+    if not foreign:
+        cluster.contention.file(claim.key)
+    elif allocation is not None:
+        cluster.contention.file(claim.key, drivers=drivers_in(allocation))
+    else:
+        is_undecided = any(map(_is_undecided, foreign))
+        cluster.contention.file(claim.key, classes=classes_of(claim), is_undecided=is_undecided)
+
+
+def _is_foreign(cluster: State, pod: Pod) -> bool:
+    """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
+    return pod.spec.scheduler_name != cluster.scheduler_name and not pod.spec.scheduling_gates
+
+
+def _has_newer_version(cluster: State, pod: Pod, change: Change[Pod]) -> bool:
+    """Whether the change brings another version of the same foreign pod, which replaces what is filed."""
+    new = change.new
+    return new is not None and new is not pod and new.metadata.uid == pod.metadata.uid and _is_foreign(cluster, new)
+
+
+def _is_undecided(pod: Pod) -> bool:
+    """Whether its scheduler has given it no node, and not said why not."""
+    said = (entry for entry in pod.status.conditions or () if (entry.type, entry.status) == ("PodScheduled", "False"))
+    return not pod.spec.node_name and all(entry.reason == GATED for entry in said)
+
+
+def _classes_ahead(cluster: State, pod: Pod) -> Iterator[str]:
+    """The classes in the pod's templates whose claims the cache lacks: its scheduler may know these before we do."""
+    namespace = pod.metadata.namespace
+    name_of = claim_names(pod)
+    for entry in pod.spec.resource_claims or ():
+        template = cluster.templates.get(f"{namespace}/{entry.resource_claim_template_name}")
+        if template is None:
+            continue
+        with suppress(DecodeError, ClaimReferenceError):
+            name = _name_or_unmade(name_of, entry)
+            if name is not None and f"{namespace}/{name}" not in cluster.claims:
+                yield from classes_of(template.typed())
+
+
+def _name_or_unmade(name_of: Callable[[PodResourceClaim], ClaimName], entry: PodResourceClaim) -> str | None:
+    """The name of the entry's claim, an empty one before it is made; None if the entry needs no claim."""
+    try:
+        return name_of(entry).name
+    except ClaimNotCreatedYet:
+        return ""

@@ -1,0 +1,368 @@
+"""Which keys a change concerns (claim-controller.md 5.1, 5.2 and 6, scheduling.md SC-02).
+
+Questions only, no decisions: a key that turns out to need nothing costs one look. The
+opposite must not happen: a change that a pod waits for, and that does not wake it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from dra_api.core import Namespace, Node, Pod
+from dra_api.meta import Object
+from dra_api.policy import PodDisruptionBudget
+from dra_api.relations.extended_resources import resources_of
+from dra_api.relations.references import (
+    ClaimReferenceError,
+    claim_names,
+    claims_of_pod,
+    is_for_extended_resources,
+    is_owned_by,
+    is_reserved_for,
+    owning_pod,
+    pod_is_done,
+)
+from dra_api.resource import (
+    FINALIZER,
+    AllocationResult,
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourcePoolStatusRequest,
+    ResourceSlice,
+)
+
+from dra_operator.cache.devices.allocated_devices import AssumedAllocation
+from dra_operator.cache.devices.contention import drivers_in
+from dra_operator.cache.duplicates import duplicates
+from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.objects.store import Change
+from dra_operator.cache.objects.template import ClaimTemplate
+from dra_operator.cache.state import State
+from dra_operator.scheduling import ANY_DRIVER, ClusterEvent
+from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, gang_of, placeholder_key
+
+
+def on_pod(cluster: State, change: Change[Pod]) -> Keys:
+    """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
+    old, new = change
+    gone = old if old is not None and not _is_same(old, new) else None
+    keys: list[Key] = []
+    if gone is not None:
+        keys += _claims_left_by(cluster, gone)
+        keys += _place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
+        keys += _left_by(cluster, gone)
+    if new is not None:
+        if pod_is_done(new):
+            keys += _claims_left_by(cluster, new)
+        if pod_needs_work(cluster, new):
+            keys.append(Key("templates", new.key))
+        if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
+            keys += _made_in_vain(cluster, new)
+            keys += _left_to_placeholders(cluster, new)
+        is_other = gone is not None or _may_place_differently(old, new)
+        if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
+            keys.append(Key("placement", new.key))
+    return tuple(keys)
+
+
+def _left_by(cluster: State, pod: Pod) -> Keys:
+    """One pod of the gang that still waits: the gang may lack a pod now, or its leader."""
+    gang = gang_key(pod)
+    members = () if gang is None else cluster.pods_by_gang.keys(gang)
+    return _place([it for it in members if it in cluster.waiting][:1])
+
+
+def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) -> Keys:
+    """Waiting pods with rules between pods, when a pod comes to a node, leaves it or changes there; None: nowhere."""
+    if before is after:
+        return NOTHING
+    was, where = before or (None, "")
+    now, there = after or (None, "")
+    if was is not None and now is not None:
+        if where == there and counts_alike(was, now):
+            return NOTHING
+        if where != there:
+            return (*on_pod_of_node(cluster, before, None), *on_pod_of_node(cluster, None, after))
+    return _place(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
+
+
+def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
+    """Waiting pods with rules that select namespaces, when labels of namespaces changed."""
+    old, new = change
+    if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+        return NOTHING
+    return _place(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
+
+
+def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
+    """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02).
+
+    That a claim is gone helps none of its pods, but why they wait is another reason now.
+    """
+    old, new = change
+    keys: list[Key] = []
+    if new is not None and claim_needs_work(cluster, new):
+        keys.append(Key("release", new.key))
+    key = new.key if new is not None else old.key if old is not None else ""
+    if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
+        keys.append(Key("templates", owner.key))
+    for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
+        if pod_needs_work(cluster, pod):
+            keys.append(Key("templates", pod.key))
+        if pod.key in cluster.waiting and (new is None or _matters_to_users(old, new)):
+            keys.append(Key("placement", pod.key))
+    if old is not None and not _is_same(old, new):
+        keys += _leftover_gone(cluster, old)
+    had = old.status.allocation if old is not None else None
+    if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
+        keys += devices_freed(cluster, had)
+    if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
+        keys += _clashing(cluster, new)
+    return tuple(keys)
+
+
+def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
+    """Who holds a device of the claim, too, and can still give way: waiting pods, and immediate claims."""
+    holders = (
+        key for device in cluster.allocated_devices.clashes(claim) for key in cluster.claims_by_device.keys(device)
+    )
+    users = (user for key in holders for user in cluster.pods_by_claim.keys(key))
+    return _place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
+
+
+def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
+    """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
+    if change.new is None:
+        return NOTHING
+    users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
+    return tuple(Key("templates", pod.key) for pod in users if pod_needs_work(cluster, pod))
+
+
+def on_node(cluster: State, change: Change[Node]) -> Keys:
+    """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before.
+
+    That a node is gone helps only where its pods stood in the way, or where it was the last of its topology domain.
+    """
+    old, new = change
+    if new is None:
+        return _place(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
+    if old is not None and _offer(old) == _offer(new):
+        return NOTHING
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.nodes)
+
+
+def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
+    """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
+
+    That a class is gone helps no claim, but why its pods wait is another reason now, and another class may serve its
+    resource (scheduling.md 7.1).
+    """
+    old, new = change
+    if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
+        return NOTHING
+    name = next(version.metadata.name for version in change if version is not None)
+    keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
+    resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
+    keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
+    return _place(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
+
+
+def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
+    """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
+    old, new = change
+    if old is not None and new is not None and old.spec == new.spec:
+        return NOTHING
+    return devices_published(cluster)
+
+
+def devices_published(cluster: State) -> Keys:
+    """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.devices and _needs_devices(cluster, key))
+
+
+def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
+    """Waiting pods whose classes may hold what was freed."""
+    freed = {ANY_DRIVER, *drivers_in(allocation)}
+    waiting = (key for key, wake_on in cluster.waiting.items() if not freed.isdisjoint(wake_on.freed))
+    return _place(key for key in waiting if _needs_devices(cluster, key))
+
+
+def _needs_devices(cluster: State, key: str) -> bool:
+    return key in cluster.pods_by_claim or key in cluster.pods_by_resource
+
+
+def write_over(cluster: State, entry: AssumedAllocation) -> Keys:
+    """The other pods of a claim: while its allocation was under way they were not tried."""
+    pods = cluster.pods_by_claim.keys(entry.claim.key)
+    return _place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
+
+
+def room_freed(cluster: State) -> Keys:
+    """Waiting pods for which the last attempt found too little cpu, memory or the like."""
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.room)
+
+
+def pod_needs_work(cluster: State, pod: Pod) -> bool:
+    """Whether claims have to be made, recorded or reserved for the pod (claim-controller.md 5.2).
+
+    A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
+    """
+    if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+        return False
+    name_of = claim_names(pod)
+    for entry in pod.spec.resource_claims or ():
+        try:
+            name, must_check_owner = name_of(entry)
+        except ClaimReferenceError:
+            return True
+        if name is None:
+            continue
+        claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
+        if claim is None:
+            if entry.resource_claim_template_name is not None:
+                return True
+            continue
+        if must_check_owner and not is_owned_by(pod, claim):
+            continue
+        unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
+        if pod.spec.node_name and unreserved:
+            return True
+    return _has_duplicates(cluster, pod)
+
+
+def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
+    """Whether the claim may have to be held, released or deleted (claim-controller.md 6 and 7).
+
+    Not while all that it is reserved for, and the pod that it was made for, are there: their end wakes it.
+    """
+    meta = claim.metadata
+    is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
+    if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
+        return True
+    if is_unprotected(cluster, claim):
+        return True
+    users = [(consumer.name, consumer.uid) for consumer in claim.status.reserved_for or ()]
+    if (owner := owning_pod(claim)) is not None:
+        users.append((owner.name, owner.uid))
+    known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
+    return any(pod is None or pod_is_done(pod) for pod in known)
+
+
+def is_unprotected(cluster: State, claim: ResourceClaim) -> bool:
+    """Whether nothing keeps the claim from vanishing although a pod that we placed uses it."""
+    meta, status = claim.metadata, claim.status
+    if status.allocation is None or meta.deletion_timestamp is not None:
+        return False
+    if FINALIZER in (meta.finalizers or ()) or HOLD in (meta.finalizers or ()):
+        return False
+    users = (cluster.pods.get(f"{meta.namespace}/{it.name}", it.uid) for it in status.reserved_for or ())
+    return any(pod is not None and pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
+
+
+def _is_same(one: Object | None, other: Object | None) -> bool:
+    return one is not None and other is not None and one.metadata.uid == other.metadata.uid
+
+
+def _has_duplicates(cluster: State, pod: Pod) -> bool:
+    return any(duplicates(pod, cluster.claims_owned_by(pod)))
+
+
+def _claims_left_by(cluster: State, pod: Pod) -> Keys:
+    """What the pod used, and what was made for it, used or not."""
+    used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    owned = [claim.key for claim in cluster.claims_owned_by(pod)]
+    return tuple(Key("release", key) for key in dict.fromkeys(used + owned))
+
+
+def _made_in_vain(cluster: State, pod: Pod) -> Keys:
+    """Claims for extended resources beside the one with which the pod got its node."""
+    return tuple(
+        Key("release", claim.key) for claim in cluster.claims_owned_by(pod) if is_for_extended_resources(claim)
+    )
+
+
+def _left_to_placeholders(cluster: State, pod: Pod) -> Keys:
+    """Placeholder pods of immediate claims without devices: until the pod had its node they left the decision to it."""
+    placeholders = (placeholder_key(claim) for _, claim in cluster.claims_of(pod) if claim is not None)
+    return _place(key for key in placeholders if key in cluster.waiting)
+
+
+def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
+    """Its owner, if that waits for this (scheduling.md 4.3)."""
+    owner = claim.metadata.controller
+    key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
+    wake_on = cluster.waiting.get(key)
+    waits = wake_on is not None and wake_on.leftovers and is_for_extended_resources(claim)
+    return _place((key,) if waits else ())
+
+
+def _may_place_differently(old: Pod | None, new: Pod) -> bool:
+    """Not on our own condition writes, which would chase their own tail."""
+    return (
+        old is None
+        or old.spec != new.spec
+        or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+        or old.metadata.labels != new.metadata.labels
+        or (old.metadata.annotations != new.metadata.annotations and gang_of(old) != gang_of(new))
+    )
+
+
+def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a pod that waits with the claim may fare differently now.
+
+    One more consumer helps no other pod; one less may, because a claim takes so many and no more, and because devices
+    in the wrong place are only given back when their last user asks for that.
+    """
+    if old is None or not _is_same(old, new) or _is_left(old, new):
+        return True
+    before, now = old.status, new.status
+    is_other = _life(old) != _life(new)
+    return is_other or before.devices != now.devices or before.allocation != now.allocation
+
+
+def _life(claim: ResourceClaim) -> object:
+    """Whether it is going, and for whom it was made."""
+    return (claim.metadata.deletion_timestamp, claim.metadata.owner_references)
+
+
+def _is_left(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a consumer gave the claim up."""
+    return old is not None and not _uids(old.status) <= _uids(new.status)
+
+
+def _uids(status: ResourceClaimStatus) -> set[str]:
+    return {consumer.uid for consumer in status.reserved_for or ()}
+
+
+def _offer(node: Node) -> object:
+    return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
+
+
+def _existing(cluster: State, keys: Iterable[str]) -> Iterator[Pod]:
+    for key in keys:
+        pod = cluster.pods.get(key)
+        if pod is not None:
+            yield pod
+
+
+def _place(pods: Iterable[str]) -> Keys:
+    return tuple(Key("placement", pod) for pod in pods)
+
+
+def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys:
+    """The request itself: it may want an answer, and has a time at which it is old."""
+    return tuple(Key("pool-status", request.key) for request in change if request is not None)
+
+
+def on_budget(_: State, __: Change[PodDisruptionBudget]) -> Keys:
+    """Nobody: a budget decides which pods end, not whether one fits."""
+    return NOTHING
+
+
+ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {
+    ResourcePoolStatusRequest: on_pool_request,
+    PodDisruptionBudget: on_budget,
+}
+"""Kinds from which the cache derives nothing, and whom a change of one wakes."""

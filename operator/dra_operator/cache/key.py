@@ -1,0 +1,38 @@
+"""What a reconciler can be asked to look at: a controller and an object (claim-controller.md section 2).
+
+A key says *where* to look, never *what* happened: its handler reads the current cache. That is
+what makes late, repeated and missing events harmless.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Controller = Literal["templates", "release", "placement", "eviction", "taint-rules", "pool-status"]
+"""Who handles a key, as logs, metrics and ``--controllers`` say it."""
+
+
+class Key(NamedTuple):
+    """One entry of the work queue; prints as ``placement:default/train``.
+
+    ``templates`` makes and records the claims of a pod, ``release`` keeps a claim's reservations honest and gives its
+    devices back, ``placement`` finds a node and devices for a waiting pod, ``eviction`` ends a pod on tainted devices,
+    ``taint-rules`` reports in a DeviceTaintRule what it does, ``pool-status`` answers a ResourcePoolStatusRequest.
+    """
+
+    controller: Controller
+    object: str
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the object; empty if it is in none."""
+        namespace, slash, _ = self.object.partition("/")
+        return namespace if slash else ""
+
+    def __str__(self) -> str:
+        return f"{self.controller}:{self.object}"
+
+
+Keys = tuple[Key, ...]
+"""In the order in which they are to be looked at; a key may occur twice."""
+NOTHING: Keys = ()

@@ -1,0 +1,1 @@
+"""The newest version of each object, and look-ups over them."""

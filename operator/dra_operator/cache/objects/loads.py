@@ -1,0 +1,81 @@
+"""Which pods are on which node, and what they ask for, summed up as pods come and go.
+
+A pod counts from the moment its node is decided, which is before the binding is written; a finished pod counts no more.
+Pods are known by UID: a pod and its successor of the same name overlap whenever the new one's first event comes before
+the old one's last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dra_api.core import Pod
+
+from dra_operator.scheduling.state import PodsByNode, add, subtract
+
+_NONE: dict[str, int] = {}
+
+
+class NodeLoads:
+    """Requests per node, in billionths. ``pods_by_node`` has the pods that count, for rules between pods."""
+
+    def __init__(self, pods_by_node: PodsByNode) -> None:
+        self._pods_by_node = pods_by_node
+        self._pods: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self._used: dict[str, dict[str, int]] = {}
+        self.touched: set[str] = set()
+        """Nodes whose sum changed since the last reader that keeps up with the sums emptied this set."""
+
+    def place(self, pod: Pod, node: str, requests: Mapping[str, int]) -> bool:
+        """The pod runs, or is about to run, on the node; this replaces what was known. Whether room came free."""
+        uid = pod.metadata.uid
+        before, wanted = self._pods.get(uid, ("", _NONE))
+        if (before, wanted) == (node, requests):
+            self._pods_by_node.put(pod, node)
+            return False
+        self.forget(uid)
+        self._pods_by_node.put(pod, node)
+        self._pods[uid] = (node, requests)
+        self._used[node] = add(self._used.get(node, _NONE), requests)
+        self.touched.add(node)
+        moved = before not in ("", node)
+        return moved or any(requests.get(name, 0) < amount for name, amount in wanted.items())
+
+    def forget(self, uid: str) -> bool:
+        """The pod asks for nothing any more. Whether room came free."""
+        node, requests = self._pods.pop(uid, ("", _NONE))
+        if not node:
+            return False
+        self._pods_by_node.remove(uid)
+        self.touched.add(node)
+        rest = subtract(self._used[node], requests)
+        if rest:
+            self._used[node] = rest
+        else:
+            del self._used[node]
+        return True
+
+    def used(self, node: str) -> Mapping[str, int]:
+        """The sum on one node."""
+        return self._used.get(node, _NONE)
+
+    def node_of(self, uid: str) -> str | None:
+        """Where the pod was placed, if it was."""
+        entry = self._pods.get(uid)
+        return entry[0] if entry else None
+
+    def renew(self, pod: Pod) -> None:
+        """Another version of a pod, which counts as before if it does."""
+        entry = self._pods.get(pod.metadata.uid)
+        if entry is not None:
+            self._pods_by_node.put(pod, entry[0])
+
+    def take_out(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
+        """The pod does not count for now; what ``place`` needs to have it count again, None if it did not."""
+        entry = self._pods.get(uid)
+        self.forget(uid)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        """The UIDs of the pods that count."""
+        return iter(self._pods)

@@ -1,0 +1,272 @@
+"""The state of the cache: objects, indexes over them, devices and room in use, and the look-ups that others need.
+
+Nothing in here changes the state by itself, and nothing awaits. ``Cluster`` takes changes in; ``triggers`` asks this
+which keys a change concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+from dra_api.core import Namespace, Node, Pod
+from dra_api.relations.extended_resources import classes_by_resource
+from dra_api.relations.references import (
+    ClaimNotCreatedYet,
+    ClaimReferenceError,
+    ClaimUse,
+    claim_names,
+    claims_of_pod,
+    pod_is_done,
+)
+from dra_api.resource import (
+    AllocationResult,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceSlice,
+)
+
+from dra_operator.allocator import Allocator, DeviceId, Inventory
+from dra_operator.cache.devices.allocated_devices import AllocatedDevices
+from dra_operator.cache.devices.contention import Contention, OthersDecide, drivers_in
+from dra_operator.cache.devices.nominated_pods import NominatedPods
+from dra_operator.cache.objects.index import Index
+from dra_operator.cache.objects.loads import NodeLoads
+from dra_operator.cache.objects.storage import StorageView
+from dra_operator.cache.objects.store import Store
+from dra_operator.cache.objects.template import ClaimTemplate
+from dra_operator.cache.waiting.hinted import Hinted
+from dra_operator.cache.waiting.wake_conditions import WakeConditions
+from dra_operator.eviction import DeviceTaints
+from dra_operator.scheduling import BINDING_TIMEOUT_SECONDS, Nodes, Snapshot
+from dra_operator.scheduling.state import (
+    MOST_GANG_PODS,
+    Gang,
+    claim_behind,
+    extended_resources,
+    is_at_gate,
+    is_placeholder,
+)
+
+
+def pod_id(namespace: str, uid: str) -> str:
+    """A pod's UID beside its namespace: a claim of another one may name the UID as its owner, and is not the pod's."""
+    return f"{namespace}/{uid}"
+
+
+class State:
+    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
+
+    ``scoring_strategy``: see ``Nodes``.
+    """
+
+    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
+        self.scheduler_name = scheduler_name
+        self.features = inventory.features
+        self.pods: Store[Pod] = Store()
+        self.nodes: Store[Node] = Store()
+        self.namespaces: Store[Namespace] = Store()
+        self.claims: Store[ResourceClaim] = Store()
+        self.templates: Store[ClaimTemplate] = Store()
+        self.classes: Store[DeviceClass] = Store()
+        self.slices: Store[ResourceSlice] = Store()
+        self.rules: Store[DeviceTaintRule] = Store()
+        self.inventory = inventory
+        self.allocated_devices = AllocatedDevices(shares=self.features.consumable_capacity)
+        self._loaded_nodes = Nodes(strategy=scoring_strategy)
+        self.pods_by_node = self._loaded_nodes.pods_by_node
+        self.loads = NodeLoads(self.pods_by_node)
+        self.nominated_pods = NominatedPods(lambda uid: self.loads.node_of(uid) is not None)
+        self.bound: set[str] = set()
+        """UIDs of pods whose binding was answered; the watch has not shown it yet."""
+        self.placeholders: dict[str, Pod] = {}
+        """Those of immediate claims, which wait among the pods as long as they have no devices."""
+        self.waiting: dict[str, WakeConditions] = {}
+        """Pods without a node that wait for us, in order of arrival, and what can help them."""
+        self.hinted = Hinted()
+        self.contention = Contention()
+        self.pods_by_claim: Index[str] = Index()
+        self.pods_by_template: Index[str] = Index()
+        self.claims_by_owner: Index[str] = Index()
+        self.claims_by_class: Index[str] = Index()
+        self.pods_by_resource: Index[str] = Index()
+        """Waiting pods by the extended resources that they ask for."""
+        self.device_taints = DeviceTaints()
+        self.evicting_rules: dict[str, DeviceTaintRule] = {}
+        """By name: rules whose taint ends pods."""
+        self.changed_rules: dict[str, list[DeviceTaintRule]] = {}
+        """By name: versions of rules, whose taint ends or ended pods, and whose pods have not been looked at yet."""
+        self.claims_by_device: Index[DeviceId] = Index()
+        """Allocated claims by their devices, with admin access too."""
+        self.pods_by_gang: Index[str] = Index()
+        """Pods of our scheduler that have not failed, by the key of their gang."""
+        self.pods_by_volume_claim: Index[str] = Index()
+        """Pods that are not done by the PersistentVolumeClaims that they use."""
+        self.storage = StorageView(self._volume_users)
+
+    def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
+        """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
+        for use in claims_of_pod(pod):
+            yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+
+    def lacks_generated_claim(self, pod: Pod) -> bool:
+        """Whether the pod cannot be tried, and no more be said of it, before a claim from a template is recorded in it.
+
+        Another claim that is missing has to be told of, if its entry comes first.
+        """
+        name_of = claim_names(pod)
+        for entry in pod.spec.resource_claims or ():
+            try:
+                name, _ = name_of(entry)
+            except ClaimNotCreatedYet:
+                return True
+            except ClaimReferenceError:
+                return False
+            claim = self.claims.get(f"{pod.metadata.namespace}/{name}") if name is not None else None
+            if name is not None and (claim is None or claim.metadata.deletion_timestamp is not None):
+                return False
+        return False
+
+    def _volume_users(self, claim: str) -> Iterator[str]:
+        """UIDs of the pods with a node, or on their way to one, that use a PersistentVolumeClaim."""
+        for key in self.pods_by_volume_claim.keys(claim):
+            pod = self.pods.get(key)
+            if pod is not None and (pod.spec.node_name or self.loads.node_of(pod.metadata.uid) is not None):
+                yield pod.metadata.uid
+
+    def owner_of(self, claim: ResourceClaim) -> Pod | None:
+        """The pod that the claim was made for, if that is still there."""
+        owner = claim.metadata.controller
+        return self.pods.get(f"{claim.metadata.namespace}/{owner.name}", owner.uid) if owner is not None else None
+
+    def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """Claims in the pod's namespace whose controller is this very pod: those of another one only say so."""
+        for key in self.claims_by_owner.keys(pod_id(pod.metadata.namespace, pod.metadata.uid)):
+            claim = self.claims.get(key)
+            if claim is not None:
+                yield claim
+
+    def classes_serving(self, pod: Pod) -> dict[str, str]:
+        """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
+        wanted = extended_resources(pod) if self.features.extended_resources else []
+        classes = classes_by_resource(self.classes) if wanted else {}
+        return {resource: classes[resource] for resource in wanted if resource in classes}
+
+    def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
+        """The drivers whose devices the classes may hold."""
+        return frozenset(map(self.contention.driver_of_class, classes))
+
+    def is_contested(self, allocation: AllocationResult) -> bool:
+        """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
+        return bool(self.contention) and any(map(self.contention.is_contested, drivers_in(allocation)))
+
+    def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
+        """Whether other schedulers may be giving away devices of the drivers right now."""
+        return self.contention.others_decide(drivers)
+
+    def is_bound(self, pod: Pod) -> bool:
+        """Whether the pod has its node, on the server or by a binding that was answered."""
+        return bool(pod.spec.node_name) or pod.metadata.uid in self.bound
+
+    def is_ours_to_place(self, pod: Pod) -> bool:
+        """Whether the pod waits for us to give it a node."""
+        return (
+            pod.spec.scheduler_name == self.scheduler_name
+            and not pod.spec.node_name
+            and not pod_is_done(pod)
+            and not pod.spec.scheduling_gates
+        )
+
+    def applicant(self, key: str) -> Pod | None:
+        """A pod, or the placeholder pod of an immediate claim."""
+        return self.pods.get(key) or self.placeholders.get(key)
+
+    def awaiting(self, claim: ResourceClaim) -> Iterator[Pod]:
+        """Pods without a node that use the claim: what it needs is decided with them, by their scheduler or by us."""
+        for key in self.pods_by_claim.keys(claim.key):
+            pod = self.pods.get(key)
+            if pod is None or pod.spec.node_name or pod_is_done(pod):
+                continue
+            if is_at_gate(pod) or not pod.spec.scheduling_gates:
+                yield pod
+
+    def waits_for_us(self, pod: Pod) -> bool:
+        """Whether the pod waits for us to give it a node, or to give it devices and open its scheduling gate.
+
+        A placeholder pod does when its claim has no devices and no pod waits with it, or when another claim has one of
+        them.
+        """
+        if is_placeholder(pod):
+            claim = self.claims.get(claim_behind(pod))
+            if claim is None or claim.status.reserved_for:
+                return False
+            is_open = claim.status.allocation is None
+            return not any(self.awaiting(claim)) if is_open else bool(self.allocated_devices.clashes(claim))
+        return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
+
+    def is_dispensable(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether all that the claim is reserved for, this pod apart, still wait for us, so that none runs with it."""
+        consumers = claim.status.reserved_for or ()
+        return all(one.uid == pod.metadata.uid or self._still_waits(claim, one) for one in consumers)
+
+    def _still_waits(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
+        pod = self.pods.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+        return pod is not None and self.waits_for_us(pod) and not self.is_bound(pod)
+
+    def gang_pods(self, gang: Gang) -> int:
+        """See ``Snapshot``."""
+        keys = self.pods_by_gang.count(gang.key)
+        if keys < gang.size or keys > MOST_GANG_PODS:
+            return keys
+        running, waiting = self.members_of(gang)
+        return len(running) + len(waiting)
+
+    def members_of(self, gang: Gang) -> tuple[list[Pod], list[Pod]]:
+        """The pods of the gang that run or have run, and those that wait for us; each in the order of arrival."""
+        pods = [pod for key in self.pods_by_gang.keys(gang.key) if (pod := self.pods.get(key)) is not None]
+        running = [pod for pod in pods if self.is_bound(pod)]
+        waiting = [it for it in pods if not self.is_bound(it) and self.is_ours_to_place(it)]
+        return running, [pod for pod in waiting if pod.metadata.deletion_timestamp is None]
+
+    def snapshot(
+        self,
+        allocator: Allocator,
+        now: datetime,
+        binding_timeout: float = BINDING_TIMEOUT_SECONDS,
+        *,
+        is_unsettled: Callable[[ResourceClaim], bool] = lambda _claim: False,
+        defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0,
+    ) -> Snapshot:
+        """What a decision looks at, as it is now; ``is_unsettled`` and ``defers`` as there."""
+        return Snapshot(
+            claim=self.claims.get,
+            claims_owned_by=self.claims_owned_by,
+            has_class=self.classes.__contains__,
+            classes_serving=self.classes_serving,
+            assumed=lambda claim: self.allocated_devices.assumed(claim.metadata.uid) is not None,
+            clashes=self.allocated_devices.clashes,
+            is_dispensable=self.is_dispensable,
+            is_unsettled=is_unsettled,
+            drivers_of=self.drivers_of,
+            defers=defers,
+            storage=self.storage,
+            nodes=self.loaded_nodes(),
+            allocator=allocator,
+            usage=self.allocated_devices.usage.snapshot,
+            gang_pods=self.gang_pods,
+            now=now,
+            prioritized_list=self.features.prioritized_list,
+            nominations=self.nominated_pods.as_seen_by,
+            binding_timeout=binding_timeout,
+        )
+
+    def loaded_nodes(self) -> Nodes:
+        """All nodes with what is used of them: the live ones, brought up to date by this call."""
+        touched, self.loads.touched = self.loads.touched, set()
+        for name in touched:
+            state = self._loaded_nodes.get(name)
+            if state is not None:
+                self._loaded_nodes.put(state.with_load(self.loads.used(name)))
+        return self._loaded_nodes

@@ -1,0 +1,1 @@
+"""What can help pods that wait."""

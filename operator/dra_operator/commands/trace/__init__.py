@@ -1,0 +1,1 @@
+"""``dra-operator simulate --trace``: how full each policy makes a cluster."""

@@ -1,0 +1,48 @@
+"""The arguments of ``--trace``; light, because help and completion load them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+NAMES: Final = (
+    "random",
+    "first-fit",
+    "emptiest",
+    "dot-product",
+    "gpu-clustering",
+    "gpu-packing",
+    "best-fit",
+    "fgd",
+    "frag",
+)
+"""The policies, as ``quality.policies`` has them."""
+DEFAULT_POLICIES: Final = "emptiest,best-fit,fgd,frag"
+ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "jobs", "plot")
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    group = parser.add_argument_group("how full a cluster gets", "pods of a table arrive one after the other")
+    group.add_argument("--trace", metavar="FILE", help="CSV with pods: name, cpu_milli, num_gpu, gpu_milli, gpu_spec")
+    group.add_argument("--nodes", metavar="FILE", help="CSV with nodes: sn, cpu_milli, memory_mib, gpu, model")
+    group.add_argument(
+        "--policy",
+        metavar="NAME[,NAME]",
+        help=f"policies to compare: {', '.join(NAMES)} (default: {DEFAULT_POLICIES})",
+    )
+    group.add_argument("--seed", metavar="N[-N]", help="order of the pods, one run for each seed (default: 1)")
+    group.add_argument(
+        "--inflate",
+        type=float,
+        metavar="X",
+        help="repeat or remove pods until they ask for X times the GPUs of the cluster (default: the pods as they are)",
+    )
+    group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
+    group.add_argument("--plot", metavar="FILE", help="write an SVG picture: allocation and fragmentation over demand")
+
+
+def given_without_trace(options: argparse.Namespace) -> Sequence[str]:
+    """Options of ``--trace`` that were given without it."""
+    return [f"--{name}" for name in ONLY_WITH_TRACE if getattr(options, name) is not None]

@@ -1,0 +1,1 @@
+"""The life of claims: made from templates, kept, released, deleted."""

@@ -1,0 +1,171 @@
+"""Releases a claim: drops stale reservations, deallocates it, removes the finalizer, deletes generated claims.
+
+The controller ``release``; claim-controller.md sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from dra_api.codec import DecodeError
+from dra_api.core import Pod
+from dra_api.relations.references import claims_of_pod, is_for_extended_resources, owning_pod, pod_is_done
+from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
+from dra_kube import Conflict, NotFound
+
+from dra_operator.cache import Cluster, is_in_use
+from dra_operator.controllers.shared.errors import ReleaseFailed
+from dra_operator.controllers.shared.logbook import devices_in, tell
+from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
+
+from .delayed_deletion import DelayedDeletion
+from .keep_immediate import ClaimHold
+from .protect import ClaimProtection
+
+logger = logging.getLogger(__name__)
+
+
+class ClaimReleaser:
+    """Handles ``claim:`` keys."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: ClaimWriter,
+        pods: PodWriter,
+        hold: ClaimHold,
+        protection: ClaimProtection,
+        delayed_deletion: DelayedDeletion,
+        controllers: OwnControllers,
+    ) -> None:
+        self._cluster, self._claims, self._pods, self._controllers = cluster, claims, pods, controllers
+        self._hold, self._protection, self._delayed_deletion = hold, protection, delayed_deletion
+
+    async def handle(self, key: str) -> None:
+        """Bring one claim's status in line with its remaining consumers."""
+        claim = self._cluster.claims.get(key)
+        if claim is None:
+            return
+        try:
+            if self._controllers.allocation:
+                claim = await self._hold.handle(claim)
+            if self._controllers.release or self._controllers.placement:
+                claim = await self._protection.handle(claim)
+        except (NotFound, ClaimChanged):
+            return  # another one may have its name now, whose event brings the key here again
+        if not self._controllers.release:
+            if self._controllers.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
+                await self._claims.delete(claim)
+            return
+        try:
+            if (released := await self._release(claim)) is None:
+                return
+        except (NotFound, ClaimChanged):
+            return  # deleted meanwhile, and with it everything there was to do; or used again, which brings it back
+        claim = released
+        if not claim.status.reserved_for and self._is_left_over(claim):
+            await self._claims.delete(claim)
+            tell(logger, logging.DEBUG, "claim deleted", claim=claim.key)
+
+    async def _release(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
+        (CC-05).
+
+        None: the claim ended, or the garbage collector has a moment to delete it.
+        """
+        consumers = claim.status.reserved_for or ()
+        gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
+        if len(gone) == len(consumers) and self._ends_with_its_pod(claim):
+            if claim.metadata.deletion_timestamp is None and self._delayed_deletion.has_time(claim):
+                return None
+            with suppress(Conflict):  # changed meanwhile: the patches below mind only what they rely on
+                await self._end(claim, gone)
+                self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
+                return None
+        if gone:
+            claim = self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
+            frees = True
+        else:
+            frees = not consumers and claim.metadata.deletion_timestamp is not None
+            if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
+                claim = self._released(claim, await self._claims.deallocate(claim))
+        if frees and claim.status.allocation is None and FINALIZER in (claim.metadata.finalizers or ()):
+            if claim.metadata.deletion_timestamp is None and any(self._cluster.awaiting(claim)):
+                return claim  # its next allocation needs the finalizer, and would conflict with the removal
+            claim = await self._claims.release(claim)
+        return claim
+
+    async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
+        """Have the claim end with its devices, by one write after its deletion. Raises Conflict if it has changed."""
+        is_deleted = claim.metadata.deletion_timestamp is not None
+        held = claim if is_deleted else await self._claims.delete(claim, unchanged=True)
+        if held is not None:
+            await self._claims.release(held, gone=gone)
+
+    def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
+        kept = {consumer.uid for consumer in after.status.reserved_for or ()}
+        gone = [consumer.name for consumer in before.status.reserved_for or () if consumer.uid not in kept]
+        self._tell(after, gone, before.status.allocation if after.status.allocation is None else None)
+        return after
+
+    def _tell(self, claim: ResourceClaim, gone: list[str], freed: AllocationResult | None) -> None:
+        devices = devices_in(freed) if freed is not None else []
+        tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
+
+    def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
+        """Whether it is to be deleted whole: it was made for a pod that is gone, and no other pod lacks its devices.
+
+        In a claim that is being deleted already that frees them at once, too.
+        """
+        owner = owning_pod(claim)
+        if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
+            return False
+        if claim.metadata.deletion_timestamp is not None:
+            return True
+        allocation = claim.status.allocation
+        is_contested = allocation is not None and self._cluster.is_contested(allocation)
+        return bool(claim.status.reserved_for) and self._delayed_deletion.is_ample and not is_contested
+
+    async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
+        """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
+        if consumer.api_group or consumer.resource != "pods":
+            return True
+        if consumer.uid in self._cluster.pods.deleted:
+            return False
+        pod: Pod | None = self._cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+        if pod is None:
+            # The consumer may be a pod that our watch has not reported yet: only the server knows.
+            try:
+                pod = await self._pods.read(claim.metadata.namespace, consumer.name)
+            except NotFound:
+                return False
+            except DecodeError as error:
+                text = f"its consumer pod {consumer.name} is malformed; correct or delete that pod: {error}"
+                raise ReleaseFailed(text) from error
+        return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
+
+    def _is_left_over(self, claim: ResourceClaim) -> bool:
+        """Whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
+        owner = owning_pod(claim)
+        if owner is None:
+            return False
+        pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}")
+        return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
+
+    def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
+        """Whether placement made it for a pod of ours that then got its node without it."""
+        pod = self._cluster.owner_of(claim)
+        is_ours = pod is not None and pod.spec.scheduler_name == self._cluster.scheduler_name
+        return pod is not None and is_ours and _made_in_vain(pod, claim)
+
+
+def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the pod got its node with another claim for its extended resources, or without any.
+
+    That happens after a lost answer to the creation, because the next attempt makes another one.
+    """
+    if not pod.spec.node_name or not is_for_extended_resources(claim):
+        return False
+    return all(use.name != claim.metadata.name for use in claims_of_pod(pod))

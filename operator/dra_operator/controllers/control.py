@@ -1,0 +1,372 @@
+"""All reconcilers with what they share, as one thing to start and stop.
+
+``apply`` and ``delete`` are the only ways in for objects, whatever brought them (``cache.source``): they take a change
+into the cache, and put the keys that it concerns on the queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.meta import Object
+from dra_api.resource import AllocationResult, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest
+from dra_api.values.times import format_time
+from dra_kube import Object as JsonObject
+from prometheus_client import CollectorRegistry
+
+from dra_operator.allocator import Allocator
+from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, violations
+from dra_operator.cache.hints import evictions
+from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
+from dra_operator.controllers.claims.generate import ClaimGenerator
+from dra_operator.controllers.claims.keep_immediate import ClaimHold
+from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
+from dra_operator.controllers.claims.protect import ClaimProtection
+from dra_operator.controllers.claims.release import ClaimReleaser
+from dra_operator.controllers.pools.pool_status import PoolReporter
+from dra_operator.controllers.scheduling.binding_cycle import Writing
+from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
+from dra_operator.controllers.scheduling.context import SchedulingContext
+from dra_operator.controllers.scheduling.deference import Deference
+from dra_operator.controllers.scheduling.evict_victims import VictimEvictor
+from dra_operator.controllers.scheduling.preempt import Preemption
+from dra_operator.controllers.scheduling.scheduling_cycle import PodPlacer
+from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.controllers.shared.timing import PreemptionSettings, TimeSettings
+from dra_operator.controllers.taints.evict import PodEvictor
+from dra_operator.controllers.taints.rule_reports import RuleReporter
+from dra_operator.controllers.work.backoff import Backoff
+from dra_operator.controllers.work.dispatcher import Decided, Dispatcher, Postponed, Result
+from dra_operator.controllers.work.failures import Failures
+from dra_operator.controllers.work.gauges import CacheChanges, DeviceGauges, QueueGauges, WaitingGauges
+from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.work.line import Rank
+from dra_operator.controllers.work.metrics import (
+    ClaimCollector,
+    ClaimMetrics,
+    EvictionMetrics,
+    PlacementMetrics,
+    PoolRequestMetrics,
+    PreemptionMetrics,
+)
+from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.work.queues import WorkQueues
+from dra_operator.controllers.work.violation_log import ViolationLog
+from dra_operator.controllers.work.workers import Handler, Workers
+from dra_operator.kube import (
+    ClaimWriter,
+    Client,
+    EventRecorder,
+    PodWriter,
+    PoolRequestWriter,
+    RuleWriter,
+    VolumeWriter,
+)
+from dra_operator.scheduling import Placement
+from dra_operator.scheduling.state import placeholder_key
+
+COMPONENT = "dra-operator"
+
+
+def utc_now() -> datetime:
+    """The current time."""
+    return datetime.now(UTC)
+
+
+def _stamp(now: Callable[[], datetime]) -> str:
+    """The current time as the API writes it."""
+    return format_time(now())
+
+
+def _keys_of(obj: Object) -> Keys:
+    """What is asked about the object by its own name, an immediate claim's placeholder pod included."""
+    match obj:
+        case Pod():
+            return (Key("templates", obj.key), Key("placement", obj.key), Key("eviction", obj.key))
+        case ResourceClaim():
+            return (Key("release", obj.key), Key("placement", placeholder_key(obj)))
+        case DeviceTaintRule():
+            return (Key("taint-rules", obj.key),)
+        case ResourcePoolStatusRequest():
+            return (Key("pool-status", obj.key),)
+    return NOTHING
+
+
+def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
+    """One for each concern; pods to be placed have an order."""
+    placement = WorkQueue(Backoff(clock, times.placement_retries), rank=rank, firm=True)
+    others: tuple[Controller, ...] = ("templates", "release", "eviction", "taint-rules", "pool-status")
+    return WorkQueues({"placement": placement, **{name: WorkQueue(Backoff(clock, times.retries)) for name in others}})
+
+
+def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: WorkQueues, news: CacheChanges) -> None:
+    registry.register(news)
+    registry.register(ClaimCollector(cluster.claims))
+    registry.register(QueueGauges(queues))
+    registry.register(WaitingGauges(cluster))
+    registry.register(DeviceGauges(cluster))
+
+
+class Control:
+    """The reconcilers of one cluster. To be made inside a running event loop.
+
+    ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
+    ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
+    ``preemption``: how pods end so that others fit; None: no pod ends for another one.
+    ``placement`` says which of the nodes that fit is best; None: the first one.
+    """
+
+    deciding = ""
+    """The pod that is being placed, in words."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: Client,
+        allocator: Allocator,
+        *,
+        registry: CollectorRegistry | None = None,
+        times: TimeSettings = TimeSettings(),  # noqa: B008 - frozen
+        check_invariants: Callable[[], bool] = lambda: False,
+        now: Callable[[], datetime] = utc_now,
+        controllers: OwnControllers | None = None,
+        legacy_claim_names: bool = False,
+        sees_others: Callable[[], bool] = lambda: True,
+        preemption: PreemptionSettings | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        self.cluster, self.controllers = cluster, controllers or OwnControllers()
+        clock = asyncio.get_running_loop().time
+        self.queues = _queues(times, clock, self._rank)
+        registry = registry or CollectorRegistry()
+        self._violations, self._news = ViolationLog(registry), CacheChanges()
+        _register_gauges(registry, cluster, self.queues, self._news)
+        stamp = partial(_stamp, now)
+        self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
+        at = stamp if cluster.features.binding_conditions else lambda: None
+        self._claims = claims = ClaimWriter(client, self._answered, self._gone, at)
+        self._pods = pods = PodWriter(client, self._answered, self._gone, stamp)
+        delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
+        names = NamesBeingWritten(lambda pod: delayed_deletion.is_ample and cluster.waits_for_us(pod), self._plan)
+        made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
+        hold, protection = ClaimHold(claims, self.events, self.queues.add), ClaimProtection(cluster, claims, pauses)
+        self.generator = ClaimGenerator(
+            cluster, claims, pods, self.events, made, self.controllers, names, pauses, legacy_names=legacy_claim_names
+        )
+        self.releaser = ClaimReleaser(cluster, claims, pods, hold, protection, delayed_deletion, self.controllers)
+        self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
+        self._conflict_check = ConflictCheck(self._is_contested, cluster.allocated_devices.holds, clock, times.grace)
+        volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
+        writing = Writing(claims, pods, counted, self._conflict_check, volumes, names)
+        first, late = Deference(cluster, clock, times.grace), delayed_deletion
+        place, wake = self.queues.of("placement"), self.queues.add
+        context = SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
+        preempts = self._preemption(context, registry, preemption)
+        self.placer = PodPlacer(context, allocator, self.controllers, preempts, placement)
+        handlers: Mapping[Controller, Handler] = {
+            "templates": self.generator.handle,
+            "release": self.releaser.handle,
+            **self._without_claims(client, pods, registry, now),
+        }
+        self._crews = self._hire(times, Failures(registry), handlers, writing.metrics.attempted)
+
+    def _preemption(
+        self, context: SchedulingContext, registry: CollectorRegistry, settings: PreemptionSettings | None
+    ) -> Preemption | None:
+        metrics = PreemptionMetrics(registry)
+        if settings is None:
+            return None
+        cluster, rest, clock = self.cluster, context.times.preemption_rest, asyncio.get_running_loop().time
+        name, now = cluster.scheduler_name, context.clock
+        return Preemption(
+            cluster,
+            self._pods,
+            self.events,
+            VictimEvictor(self._pods, self.events, name, clock=clock, now=now, rest=rest),
+            metrics,
+            settings,
+            clock=clock,
+            rest=rest,
+            look_again=context.look_again,
+            wake=context.wake,
+        )
+
+    def _without_claims(
+        self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
+    ) -> Mapping[Controller, Handler]:
+        """The reconcilers that write no claims: of tainted devices, and of questions about pools."""
+        cluster, queue = self.cluster, self.queues.of
+        writer = RuleWriter(client, self._answered)
+        rules = RuleReporter(cluster, writer, queue("taint-rules"), queue("eviction"), self.controllers, now)
+        counts = EvictionMetrics(registry)
+        evictor = PodEvictor(cluster, pods, self.events, queue("eviction"), rules, counts, self.controllers, now)
+        requests, answers = PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry)
+        pools = PoolReporter(cluster, requests, queue("pool-status"), answers, now)
+        return {"taint-rules": rules.handle, "eviction": evictor.handle, "pool-status": pools.handle}
+
+    def _hire(
+        self,
+        times: TimeSettings,
+        failures: Failures,
+        handlers: Mapping[Controller, Handler],
+        attempted: Callable[[Result, float], None],
+    ) -> tuple[Workers | Dispatcher, ...]:
+        queue, after = self.queues.of, self._after
+        return (
+            *(Workers(queue(name), handle, times.workers[name], failures, after) for name, handle in handlers.items()),
+            Dispatcher(
+                queue("placement"),
+                self._decide,
+                times.workers["placement"],
+                failures,
+                after,
+                times.time_slices,
+                attempted,
+            ),
+        )
+
+    async def _decide(self, key: str) -> Decided | Postponed:
+        self.deciding = f"pod {key}"
+        try:
+            return await self.placer.decide(key)
+        finally:
+            self.deciding = ""
+
+    async def look_at_everything(self) -> None:
+        """Have all pods, claims and evictions looked at: some of them became ours. Others run between parts of that."""
+        for keys in evictions.everything(self.cluster):
+            self.queues.add(keys)
+            await asyncio.sleep(0)
+        for pods in evictions.parts(list(self.cluster.pods)):
+            self.queues.add(Key("templates", pod.key) for pod in pods)
+            await asyncio.sleep(0)
+        for claims in evictions.parts(list(self.cluster.claims)):
+            self.queues.add(Key("release", claim.key) for claim in claims)
+            await asyncio.sleep(0)
+
+    def apply(self, source: Source, obj: Object, raw: JsonObject | None = None) -> None:
+        """An object is there, in this version. The cache keeps a newer one that it has.
+
+        ``raw`` is what the server sent, if that is at hand: an update may be made on top of it. An answer to a write of
+        ours does not show that others see the object by now; every other source does.
+        """
+        if source is not Source.ANSWER:
+            self._shown(obj)
+        if raw is not None and isinstance(obj, Pod):
+            self._pods.came(obj, raw)
+        elif raw is not None and isinstance(obj, ResourceClaim):
+            self._claims.came(obj, raw)
+        store, key = self.cluster.store_of(type(obj)), obj.key
+        before = store.get(key)
+        if before is obj:
+            return  # the watch shows what the cache has
+        self.queues.add(self.cluster.put(obj))
+        if store.get(key) is not before:
+            self._news.by_source[source] += 1
+        self._forget_failures(before)
+
+    def _shown(self, obj: Object) -> None:
+        if isinstance(obj, ResourceClaim) and self._conflict_check.seen(obj):
+            self._look_at_users([obj.key], after=self._grace)
+
+    def awaits(self, obj: Object) -> bool:
+        """Whether something depends on the moment at which the watch shows this version, which is known already."""
+        return isinstance(obj, ResourceClaim) and self._conflict_check.is_unseen(obj)
+
+    @property
+    def wants_list(self) -> asyncio.Event:
+        """Set when pods have to wait until the cache has all claims as of now (``listed``)."""
+        return self._conflict_check.asked
+
+    def listed(self, as_of: float) -> None:
+        """The cache has all claims as they were on the server at this time of the loop, or later."""
+        self._look_at_users(self._conflict_check.listed(as_of), after=0.0)
+
+    def _plan(self, pod: Pod) -> None:
+        """Have the pod planned now."""
+        self.queues.add((Key("placement", pod.key),))
+
+    def _is_contested(self, allocation: AllocationResult) -> bool:
+        """Whether another scheduler may have taken the same device: it has pods with claims to some, or may have."""
+        return not self._sees_others() or self.cluster.is_contested(allocation)
+
+    def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
+        """Have the waiting pods of these claims looked at, after so many seconds."""
+        for claim in claims:
+            for pod in self.cluster.pods_by_claim.keys(claim):
+                if pod in self.cluster.waiting:
+                    self.queues.of("placement").add_after(Key("placement", pod), after)
+
+    def delete(self, source: Source, kind: type[Object], key: str, uid: str | None = None) -> None:
+        """An object is gone. Its successor of the same name, which the cache may have already, stays."""
+        if uid and kind is ResourceClaim:
+            self._conflict_check.gone(uid)
+        store = self.cluster.store_of(kind)
+        before = store.get(key)
+        self.queues.add(self.cluster.remove(kind, key, uid))
+        if store.get(key) is not before:
+            self._news.by_source[source] += 1
+        self._forget_failures(before)
+
+    def _forget_failures(self, obj: Object | None) -> None:
+        """If the object is gone by now, a successor of its name does not wait for its back-off."""
+        if obj is None or self.cluster.store_of(type(obj)).get(obj.key, obj.metadata.uid) is not None:
+            return
+        for key in _keys_of(obj):
+            self.queues.of(key.controller).forget(key)
+
+    def hold(self, uid: str, allocation: AllocationResult | None) -> None:
+        """Count devices for a claim that cannot be read; None gives them back."""
+        self.cluster.allocated_devices.stored(uid, allocation)
+        if allocation is None:
+            self.look_again()
+
+    def _answered(self, obj: Object) -> None:
+        self.apply(Source.ANSWER, obj)
+
+    def _gone(self, obj: Object) -> None:
+        self.delete(Source.ANSWER, type(obj), obj.key, obj.metadata.uid)
+
+    def _rank(self, key: Key) -> Rank:
+        """The order in which pods are placed while that is cheap: the highest priority first, then the oldest."""
+        pod = self.cluster.applicant(key.object)
+        if pod is None:
+            return (0, "")
+        return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")
+
+    def load(self, objects: Iterable[Object]) -> None:
+        """Apply what was listed. At the start nothing is decided before ``run`` (CC-01)."""
+        for obj in objects:
+            self.apply(Source.LIST, obj)
+
+    def look_again(self) -> None:
+        """Have every waiting pod tried again: a safety net under the triggers."""
+        self.queues.add(Key("placement", pod) for pod in self.cluster.waiting)
+
+    async def started(self) -> None:
+        """Wait until ``run`` has all its tasks: Kopf ends every task that is younger than itself when it ends."""
+        for crew in self._crews:
+            await crew.started.wait()
+
+    async def run(self) -> None:
+        """Work until cancelled; then write the last events and stop."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                events = group.create_task(self.events.run(), name="events")
+                try:
+                    async with asyncio.TaskGroup() as crews:
+                        for crew in self._crews:
+                            crews.create_task(crew.run(), name=type(crew).__name__)
+                finally:
+                    await self.events.flush(1.0)
+                    events.cancel()
+        finally:
+            self.queues.close()
+
+    def _after(self) -> None:
+        if self._checks_now():
+            self._violations.report(violations(self.cluster))

@@ -1,0 +1,312 @@
+"""Carrying out a plan: take its devices, write, end; take back what failed (scheduling.md 4.5 to 4.7).
+
+What a commit ends with is its ``Ending``: the binding of the pod, or the opening of its scheduling gate.
+
+The allocated devices keep each allocation until its write is over. What is over depends on the answer:
+
+* The server said no: nothing happened, and the devices are free at once.
+* There was no answer (timeout, broken connection, a server error), or something unforeseen broke the commit off: the
+  write may have happened, or may still. Devices and room stay taken. The next attempt for the pod first asks the
+  server, and makes sure by a write of its own that an allocation which is not there can come no more (``settle``).
+
+What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
+left allocated without a consumer would hold its devices for ever, should the pod vanish now. So would a shared claim
+whose other consumers ended meanwhile. A claim that had an allocation and no consumer before keeps its allocation.
+
+Claims of volumes come after the devices: what is begun with them is never taken back, so a pod that fails before has
+left no trace in storage. A crash in between loses nothing either: the next attempt finds the devices, goes to their
+node, and finds there which volumes are reserved already. The pod is bound when all its volumes are.
+
+The claim for extended resources is the last one of devices: created, allocated and reserved, recorded in the pod's
+status. It has no name before it exists, so the server cannot be asked what became of a creation without an answer. What
+is half made when a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
+claim reconciler when the pod got its node with another claim, or is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from dra_api.core import Pod, PodExtendedResourceClaimStatus
+from dra_api.relations.references import consumer_of, is_reserved_for, pod_as_consumer
+from dra_api.resource import AllocationResult, ResourceClaim
+from dra_kube import (
+    ApiError,
+    Conflict,
+    Gone,
+    KubeError,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
+
+from dra_operator.cache import Cluster, DeviceTaken, Keys
+from dra_operator.controllers.claims.claim_body import claim_for_extended_resources, without_chance
+from dra_operator.controllers.claims.discard import discard
+from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
+from dra_operator.controllers.claims.recorded_names import check_recorded
+from dra_operator.controllers.shared.errors import CommitFailed, CommitRefused, PodVanished
+from dra_operator.controllers.shared.logbook import devices_in, tell
+from dra_operator.controllers.work.metrics import PlacementMetrics
+from dra_operator.kube import (
+    ClaimChanged,
+    ClaimStripped,
+    ClaimWriter,
+    ObjectChanged,
+    PodWriter,
+    VolumeWriter,
+    may_have_happened,
+    with_remedy,
+)
+from dra_operator.scheduling import ExtendedClaim, Plan, PodClaim, is_alone
+from dra_operator.scheduling.state import is_at_gate, is_placeholder, title
+
+from .bind_step import Ending
+from .conflict_check import ConflictCheck
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_PASSING = (Conflict, NotFound, Gone, TooManyRequests, Unauthorized)
+"""Answers that say no for now; every other one says no for good."""
+
+
+class Writing(NamedTuple):
+    """What commits write with, and where they count it."""
+
+    claims: ClaimWriter
+    pods: PodWriter
+    metrics: PlacementMetrics
+    conflict_check: ConflictCheck
+    volumes: VolumeWriter
+    names_being_written: NamesBeingWritten
+
+
+class Commit:
+    """One plan on its way to the server. ``take`` takes the devices and the room, ``write`` does the rest.
+
+    ``wake`` gets the keys of those who may use what a failed commit gives back.
+    """
+
+    def __init__(self, cluster: Cluster, writing: Writing, ending: Ending, wake: Callable[[Keys], None]) -> None:
+        self._cluster, self._ending, self._wake = cluster, ending, wake
+        self._claims, self._pods, self._metrics, self._conflict_check, self._volumes, self._names_being_written = (
+            writing
+        )
+        self._reserved: list[ResourceClaim] = []
+        self._extended: ResourceClaim | None = None
+        self._unknown: set[str] = set()
+        self._action = ""
+
+    def take(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
+        """Take everything or nothing. Raises DeviceTaken when the plan gives away what is not free."""
+        self._pod, self._pod_claims, self._plan = pod, pod_claims, plan
+        self._extended = next((claim for entry, claim in pod_claims if entry is None), None)
+        claims = [claim for _, claim in pod_claims]
+        if plan.extended is not None:
+            claims.append(plan.extended.claim)
+        try:
+            for claim in claims:
+                allocation = plan.allocations.get(claim.metadata.uid)
+                if allocation is not None:
+                    self._cluster.allocated_devices.assume(claim, allocation, pod)
+        except DeviceTaken:
+            self._give_back_devices()
+            raise
+        if not is_placeholder(pod):
+            self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
+        self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
+
+    async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
+        """Allocations, reservations, the ending; False if the claims as written are not ready for that.
+
+        Raises CommitFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
+        """
+        claims = await self.reserve()
+        if not may_end(claims):
+            return False
+        await self.end(claims)
+        return True
+
+    async def reserve(self) -> list[ResourceClaim]:
+        """All of it but the ending: the claims as they are then. Raises as ``write``."""
+        return await self._or_undo(self._write_claims())
+
+    async def end(self, claims: Sequence[ResourceClaim]) -> None:
+        """The ending. Raises as ``write``."""
+        await self._or_undo(self._write_ending(claims))
+        if not is_placeholder(self._pod):
+            self._conflict_check.forget(claims)
+
+    def release(self) -> None:
+        """The reverse of ``take``, before anything was written."""
+        self._give_back_devices()
+        self._wake(self._cluster.forget_placed(self._pod))
+
+    async def take_back(self) -> None:
+        """The reverse of ``take`` and of ``reserve``, as far as that was done without an error."""
+        await self._undo(vanished=False)
+
+    def renew(self) -> None:
+        """The claims are as others have written them by now."""
+        known = self._cluster.claims.get
+        self._pod_claims = [
+            PodClaim(it, known(claim.key, claim.metadata.uid) or claim) for it, claim in self._pod_claims
+        ]
+
+    async def _write_claims(self) -> list[ResourceClaim]:
+        claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
+        claims += await self._serve_extended_resources()
+        await self._bind_volumes()
+        await self._names_being_written.over(self._pod)
+        return claims
+
+    async def _write_ending(self, claims: Sequence[ResourceClaim]) -> None:
+        self._action = self._ending.action(self._plan.node)
+        self._check_recorded(claims)
+        await self._ending.write(self._pod, self._plan.node, claims)
+
+    async def _or_undo(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except Exception as error:
+            if is_over(error):
+                await self._undo(vanished=isinstance(error, PodVanished))
+            else:
+                self._give_back_devices()
+            if isinstance(error, KubeError | ObjectChanged):
+                raise self._failure(error) from error
+            raise
+
+    def _failure(self, error: Exception) -> CommitFailed:
+        if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
+            refused = f"cannot {self._action}: the API server refused: {with_remedy(error)}"
+            return CommitRefused(without_chance(self._pod, refused))
+        if isinstance(error, ClaimStripped):
+            return CommitRefused(without_chance(self._pod, f"cannot {self._action}: {error}"))
+        failed = f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}"
+        return CommitFailed(without_chance(self._pod, failed))
+
+    async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
+        allocation = self._plan.allocations.get(claim.metadata.uid)
+        if is_placeholder(self._pod):
+            if allocation is not None:
+                claim = await self._allocate(claim, allocation, self._claims.allocate_ahead(claim, allocation))
+            return claim
+        if allocation is None and is_reserved_for(self._pod, claim):
+            return claim
+        pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
+        consumer = consumer_of(self._pod, None, pod_entry)
+        written = await self._allocate(claim, allocation, self._claims.commit(claim, allocation, consumer))
+        self._reserved.append(written)
+        return written
+
+    async def _allocate(
+        self, claim: ResourceClaim, allocation: AllocationResult | None, writing: Awaitable[ResourceClaim]
+    ) -> ResourceClaim:
+        self._action = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
+        try:
+            written = await writing
+        except BaseException as error:
+            if not is_over(error):
+                self._unknown.add(claim.metadata.uid)
+            raise
+        pod = "" if is_placeholder(self._pod) else self._pod.key
+        fields = {"claim": claim.key, "pod": pod, "node": self._plan.node}
+        if allocation is not None:
+            self._conflict_check.wrote(written)
+            tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
+        else:
+            tell(logger, logging.DEBUG, "claim reserved", **fields)
+        self._wake(self._cluster.settle(claim.metadata.uid))
+        return written
+
+    async def _serve_extended_resources(self) -> list[ResourceClaim]:
+        """The claim that the plan asks for, if it does, and the status that names it to the kubelet (7.3)."""
+        plan = self._plan
+        if plan.extended is None:
+            if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
+                await self._record(None)  # what is recorded is of an attempt for a node where devices served
+            return []
+        self._extended = made = await self._create(plan.extended)
+        allocation = plan.allocations[plan.extended.claim.metadata.uid]
+        writing = self._claims.commit(made, allocation, pod_as_consumer(self._pod))
+        written = await self._allocate(made, allocation, writing)
+        await self._record(
+            PodExtendedResourceClaimStatus(
+                resource_claim_name=made.metadata.name, request_mappings=plan.extended.mappings
+            )
+        )
+        return [written]
+
+    async def _record(self, status: PodExtendedResourceClaimStatus | None) -> None:
+        self._action = "record the claim for extended resources in the pod's status"
+        try:
+            await self._pods.record_extended(self._pod, status)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
+
+    async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
+        """The claim now exists and stands among the allocated devices for the one that was thought up.
+
+        When the answer is lost the devices are free again, since they are not allocated yet.
+        """
+        self._action = f"create the claim for extended resources of pod {self._pod.key}"
+        try:
+            made = await self._claims.create(claim_for_extended_resources(self._pod, extended.claim.spec))
+        except KubeError:
+            self._metrics.created(success=False)
+            raise
+        self._metrics.created(success=True)
+        tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
+        self._cluster.allocated_devices.follow(extended.claim.metadata.uid, made)
+        return made
+
+    async def _bind_volumes(self) -> None:
+        """Begin what the PV controller and the provisioners complete; for a pod at the gate its own scheduler does."""
+        if is_at_gate(self._pod):
+            return
+        node, volumes = self._plan.node, self._plan.volumes
+        for claim, volume in volumes.reserve:
+            self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
+            await self._volumes.reserve(volume, claim)
+        for claim in volumes.provision:
+            self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
+            await self._volumes.select_node(claim, node)
+
+    def _check_recorded(self, claims: Sequence[ResourceClaim]) -> None:
+        pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
+        if pod is not None:  # otherwise the server knows better
+            check_recorded(pod, claims)
+
+    async def _undo(self, *, vanished: bool) -> None:
+        """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
+        self.release()
+        uid = self._pod.metadata.uid
+        for claim in self._reserved:
+            frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
+            await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
+        self._conflict_check.given_up(self._reserved)
+        if self._extended is not None:
+            await self._try_to_undo(self._extended, discard(self._claims, self._extended, uid))
+
+    async def _try_to_undo(self, claim: ResourceClaim, undoing: Awaitable[object]) -> None:
+        fields = {"claim": claim.key, "pod": self._pod.key}
+        try:
+            await undoing
+        except (KubeError, ClaimChanged) as error:
+            tell(logger, logging.WARNING, "claim stays with the pod until it is tried again", error=error, **fields)
+        else:
+            tell(logger, logging.INFO, "claim released", because="the pod was not bound", **fields)
+
+    def _give_back_devices(self) -> None:
+        for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
+            if entry.claim.metadata.uid not in self._unknown:
+                self._wake(self._cluster.settle(entry.claim.metadata.uid))
+
+
+def is_over(error: BaseException) -> bool:
+    """Whether the write certainly had no effect."""
+    return isinstance(error, ObjectChanged | CommitFailed) or not may_have_happened(error)

@@ -1,0 +1,130 @@
+"""Allocations of ours with which no pod may be bound yet, where another scheduler may have taken the same devices.
+
+The watch of claims has an order, and every writer's allocations are in it. What another scheduler decided before it saw
+ours is written within a ``grace`` after the watch has brought ours back; it has seen ours by then, too, and decides on
+the device no more. So a list of the claims that is asked for after the grace has everything that matters. Only a list
+can say that: a watch may be broken, or late, without a sign. The pod is bound when such a list is in the cache and no
+device is held twice (``sources.last_look`` lists, when a pod ``asked`` for it).
+
+The watch may be faster than the answer to our write, so what it brought last of each claim is remembered. What was
+allocated before this process began counts as seen when it began.
+
+Where no other scheduler allocates (``contested`` says so) none of this is waited for, and nothing is listed. While the
+watch of pods is known to be broken, pods of another scheduler may come unseen, so all devices are contested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dra_api.resource import AllocationResult, ResourceClaim
+
+from dra_operator.cache import revision
+
+
+@dataclass(slots=True)
+class _Written:
+    resource_version: str
+    seen: float = math.inf
+    """When the watch brought it."""
+    is_awaited: bool = False
+    """Whether a pod was told to wait for that."""
+
+
+class ConflictCheck:
+    """``wrote`` our allocations, ``seen`` what the watch brings, ``listed`` all claims; ``wait`` before binding.
+
+    ``holds``: whether the claim of a UID has devices.
+    """
+
+    def __init__(
+        self,
+        contested: Callable[[AllocationResult], bool],
+        holds: Callable[[str], bool],
+        clock: Callable[[], float],
+        grace: float,
+    ) -> None:
+        self._contested, self._holds, self._clock, self._grace = contested, holds, clock, grace
+        self._began = clock()
+        self._written: dict[str, _Written] = {}
+        self._shown: dict[str, str] = {}
+        self._as_of = -math.inf
+        self._unlisted: dict[str, None] = {}
+        self.asked = asyncio.Event()
+        """Set when a claim waits for a list."""
+
+    def wrote(self, claim: ResourceClaim) -> None:
+        """The server has answered that the claim is allocated as we wanted, to that write or to a later question."""
+        uid, version = claim.metadata.uid, claim.metadata.resource_version
+        self._written[uid] = _Written(version)
+        if _is_at_least(self._shown.get(uid, ""), version):
+            self._written[uid].seen = self._clock()
+
+    def seen(self, claim: ResourceClaim) -> bool:
+        """The watch brought this version of a claim; whether a pod waits for that: it shows an allocation of ours."""
+        uid, version = claim.metadata.uid, claim.metadata.resource_version
+        self._shown[uid] = version
+        written = self._written.get(uid)
+        if written is None or written.seen < math.inf or not _is_at_least(version, written.resource_version):
+            return False
+        written.seen = self._clock()
+        return written.is_awaited
+
+    def listed(self, as_of: float) -> list[str]:
+        """The cache has all claims as of this time; the keys of the claims that waited for that, or a later one."""
+        self._as_of = max(self._as_of, as_of)
+        keys, self._unlisted = list(self._unlisted), {}
+        return keys
+
+    def forget(self, claims: Iterable[ResourceClaim]) -> None:
+        """A pod is bound with the claims."""
+        for claim in claims:
+            self._written.pop(claim.metadata.uid, None)
+
+    def given_up(self, claims: Iterable[ResourceClaim]) -> None:
+        """A pod gave the claims up. Other pods may share one, which then still has devices, and wait with it."""
+        self.forget(claim for claim in claims if not self._holds(claim.metadata.uid))
+
+    def gone(self, uid: str) -> None:
+        """The claim does not exist any more."""
+        self._written.pop(uid, None)
+        self._shown.pop(uid, None)
+
+    def is_unseen(self, claim: ResourceClaim) -> bool:
+        """Whether the moment counts at which the watch shows the claim."""
+        written = self._written.get(claim.metadata.uid)
+        return written is not None and written.seen == math.inf and self._is_contested(claim)
+
+    def wait(self, claims: Iterable[ResourceClaim]) -> float:
+        """Seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come first."""
+        now = self._clock()
+        return max((self._left(claim, now) for claim in claims), default=0.0)
+
+    def _left(self, claim: ResourceClaim, now: float) -> float:
+        if not self._is_contested(claim):
+            return 0.0
+        written = self._written.get(claim.metadata.uid)
+        due = (self._began if written is None else written.seen) + self._grace
+        if self._as_of >= due:
+            return 0.0
+        if now < due:
+            if written is not None:
+                written.is_awaited = True
+            return due - now
+        self._unlisted[claim.key] = None
+        self.asked.set()
+        return math.inf
+
+    def _is_contested(self, claim: ResourceClaim) -> bool:
+        allocation = claim.status.allocation
+        return allocation is not None and self._contested(allocation)
+
+
+def _is_at_least(shown: str, written: str) -> bool:
+    now, then = revision(shown), revision(written)
+    if now is None or then is None:  # opaque versions: only the very same one is certain
+        return shown == written
+    return now >= then

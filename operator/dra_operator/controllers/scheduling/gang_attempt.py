@@ -1,0 +1,97 @@
+"""The attempt to place a gang: its pods are looked at one by one, then planned together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dra_api.core import Pod
+
+from dra_operator.cache import Cluster
+from dra_operator.scheduling import (
+    CycleState,
+    Elapsed,
+    JointPlan,
+    NoPlace,
+    Pause,
+    PreFilterResult,
+    Snapshot,
+    joint_plan,
+    pre_filter,
+)
+from dra_operator.scheduling.state import Gang
+
+from .planning import InProgress
+
+LOOKED_AT_PODS: Final = 8
+"""Pods that are looked at between two pauses."""
+
+
+class Unready(NamedTuple):
+    """Too few pods of the gang can be planned; this is the first one that cannot, and why."""
+
+    pod: Pod
+    found: PreFilterResult
+
+
+Fingerprint = tuple[object, ...]
+"""Of a pod and its claims: where it is the same, the pod asks for the same as before."""
+
+
+class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
+    """``leader`` is the pod whose decision this is; it is a member. ``members`` have ``states`` in the same order."""
+
+    def __init__(
+        self,
+        gang: Gang,
+        leader: Pod,
+        waiting: Sequence[Pod],
+        wanted: int,
+        value: str | None,
+        snapshot: Callable[[], Snapshot],
+        is_unsure: Callable[[Pod], bool],
+    ) -> None:
+        super().__init__(self._plan())
+        self.gang, self.leader, self._value = gang, leader, value
+        self._waiting, self._wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
+        self.states: list[CycleState] = []
+
+    @property
+    def members(self) -> list[Pod]:
+        """The pods that are planned."""
+        return [state.pod for state in self.states]
+
+    def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
+        snapshot, unready = self._snapshot(), None
+        others = (pod for pod in self._waiting if pod.key != self.leader.key)
+        for number, pod in enumerate((self.leader, *others)):
+            if len(self.states) == self._wanted:
+                break
+            if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
+                yield Pause.SEARCHING
+            found = pre_filter(pod, snapshot)
+            if isinstance(found, CycleState) and not self._is_unsure(pod):
+                self.states.append(found)
+            elif unready is None:
+                unready = Unready(pod, found)
+        if unready is not None and len(self.states) < self._wanted:
+            return unready
+        return (yield from joint_plan(self.states, self.gang.topology, self._value))
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """Whether all that was looked at is as it was."""
+        return all(
+            cluster.pods.get(state.pod.key) is state.pod
+            and all(cluster.claims.get(claim.key) is claim for claim in state.resource_claims)
+            for state in self.states
+        )
+
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
+        """By the key of the pod."""
+        return {state.pod.key: fingerprint(state) for state in self.states}
+
+
+def fingerprint(state: CycleState) -> Fingerprint:
+    """What the pod asks for. Claims are compared as objects, of which each change makes a new one."""
+    claims = tuple((claim.metadata.uid, claim.metadata.resource_version) for claim in state.resource_claims)
+    return state.pod.metadata.uid, state.pod.spec, state.pod.metadata.labels, claims

@@ -1,0 +1,143 @@
+"""Carries the joint plan of a gang out: all devices are written before the first pod is bound.
+
+The devices and the room of all members are taken at once. Then the claims of all are written, side by side. If one
+write fails, all give back what they got, and no pod was bound. Only when the devices of all are certain and ready are
+the pods bound. A binding that fails then leaves its pod to wait as one that joins late: the others may run already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_kube.spans import span
+
+from dra_operator.cache import DeviceTaken
+from dra_operator.controllers.shared.errors import CommitRefused, PlacementFailed
+from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.scheduling import JointPlan, Plan
+from dra_operator.scheduling.state import title
+
+from .bind_step import Ending
+from .binding_cycle import Commit
+from .context import SchedulingContext
+from .gang_attempt import GangAttempt
+from .permit import UNSEEN_LOOK_SECONDS, Permit
+from .planning import has_devices, has_room, is_promised
+from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
+
+
+class Part(NamedTuple):
+    """One member on its way to its node. ``waits``: another member allocates a claim of it."""
+
+    pod: Pod
+    plan: Plan
+    commit: Commit
+    waits: bool
+
+
+class GangBinding:
+    """The binding cycle of gangs."""
+
+    def __init__(self, context: SchedulingContext, permit: Permit, report: WaitingReport, bind: Ending) -> None:
+        self._context, self._permit, self._report, self._bind = context, permit, report, bind
+        self._cluster = context.cluster
+
+    def take(self, attempt: GangAttempt, plans: JointPlan) -> list[Part]:
+        """Take the devices and the room of all. Raises PlacementFailed when they are no more what they were."""
+        usage, parts = attempt.states[0].usage, list[Part]()
+        failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
+        if not all(has_devices(usage, plan, self._cluster) for plan in plans):
+            raise failed
+        for state, plan in zip(attempt.states, plans, strict=True):
+            commit = Commit(self._cluster, self._context.writing, self._bind, self._context.wake)
+            open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
+            try:
+                if is_promised(state, plan, self._cluster) or not has_room(state.pod, plan, self._cluster):
+                    raise failed
+                commit.take(state.pod, state.claims, plan)
+            except (DeviceTaken, PlacementFailed) as error:
+                for part in parts:
+                    part.commit.release()
+                raise PlacementFailed(str(error)) from error
+            parts.append(Part(state.pod, plan, commit, not open_claims <= plan.allocations.keys()))
+        if any(state.claims for state in attempt.states):
+            self._context.delayed_deletion.placed()
+        return parts
+
+    async def write(self, attempt: GangAttempt, parts: Sequence[Part]) -> Result | None:
+        """The plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
+        try:
+            with span("commit", pod=attempt.leader.key, node=parts[0].plan.node):
+                claims = await self._reserve(attempt, parts)
+        finally:
+            for part in parts:
+                self._cluster.storage.written(part.pod.metadata.uid)
+        unready = [it for it, its in zip(parts, claims, strict=True) if not self._permit.may_end(it.pod, its)]
+        if unready:
+            self._look_again(attempt, unready, [claim for its in claims for claim in its])
+            return None
+        await self._end(attempt, parts, claims)
+        return Result.SCHEDULED
+
+    async def _reserve(self, attempt: GangAttempt, parts: Sequence[Part]) -> list[list[ResourceClaim]]:
+        done: dict[int, list[ResourceClaim] | BaseException] = {}
+        first = [number for number, part in enumerate(parts) if not part.waits]
+        answers = await asyncio.gather(*(parts[it].commit.reserve() for it in first), return_exceptions=True)
+        done.update(zip(first, answers, strict=True))
+        for number, part in enumerate(parts):
+            if part.waits and not _errors(done.values()):
+                part.commit.renew()
+                [done[number]] = await asyncio.gather(part.commit.reserve(), return_exceptions=True)
+        errors = _errors(done.values())
+        if not errors:
+            return [it for number in range(len(parts)) if not isinstance(it := done[number], BaseException)]
+        for number, part in enumerate(parts):
+            if isinstance(done.get(number), BaseException):
+                self._come_back(attempt, part)
+            else:
+                await part.commit.take_back()
+        await self._raise(attempt, errors[0])
+        raise errors[0]
+
+    async def _end(
+        self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
+    ) -> None:
+        ends = (part.commit.end(its) for part, its in zip(parts, claims, strict=True))
+        answers = await asyncio.gather(*ends, return_exceptions=True)
+        for part, answer in zip(parts, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self._come_back(attempt, part)
+            else:
+                pod = self._cluster.pods.get(part.pod.key, part.pod.metadata.uid) or part.pod
+                self._permit.ended(pod, part.plan, self._bind)
+        if errors := _errors(answers):
+            await self._raise(attempt, errors[0])
+
+    def _come_back(self, attempt: GangAttempt, part: Part) -> None:
+        """A write for the pod failed: it is looked at again by itself. The leader is, since its decision fails."""
+        if part.pod.key != attempt.leader.key:
+            self._context.look_again(part.pod.key, self._context.pauses.did(part.pod.metadata.uid))
+
+    async def _raise(self, attempt: GangAttempt, error: BaseException) -> None:
+        if isinstance(error, CommitRefused):
+            text = f"{title(attempt.leader)} waits with gang {attempt.gang.title}: {error}; {AGAIN}"
+            await self._report.waits(attempt.leader, SCHEDULER_ERROR, text)
+        raise error
+
+    def _look_again(self, attempt: GangAttempt, unready: Sequence[Part], claims: Sequence[ResourceClaim]) -> None:
+        """All have their devices, and cannot be bound yet."""
+        if self._context.writing.conflict_check.wait(claims) > 0:
+            wait = self._context.writing.conflict_check.wait(claims)
+            self._context.look_again(attempt.leader.key, min(wait, UNSEEN_LOOK_SECONDS))
+            return
+        for part in unready:
+            self._context.look_again(part.pod.key)
+        self._context.look_again(attempt.leader.key, UNSEEN_LOOK_SECONDS)
+
+
+def _errors(answers: Iterable[object]) -> list[BaseException]:
+    return [answer for answer in answers if isinstance(answer, BaseException)]

@@ -1,0 +1,236 @@
+"""Gangs: one pod of a gang leads, and its decision is that of all.
+
+The pod that is decided on first leads. While its plan is made and written, the decisions of the others do nothing.
+When the gang has no place the leader waits for what may help, the others wait for nothing, and none keeps devices.
+A pod whose gang has its size among the pods that run joins late, as a pod without a gang would.
+
+Nothing but the API server has to survive a restart: pods that have devices and no node are planned with these devices,
+together with the rest of their gang, or give them back if there is no such plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.relations.references import is_reserved_for
+
+from dra_operator.cache import EVERYTHING, FAILED, NONE, WakeConditions
+from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
+from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
+from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot
+from dra_operator.scheduling.state import Gang, gang_of, has_gate, is_placeholder
+
+from .context import SchedulingContext
+from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
+from .gang_binding import GangBinding, Part
+from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from .unreserve import Unreserve
+
+WITH_GANG = NONE._replace(reason="with-gang")
+REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are forgotten
+
+
+class Refusal:
+    """A gang without a place: its leader, and what each member asked for."""
+
+    def __init__(self, attempt: GangAttempt) -> None:
+        self.leader, self.members = attempt.leader, dict(attempt.fingerprints())
+
+    def covers(self, key: str, asked: Fingerprint) -> bool:
+        """Whether the pod asked for the same then."""
+        return self.members.get(key) == asked
+
+
+class Gangs:
+    """Decides on pods of gangs."""
+
+    def __init__(
+        self,
+        context: SchedulingContext,
+        binding: GangBinding,
+        unreserve: Unreserve,
+        report: WaitingReport,
+        snapshot: Callable[[], Snapshot],
+    ) -> None:
+        self._context, self._binding, self._unreserve, self._report = context, binding, unreserve, report
+        self._cluster, self._snapshot = context.cluster, snapshot
+        self._leaders: dict[str, str] = {}
+        """By gang: the pod that is being decided on, or whose plan is being written."""
+        self._asked: dict[str, set[str]] = {}
+        """By gang: pods that were to be decided on meanwhile."""
+        self._put_aside: dict[str, GangAttempt] = {}
+        self._refusals: dict[str, Refusal] = {}
+
+    def leave(self, key: str) -> None:
+        """The pod of this key waits no more. If its gang was being planned, another pod leads."""
+        attempt = self._put_aside.pop(key, None)
+        if attempt is not None:
+            self._over(attempt.gang)
+
+    def taken_up(self, key: str) -> GangAttempt | None:
+        """The plan that was put aside for this leader, if it still counts."""
+        attempt = self._put_aside.pop(key, None)
+        if attempt is None or (attempt.is_of(self._cluster) and self._cluster.pods.get(key) is attempt.leader):
+            return attempt
+        self._over(attempt.gang)
+        return None
+
+    def begin(self, state: CycleState) -> GangAttempt | Decided | None:
+        """The attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
+        pod = state.pod
+        gang = None if has_gate(pod) or is_placeholder(pod) else gang_of(pod)
+        if not isinstance(gang, Gang):
+            return None
+        running, waiting = self._cluster.members_of(gang)
+        wanted = max(gang.size - len(running), 1)
+        if len(running) >= gang.size and not gang.topology:
+            return None
+        if gang.key in self._leaders:
+            self._asked.setdefault(gang.key, set()).add(pod.key)
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            return Decided()
+        refusal = self._refusals.get(gang.key)
+        if refusal is not None and self._waits_with(refusal, state):
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            return Decided()
+        if sum(not self._cluster.lacks_generated_claim(it) for it in waiting) < wanted:
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            return Decided()  # the pod whose claim is made last leads
+        self._leaders[gang.key] = pod.key
+        value = self._value(gang, running)
+        is_unsure = self._is_unsure
+        return GangAttempt(gang, pod, waiting, wanted, value, self._snapshot, is_unsure)
+
+    def _waits_with(self, refusal: Refusal, state: CycleState) -> bool:
+        leader = refusal.leader
+        if leader.key == state.pod.key or self._cluster.pods.get(leader.key, leader.metadata.uid) is None:
+            return False
+        return refusal.covers(state.pod.key, fingerprint(state))
+
+    def _value(self, gang: Gang, running: list[Pod]) -> str | None:
+        """Of the topology label, where pods of the gang run already."""
+        nodes = (self._cluster.nodes.get(pod.spec.node_name) for pod in running if gang.topology)
+        values = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
+        return next((value for value in values if value is not None), None)
+
+    def _is_unsure(self, pod: Pod) -> bool:
+        """Whether a write for the pod was not answered: it asks what became of that first."""
+        is_assumed = bool(self._cluster.allocated_devices.assumed_for(pod.key))
+        return is_assumed or self._context.writing.pods.unanswered(pod) is not None
+
+    def lacks_pods(self, pod: Pod, text: str) -> Decided:
+        """The gang has fewer pods than it needs: no pod of it keeps devices."""
+        gang = gang_of(pod)
+        if not isinstance(gang, Gang) or not any(
+            it is not None and is_reserved_for(pod, it) for _, it in self._cluster.claims_of(pod)
+        ):
+            return Decided(partial(self._tell_of_lack, pod, text))
+        if gang.key in self._leaders:
+            self._asked.setdefault(gang.key, set()).add(pod.key)
+            return Decided()
+        self._leaders[gang.key] = pod.key
+        return Decided(partial(self._give_up, gang, pod, text))
+
+    async def _give_up(self, gang: Gang, pod: Pod, text: str) -> Result:
+        try:
+            await self._unreserve.give_up_held(self._cluster.members_of(gang)[1], text)
+        finally:
+            self._over(gang)
+        return await self._tell_of_lack(pod, text)
+
+    async def _tell_of_lack(self, pod: Pod, text: str) -> Result:
+        await self._report.waits(pod, UNSCHEDULABLE, text)
+        return Result.UNSCHEDULABLE
+
+    async def go_on(self, attempt: GangAttempt) -> Decided | Postponed:
+        """A piece of the plan; then its devices are taken."""
+        with ExitStack() as without:
+            for pod in attempt.members or (attempt.leader,):
+                without.enter_context(self._cluster.without_load_of(pod))
+            self._cluster.loaded_nodes()
+            answer = await attempt.advance(self._context.times.time_slices.turn)
+            if answer is None:
+                self._put_aside[attempt.leader.key] = attempt
+                return Postponed(attempt.spent)
+            if isinstance(answer, tuple) and not isinstance(answer, Unready):
+                try:
+                    parts = self._binding.take(attempt, answer)
+                except PlacementFailed:
+                    self._over(attempt.gang)
+                    raise
+                for pod in attempt.members:
+                    self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+                self._refusals.pop(attempt.gang.key, None)
+                return Decided(partial(self._write, attempt, parts), attempt.spent)
+        return self._wait(attempt, answer) if isinstance(answer, Unready) else self._refuse(attempt, answer)
+
+    async def _write(self, attempt: GangAttempt, parts: list[Part]) -> Result | None:
+        try:
+            return await self._binding.write(attempt, parts)
+        finally:
+            self._over(attempt.gang)
+
+    def _wait(self, attempt: GangAttempt, unready: Unready) -> Decided:
+        """Another pod of the gang is not ready; when it is, it leads."""
+        self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
+        if isinstance(unready.found, Deferring):
+            self._context.look_again(attempt.leader.key, unready.found.seconds)
+        if not isinstance(unready.found, NotTried):
+            self._over(attempt.gang)
+            return Decided(None, attempt.spent)
+        text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
+        return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
+
+    def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
+        if len(self._refusals) >= REMEMBERED_GANGS:
+            has_pods = self._cluster.pods_by_gang.has
+            self._refusals = {key: it for key, it in self._refusals.items() if has_pods(key)}
+        self._refusals[attempt.gang.key] = Refusal(attempt)
+        for pod in attempt.members:
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+        wake_on = FAILED if decision.is_error else self._helps(attempt, decision)
+        self._cluster.set_wake_conditions(attempt.leader.key, wake_on)
+        for pod in attempt.members:
+            self._context.wake(self._cluster.forget_placed(pod))
+        told = f"gang {attempt.gang.title}: {decision.message}"
+        return Decided(partial(self._tell, attempt, decision, told), attempt.spent)
+
+    def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
+        classes = {name for state in attempt.states for name in state.wanted_classes}
+        if classes:
+            self._context.delayed_deletion.lacked()
+        nodes = attempt.states[0].nodes
+        hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
+        return EVERYTHING._replace(
+            devices=bool(classes),
+            freed=self._cluster.drivers_of(classes),
+            hints=decision.hints | hints,
+            reason=decision.reason,
+        )
+
+    async def _tell(self, attempt: GangAttempt, decision: NoPlace, told: str = "") -> Result:
+        """Why all wait; none keeps devices meanwhile."""
+        leader, members = attempt.leader, attempt.members
+        try:
+            await self._unreserve.give_up_held(members, f"gang {attempt.gang.title} has no place")
+        finally:  # until then no other plan may count on what they give up
+            self._over(attempt.gang)
+        reason = SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE
+        await self._report.waits(leader, reason, told or decision.message)
+        for pod in members:
+            if pod.key != leader.key:
+                with suppress(PodVanished):
+                    text = f"waits with gang {attempt.gang.title}: pod {leader.metadata.name} says why"
+                    await self._report.waits(pod, UNSCHEDULABLE, text)
+        if decision.is_error:
+            raise PlacementFailed(decision.message)
+        return Result.UNSCHEDULABLE
+
+    def _over(self, gang: Gang) -> None:
+        """Others may lead. Those that asked meanwhile are looked at now."""
+        self._leaders.pop(gang.key, None)
+        for key in sorted(self._asked.pop(gang.key, ())):
+            self._context.look_again(key)

@@ -1,0 +1,35 @@
+"""Who makes room for a pod that no node takes: the seam of PostFilter.
+
+``post_filter`` decides inside the scheduling cycle, by what the cycle knows, and writes nothing. Its nomination is
+carried out after the pod was told why it waits, beside the writes of other pods. The pod is tried again when what the
+victims had comes free, as after any other refusal. ``preempt`` is the one that the operator may have; by default it has
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Protocol
+
+from dra_api.core import Pod
+
+from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
+
+
+class MakesRoom(Protocol):
+    """Ends pods so that another one fits."""
+
+    def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
+        """A nomination, or None. See ``scheduling.PostFilter``."""
+        ...
+
+    def prospect(self, pod: Pod) -> str:
+        """A clause about what the pod waits for, if it is nominated."""
+        ...
+
+    async def carry_out(self, pod: Pod, nominated: PostFilterResult | None) -> None:
+        """End the victims; without a nomination, forget what is out of date.
+
+        Raises KubeError and PlacementFailed, after which the pod is tried again.
+        """
+        ...

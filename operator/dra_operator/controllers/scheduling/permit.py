@@ -1,0 +1,110 @@
+"""Writes the plan for a pod, and says what the pod waits for when it has its devices and cannot be bound yet.
+
+A pod may be allocated and reserved and still not be bound: its devices have to get ready, its volumes to be bound, or
+a list of the claims has to show that no other scheduler took its devices. It keeps its devices and its room, and is
+looked at again when that may have changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.relations.volumes import volume_uses
+from dra_api.resource import ResourceClaim
+from dra_kube.spans import span
+
+from dra_operator.controllers.shared.errors import CommitRefused
+from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.kube import EventReason
+from dra_operator.scheduling import Plan, Readiness, VolumeWait
+from dra_operator.scheduling.state import is_at_gate, is_placeholder
+
+from .bind_step import Ending
+from .binding_cycle import Commit
+from .context import SchedulingContext
+from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
+
+UNSEEN_LOOK_SECONDS = 5.0  # seconds between two looks whether watch and list have brought what a pod waits for
+
+
+class Permit:
+    """Carries out plans whose devices and room are taken."""
+
+    def __init__(self, context: SchedulingContext, report: WaitingReport) -> None:
+        self._context, self._report = context, report
+        self._cluster, self._conflict_check = context.cluster, context.writing.conflict_check
+
+    async def write(self, pod: Pod, plan: Plan, commit: Commit, ending: Ending) -> Result | None:
+        """The plan, as much of it as may be written by now; None if the ending has to wait. Raises CommitFailed."""
+        try:
+            with span("commit", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]):
+                is_done = await commit.write(partial(self.may_end, pod))
+        except CommitRefused as refused:
+            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
+            raise
+        finally:
+            self._cluster.storage.written(pod.metadata.uid)
+        pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
+        if not is_done:
+            self._look_again(pod, plan)
+            return None
+        self.ended(pod, plan, ending)
+        return Result.SCHEDULED
+
+    def ended(self, pod: Pod, plan: Plan, ending: Ending) -> None:
+        """The pod has what it waited for."""
+        self._report.forget(pod)
+        if news := ending.news(pod, plan.node):
+            self._context.events.post(*news)
+        for claim in self._claims_of(pod):
+            self._context.writing.metrics.awaited(claim, Readiness.READY, self._context.clock())
+
+    def may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to run with them, and certainly its own.
+
+        An immediate claim waits for nothing: the pods that use it do.
+        """
+        if is_placeholder(pod):
+            return True
+        if any(self._context.readiness(claim).state is not Readiness.READY for claim in claims):
+            return False
+        if any(self._unbound_volumes(pod)):
+            return False
+        return self._conflict_check.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
+
+    def _look_again(self, pod: Pod, plan: Plan) -> None:
+        """The pod has its devices but cannot be bound yet: come back when that may have changed."""
+        claims = self._claims_of(pod)
+        unbound = ", ".join(self._unbound_volumes(pod))
+        if unbound:
+            deadline = self._context.clock() + timedelta(seconds=self._context.times.volume_binding_timeout)
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
+            self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
+        wait = self._conflict_check.wait(claims)
+        if wait > 0:
+            # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
+            self._context.look_again(pod.key, UNSEEN_LOOK_SECONDS if wait == math.inf else wait)
+            return
+        if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
+            waiting = f"waiting for binding conditions for device on node {plan.node}"
+            self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
+        self._context.look_again(pod.key)
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+
+    def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
+        """The pod's claims of volumes that are not bound yet; those of a pod at the gate are not ours."""
+        for use in () if is_at_gate(pod) else volume_uses(pod):
+            claim = self._cluster.storage.claim(use.key)
+            if claim is None or not claim.is_bound:
+                yield use.name
+
+    def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
+        return bool(self._cluster.allocated_devices.clashes(claim)) and self._cluster.is_dispensable(pod, claim)

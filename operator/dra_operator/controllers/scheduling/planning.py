@@ -1,0 +1,110 @@
+"""A plan in the making, which may be put aside and taken up again.
+
+A plan looks at one state of the devices, from its beginning to its end. While it is put aside, other plans take
+devices. So when it is done at last, ``is_current`` says whether what it chose is still as it was; where a pool or a
+node has changed, the plan is discarded and made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dra_api.core import Pod
+from dra_api.resource import AllocationResult
+
+from dra_operator.allocator import DeviceId, PoolId, Usage
+from dra_operator.cache import Cluster
+from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning, volumes_of
+from dra_operator.scheduling.state import Obstacle
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class InProgress(Generic[T]):
+    """Planning in pieces; ``spent`` are the seconds of search that it took so far."""
+
+    planning: Generator[Pause, Elapsed, T]
+    spent: float = 0.0
+    elapsed: Elapsed = None
+    """What the plan gets to know of them, once it has begun."""
+
+    async def advance(self, turn: float) -> T | None:
+        """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
+        turn_ends = self.spent + turn
+        while True:
+            began = time.perf_counter()
+            try:
+                pause = self.planning.send(self.elapsed)
+            except StopIteration as end:
+                self.spent += time.perf_counter() - began
+                answer: T = end.value
+                return answer
+            if pause is Pause.SEARCHING:
+                self.spent += time.perf_counter() - began
+            self.elapsed = self.spent
+            if pause is Pause.SEARCHING and self.spent >= turn_ends:
+                return None
+            await asyncio.sleep(0)
+
+
+class PlanInProgress(InProgress[Plan | NoPlace]):
+    """One attempt to place a pod."""
+
+    def __init__(self, cycle_state: CycleState, planning: Planning) -> None:
+        super().__init__(planning)
+        self.cycle_state = cycle_state
+        self.is_noted = False
+        """The pod says that it is being planned."""
+
+    @property
+    def pod(self) -> Pod:
+        """Who is placed."""
+        return self.cycle_state.pod
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """Whether the pod and its claims are still those for which the plan is made."""
+        if cluster.applicant(self.pod.key) is not self.pod:
+            return False
+        return all(cluster.claims.get(claim.key) is claim for claim in self.cycle_state.resource_claims)
+
+    def is_current(self, plan: Plan, cluster: Cluster) -> bool:
+        """Whether the devices and the room that the plan takes are as they were when it was begun."""
+        if is_promised(self.cycle_state, plan, cluster):
+            return False
+        return has_devices(self.cycle_state.usage, plan, cluster) and has_room(self.pod, plan, cluster)
+
+
+def has_devices(usage: Usage, plan: Plan, cluster: Cluster) -> bool:
+    """Whether nothing has changed in the pools of the plan's devices since the plan saw this usage."""
+    now = cluster.allocated_devices.usage
+    pools = _pools(plan.allocations.values()) if usage.revision != now.revision else ()
+    return all(usage.pool(pool) == now.pool(pool) for pool in pools)
+
+
+def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
+    """Whether the rules let the pod go to the node of the plan, as it is now."""
+    nodes = cluster.loaded_nodes()
+    state = nodes.get(plan.node)
+    volumes = volumes_of(pod, cluster.storage)
+    if state is None or isinstance(volumes, Obstacle):
+        return False
+    if volumes.bindings(state.node) != plan.volumes:
+        return False
+    return nodes.rules_of(pod, volumes).obstacle(state, plan.served) is None
+
+
+def is_promised(cycle_state: CycleState, plan: Plan, cluster: Cluster) -> bool:
+    """Whether another pod was nominated meanwhile for the node of the plan, or for devices of the same pools."""
+    known = set(map(id, cycle_state.nominations.of_others))
+    later = [it for it in cluster.nominated_pods.as_seen_by(cycle_state.pod).of_others if id(it) not in known]
+    pools = _pools(plan.allocations.values()) if later else set()
+    return any(it.node == plan.node or not pools.isdisjoint(_pools(it.allocations)) for it in later)
+
+
+def _pools(allocations: Iterable[AllocationResult]) -> set[PoolId]:
+    return {DeviceId.of(result).pool_id for allocation in allocations for result in allocation.results}

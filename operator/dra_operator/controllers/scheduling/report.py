@@ -1,0 +1,71 @@
+"""Says why a pod, or an immediate claim, waits: once per reason, so that a long wait costs nothing.
+
+A reason may come and go many times a second: a thousand pods name a claim that is made and deleted all the time.
+What a pod is told is therefore spaced. The first changes are told at once; from then on the pauses grow
+(``growing_pauses``), and at the end of each the pod is looked at again, so that the last reason is told in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_api.core import Pod
+from dra_kube import NotFound
+
+from dra_operator.cache import Cluster, Key
+from dra_operator.controllers.shared.errors import PodVanished
+from dra_operator.controllers.shared.last_events import Announced
+from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.kube import EventReason, EventRecorder, PodWriter
+from dra_operator.scheduling.state import GATED, claim_behind, is_at_gate, is_placeholder
+
+logger = logging.getLogger(__name__)
+
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
+AGAIN = "retrying with back-off"
+
+
+class WaitingReport:
+    """A pod has a condition and an event, a claim an event: its status has no conditions of its own."""
+
+    def __init__(self, cluster: Cluster, pods: PodWriter, events: EventRecorder, pauses: GrowingPauses) -> None:
+        self._cluster, self._pods, self._events, self._pauses = cluster, pods, events, pauses
+        self._announced = Announced()
+
+    async def waits(self, pod: Pod, reason: str, message: str) -> None:
+        """Report the reason, unless the pod shows it already.
+
+        Raises KubeError when the condition cannot be written, and PodVanished.
+        """
+        if is_placeholder(pod):
+            self._tell_of_claim(pod, message)
+            return
+        reason = GATED if is_at_gate(pod) else reason
+        current = self._cluster.pods.get(pod.key) or pod
+        for condition in current.status.conditions or ():
+            if (condition.type, condition.status) == ("PodScheduled", "False") and (
+                condition.reason,
+                condition.message,
+            ) == (reason, message):
+                return
+        if self._pauses.puts_off(pod.metadata.uid, Key("placement", pod.key)):
+            return
+        self._pauses.did(pod.metadata.uid)
+        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
+        self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
+        try:
+            await self._pods.report_waiting(pod, reason, message)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
+
+    def forget(self, pod: Pod) -> None:
+        """It has what it waited for: the same reason is news again."""
+        self._announced.forget(pod.metadata.uid)
+
+    def _tell_of_claim(self, pod: Pod, message: str) -> None:
+        claim = self._cluster.claims.get(claim_behind(pod))
+        if claim is not None and self._announced.is_news(pod.metadata.uid, message):
+            tell(logger, logging.INFO, "claim refused", claim=claim.key, why=message)
+            self._events.post(claim, EventReason.FAILED_ALLOCATION, message)

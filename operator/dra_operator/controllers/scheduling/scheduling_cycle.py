@@ -1,0 +1,307 @@
+"""A waiting pod gets a node and devices: decide, then carry out (scheduling.md section 4).
+
+A pod of another scheduler that waits at our scheduling gate gets its devices in the same way, and then its gate is
+opened instead of a node assigned (``bind_step``).
+
+The controller ``placement``. The dispatcher asks for one decision at a time (``decide``); a plan takes its devices
+and its room before the next decision starts, which so sees them as used. What a decision calls for (writing the plan,
+telling why the pod waits, asking what became of an unanswered write) comes back as a follow-up, and is carried out
+beside those of other pods: by ``permit`` if there is a plan, by ``unreserve`` if there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+from dra_api.core import Pod
+from dra_kube.spans import span
+
+from dra_operator.allocator import Allocator
+from dra_operator.cache import (
+    ANOTHER_WRITE,
+    BEING_BOUND,
+    EVERYTHING,
+    FAILED,
+    GETTING_READY,
+    LEFTOVERS,
+    NONE,
+    VOLUMES_PENDING,
+    DeviceTaken,
+    WakeConditions,
+)
+from dra_operator.controllers.shared.errors import PlacementFailed
+from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postponed, Result
+from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.kube import EventReason
+from dra_operator.scheduling import (
+    ANY_CHANGE,
+    CLAIM_UNMADE,
+    NO_VOLUMES,
+    CycleState,
+    Deferring,
+    GettingReady,
+    NodeStatus,
+    NoPlace,
+    NotTried,
+    Placement,
+    Plan,
+    Planning,
+    Snapshot,
+    Stolen,
+    Unsettled,
+    VolumesFailed,
+    VolumesPending,
+    WriteUnderWay,
+    counted,
+    plan,
+    pre_filter,
+)
+from dra_operator.scheduling.state import GANG_INCOMPLETE, GATE, is_at_gate, is_placeholder, title
+
+from .bind import Bind
+from .bind_step import Ending
+from .binding_cycle import Commit
+from .context import SchedulingContext
+from .gang_attempt import GangAttempt
+from .gang_binding import GangBinding
+from .gangs import Gangs
+from .immediate_claim import AllocateAhead
+from .make_room import MakesRoom
+from .mix_learner import MixLearner
+from .permit import Permit
+from .planning import PlanInProgress
+from .remove_gate import OpenGate
+from .report import WaitingReport
+from .unreserve import Unreserve
+
+logger = logging.getLogger(__name__)
+
+NOTED_AFTER_SECONDS = 1.0
+"""Seconds of planning after which a pod says that it is being planned."""
+
+
+class PodPlacer:
+    """Decides on ``placement:`` keys."""
+
+    def __init__(
+        self,
+        context: SchedulingContext,
+        allocator: Allocator,
+        controllers: OwnControllers,
+        makes_room: MakesRoom | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        self._context, self._allocator, self._controllers, self._makes_room = (
+            context,
+            allocator,
+            controllers,
+            makes_room,
+        )
+        self._cluster, self._times, pods = context.cluster, context.times, context.writing.pods
+        is_limited = self._cluster.features.filter_timeout and self._times.filter_timeout
+        self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
+        self._bind, self._open_gate = Bind(self._cluster, pods), OpenGate(self._cluster, pods)
+        self._allocate_ahead = AllocateAhead(self._cluster)
+        told = GrowingPauses(asyncio.get_running_loop().time, self._times.placement_retries, context.queue.add_after)
+        report = WaitingReport(self._cluster, pods, context.events, told)
+        self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
+        self._placement = placement or Placement()
+        self._mix = MixLearner(self._cluster, allocator)
+        binding = GangBinding(context, self._permit, report, self._bind)
+        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot)
+        self._put_aside: dict[str, PlanInProgress] = {}
+
+    async def decide(self, key: str) -> Decided | Postponed:
+        """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
+        attempt = self._put_aside.pop(key, None)
+        if self._cluster.allocated_devices.assumed_for(key):
+            return Decided(partial(self._unreserve.settle, key), clears_up=True)
+        pod = self._cluster.applicant(key)
+        if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
+            self._gangs.leave(key)
+            return Decided()
+        pod = self._context.writing.names_being_written.foreseen(pod)
+        if self._context.writing.pods.unanswered(pod) is not None:
+            return Decided(partial(self._unreserve.ask, pod, self._ending(pod)), clears_up=True)
+        if (of_gang := self._gangs.taken_up(key)) is not None:
+            return await self._gangs.go_on(of_gang)
+        if attempt is None or not attempt.is_of(self._cluster):
+            began = time.perf_counter()
+            begun = self._begin(pod)
+            if isinstance(begun, Decided):
+                return begun
+            begun.spent = time.perf_counter() - began
+            if isinstance(begun, GangAttempt):
+                return await self._gangs.go_on(begun)
+            attempt = begun
+        return await self._go_on(attempt)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        is_ahead = is_at_gate(pod) or is_placeholder(pod)
+        controller = self._controllers.allocation if is_ahead else self._controllers.placement
+        return controller and self._cluster.waits_for_us(pod)
+
+    def _ending(self, pod: Pod) -> Ending:
+        if is_placeholder(pod):
+            return self._allocate_ahead
+        return self._open_gate if is_at_gate(pod) else self._bind
+
+    def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
+        """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
+        self._cluster.set_wake_conditions(pod.key, EVERYTHING)
+        match found := pre_filter(pod, self._snapshot()):
+            case CycleState():
+                if is_at_gate(pod) and not found.claims:
+                    return Decided(partial(self._let_pass, pod))
+                self._mix.see(pod, found.resource_claims)
+                of_gang = self._gangs.begin(found)
+                return PlanInProgress(found, self._planning(found)) if of_gang is None else of_gang
+            case Unsettled(claims):
+                return Decided(partial(self._unreserve.let_go, pod, claims), clears_up=True)
+            case Deferring(_, _, seconds):
+                self._context.look_again(pod.key, seconds)
+                return Decided()
+            case NotTried(obstacle, stale):
+                reason, volumes = obstacle.reason.name, obstacle.reason.is_about_volumes
+                wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
+                self._cluster.set_wake_conditions(pod.key, wake_on)
+                if obstacle.reason is CLAIM_UNMADE:
+                    return Decided()
+                if obstacle.reason is GANG_INCOMPLETE:
+                    return self._gangs.lacks_pods(pod, obstacle.text)
+                return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
+            case Stolen(claim, devices):
+                return Decided(partial(self._unreserve.give_way, pod, claim, devices))
+            case GettingReady(_, seconds) | VolumesPending(_, _, seconds):
+                wake_on = GETTING_READY if isinstance(found, GettingReady) else VOLUMES_PENDING
+                self._cluster.set_wake_conditions(pod.key, wake_on)
+                self._context.look_again(pod.key, seconds + 1)  # a change of the claims comes earlier
+                return Decided()
+            case VolumesFailed(failure, held):
+                return Decided(partial(self._unreserve.after_volumes, pod, held, failure))
+            case WriteUnderWay():
+                self._cluster.set_wake_conditions(pod.key, ANOTHER_WRITE)
+                return Decided()  # the end of the other pod's write brings this one here again
+
+    def _snapshot(self) -> Snapshot:
+        return self._cluster.snapshot(
+            self._allocator,
+            self._context.clock(),
+            self._times.binding_timeout,
+            is_unsettled=self._context.writing.claims.is_unsettled,
+            defers=self._context.deference.wait,
+        )
+
+    def _planning(self, cycle_state: CycleState) -> Planning:
+        """Counts first what the pod's rules ask about; the pod waits for any change of it until they are made."""
+        pod, nodes = cycle_state.pod, cycle_state.nodes
+        for pause in counted(pod, nodes):
+            self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=ANY_CHANGE))
+            yield pause
+        self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=nodes.rules_between(pod).hints()))
+        decision = yield from self._plan(cycle_state)
+        if isinstance(decision, Plan):
+            yield from counted(pod, nodes)  # for the last look at the rules, if others needed the room meanwhile
+        return decision
+
+    def _plan(self, cycle_state: CycleState) -> Planning:
+        """A plan that says what each node answered, if that is logged."""
+        post_filter = self._makes_room.post_filter if self._makes_room is not None else None
+        if not logger.isEnabledFor(logging.DEBUG):
+            return plan(cycle_state, self._filter_timeout, post_filter=post_filter, placement=self._placement)
+        pod = cycle_state.pod.key
+
+        def answered(node: str, answer: NodeStatus) -> None:
+            tell(logger, logging.DEBUG, "node asked", pod=pod, node=node, answer=answer.text)
+
+        return plan(cycle_state, self._filter_timeout, answered, post_filter, self._placement)
+
+    async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
+        pod, cluster = attempt.pod, self._cluster
+        with cluster.without_load_of(pod):
+            cluster.loaded_nodes()  # brings the plan's nodes up to date
+            with span("plan", pod=pod.key, claims=lambda: [claim.key for claim in attempt.cycle_state.resource_claims]):
+                decision = await attempt.advance(self._times.time_slices.turn)
+            if decision is None:
+                self._put_aside[pod.key] = attempt
+                return Postponed(attempt.spent, self._note(attempt))
+            if isinstance(decision, Plan):
+                return Decided(self._take(attempt, decision), attempt.spent)
+        if not decision.is_error:
+            self._wait_for_changes(attempt, decision)
+        return self._refuse(pod, decision, attempt.spent)
+
+    def _note(self, attempt: PlanInProgress) -> Callable[[], Awaitable[None]] | None:
+        """For a pod that has shown no reason yet, and takes long: what is going on. Once per attempt."""
+        conditions = attempt.pod.status.conditions or ()
+        if (
+            attempt.is_noted
+            or attempt.spent < NOTED_AFTER_SECONDS
+            or any(it.type == "PodScheduled" for it in conditions)
+        ):
+            return None
+        attempt.is_noted = True
+        return partial(self._unreserve.is_being_planned, attempt.pod, attempt.spent)
+
+    def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
+        """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
+        pod = attempt.pod
+        self._cluster.set_wake_conditions(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
+        if not attempt.is_current(decision, self._cluster):
+            raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
+        ending = self._ending(pod)
+        commit = Commit(self._cluster, self._context.writing, ending, self._context.wake)
+        try:
+            commit.take(pod, attempt.cycle_state.claims, decision)
+        except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
+            raise PlacementFailed(str(error)) from error
+        if attempt.cycle_state.claims:
+            self._context.delayed_deletion.placed()
+        return partial(self._permit.write, pod, decision, commit, ending)
+
+    def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
+        """Have the pod woken by what it lacked, and by nothing else."""
+        classes = attempt.cycle_state.wanted_classes
+        if classes:
+            self._context.delayed_deletion.lacked()
+        wake_on = WakeConditions(
+            nodes=True,
+            room=decision.short_of_room or self._cluster.nominated_pods.get(attempt.pod.metadata.uid) is not None,
+            devices=bool(classes),
+            freed=self._cluster.drivers_of(classes),
+            leftovers=attempt.cycle_state.extended.made is not None,
+            hints=decision.hints,
+            reason=decision.reason,
+            volumes=attempt.cycle_state.volumes != NO_VOLUMES,
+        )
+        self._cluster.set_wake_conditions(attempt.pod.key, wake_on)
+
+    def _refuse(self, pod: Pod, decision: NoPlace, spent: float = 0.0) -> Decided:
+        if decision.is_error:
+            self._cluster.set_wake_conditions(pod.key, FAILED)
+        self._context.wake(self._cluster.forget_placed(pod))
+        return Decided(partial(self._tell, pod, decision), spent)
+
+    async def _tell(self, pod: Pod, decision: NoPlace) -> Result:
+        """Why the pod waits; then room is made for it, if a post filter found out how."""
+        if self._makes_room is None:
+            return await self._unreserve.refuse(pod, decision)
+        prospect = self._makes_room.prospect(pod)
+        message = f"{decision.message}; {prospect}" if prospect else decision.message
+        result = await self._unreserve.refuse(pod, replace(decision, message=message))
+        await self._makes_room.carry_out(pod, decision.nominated)
+        return result
+
+    async def _let_pass(self, pod: Pod) -> None:
+        """A pod at the gate that uses no claims needs nothing from us, wherever it runs."""
+        await self._open_gate.write(pod, "", ())
+        done = f"Scheduling gate {GATE} removed: the pod uses no claims"
+        self._context.events.post(pod, EventReason.GATE_REMOVED, done)

@@ -1,0 +1,216 @@
+"""What a pod gives back when it cannot run with it, when another has a right to it, or when its fate is unknown.
+
+Each step may fail or be the last before a crash: then the next attempt finds what is left, and gives that back. A claim
+that is gone, or became another one meanwhile, needs nothing more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.relations.references import is_reserved_for
+from dra_api.resource import FINALIZER, ResourceClaim
+from dra_kube import NotFound
+
+from dra_operator.allocator import DeviceId
+from dra_operator.controllers.claims.discard import discard
+from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
+from dra_operator.controllers.shared.logbook import devices_in, tell
+from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.kube import ClaimChanged, Unanswered
+from dra_operator.scheduling import NoPlace, is_alone
+from dra_operator.scheduling.state import HOLD, is_at_gate, is_immediate, is_placeholder, title
+from dra_operator.wording import counted
+
+from .bind_step import Ending
+from .context import SchedulingContext
+from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+
+logger = logging.getLogger(__name__)
+
+
+class Unreserve:
+    """Ends attempts without a plan."""
+
+    def __init__(self, context: SchedulingContext, report: WaitingReport) -> None:
+        self._context, self._report = context, report
+        self._cluster = context.cluster
+        self._claims, self._pods, self._metrics, self._conflict_check, *_ = context.writing
+
+    async def settle(self, key: str) -> None:
+        """Allocations of an earlier attempt whose write was not answered: find out what became of them.
+
+        Until that is certain they stay among the allocated devices, and the pod is not tried again. The server is
+        asked, and an allocation that is not there is fenced off: giving up the finalizer changes the claim's
+        resourceVersion, which the old write names, so that it fails should it still be under way. A claim without
+        allocation needs none.
+        """
+        for entry in self._cluster.allocated_devices.assumed_for(key):
+            with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
+                await self._claims.release(entry.claim, HOLD if is_placeholder(entry.pod) else FINALIZER)
+            self._context.wake(self._cluster.settle(entry.claim.metadata.uid))
+            current = self._cluster.claims.get(entry.claim.key)
+            if current is not None and current.status.allocation is not None:
+                self._conflict_check.wrote(current)
+        self._context.look_again(key)
+
+    async def ask(self, pod: Pod, ending: Ending) -> Result | None:
+        """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
+
+        Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
+        which the write is based, then the write may still be under way: another one outdates it, and says why the pod
+        waits.
+        """
+        unanswered, node = self._pods.unanswered(pod), self._cluster.loads.node_of(pod.metadata.uid)
+        is_done = False
+        with suppress(NotFound, PodVanished):
+            current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+            is_same = current.metadata.uid == pod.metadata.uid
+            is_done = is_same and (not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node)
+            if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
+                why = _news_of(current, f"cannot {ending.action(node or '')}", unanswered)
+                await self._report.waits(current, SCHEDULER_ERROR, why)
+        self._pods.settled(pod)
+        self._context.look_again(pod.key)
+        if not is_done:
+            return None
+        what = "gate opened" if is_at_gate(pod) else "pod bound"
+        tell(logger, logging.INFO, what, pod=pod.key, node=node)
+        if news := ending.news(pod, node or ""):
+            self._context.events.post(*news)
+        return Result.SCHEDULED
+
+    async def is_being_planned(self, pod: Pod, spent: float) -> None:
+        """A pod whose plan takes long says so, until there is an answer."""
+        await self._report.waits(
+            pod,
+            SCHEDULER_ERROR,
+            f"still looking for a node after {spent:.0f} s of work; pods that need less work have precedence. If this "
+            f"continues, make the selectors of its claims cheaper, or ask for fewer alternatives and constraints",
+        )
+
+    async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
+        await self._give_up(pod, claims, "a write to it was not answered")
+        self._rest(pod)
+        self._context.look_again(pod.key)
+
+    async def after_volumes(self, pod: Pod, claims: Sequence[ResourceClaim], reason: str) -> None:
+        """Its volumes were not bound on the node: others may use the devices until the pod is tried again."""
+        await self._give_up(pod, claims, reason)
+        await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; {AGAIN}")
+        raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}", self._pause(pod))
+
+    async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
+        """Another scheduler took the same device at the same time: give ours back, and choose anew.
+
+        Each of several pods that share the claim leaves it, and the last one gives the devices back: so none loses what
+        it may be on its way to a node with.
+        """
+        self._context.wake(self._cluster.forget_placed(pod))
+        taken = ", ".join(map(str, devices))
+        try:
+            if is_alone(pod, claim):
+                left = await self._claims.deallocate(claim, pod.metadata.uid)
+            else:
+                left = await self._claims.unreserve(claim, {pod.metadata.uid})
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
+        finally:
+            self._conflict_check.given_up([claim])
+        if left.status.allocation is not None:
+            raise PlacementFailed(
+                f"claim {claim.key} keeps {taken}, also allocated to another claim, until its other pods release it"
+            )
+        self._metrics.gave_way()
+        _tell(pod, claim, "a device was also allocated to another claim")
+        raise PlacementFailed(f"claim {claim.key} released {taken}, also allocated to another claim", self._pause(pod))
+
+    async def refuse(self, pod: Pod, decision: NoPlace) -> Result:
+        """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
+
+        Claims that are being deleted it gives up, too: each would wait for the other for ever.
+        """
+        await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
+        if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:
+            await self._give_up(pod, ending, "it is being deleted")
+        stuck = decision.stuck[:1]
+        in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
+        try:
+            if in_vain:
+                await self._discard(pod, in_vain)
+            elif stuck:
+                await self._claims.deallocate(stuck[0].claim, pod.metadata.uid)
+                self._tell_stuck(pod, stuck[0].claim)
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
+        if decision.is_error:
+            raise PlacementFailed(decision.message)
+        if in_vain or stuck:
+            self._rest(pod)
+        return Result.UNSCHEDULABLE
+
+    async def give_up_held(self, pods: Iterable[Pod], because: str) -> None:
+        """Pods without a node give the devices back that are reserved for them; immediate claims keep theirs."""
+        for pod in pods:
+            for _, claim in list(self._cluster.claims_of(pod)):
+                if claim is None or claim.status.allocation is None or not is_reserved_for(pod, claim):
+                    continue
+                with suppress(NotFound, ClaimChanged):
+                    frees = not is_immediate(claim)
+                    await self._claims.unreserve(claim, {pod.metadata.uid}, deallocate=frees)
+                    _tell(pod, claim, because)
+                self._conflict_check.given_up([claim])
+            self._context.wake(self._cluster.forget_placed(pod))
+
+    def _pause(self, pod: Pod) -> float:
+        """Seconds before the pod is tried again, now that it gave a claim up: the more, the oftener it did."""
+        return self._context.pauses.did(pod.metadata.uid)
+
+    def _rest(self, pod: Pod) -> None:
+        """The pod has given a claim up. Raises PlacementFailed if it has to pause before it may take another one."""
+        if pause := self._pause(pod):
+            raise PlacementFailed(f"{title(pod)} released a claim again", pause)
+
+    async def _give_up(self, pod: Pod, claims: Sequence[ResourceClaim], because: str) -> None:
+        for claim in claims:
+            with suppress(NotFound, ClaimChanged):
+                await self._claims.unreserve(claim, {pod.metadata.uid})
+                _tell(pod, claim, because)
+        self._conflict_check.given_up(claims)
+        self._context.wake(self._cluster.forget_placed(pod))
+
+    def _tell_stuck(self, pod: Pod, claim: ResourceClaim) -> None:
+        readiness = self._context.readiness(claim)
+        _tell(pod, claim, readiness.text if readiness.is_lost else "the pod cannot run where it is allocated")
+        if readiness.is_lost:
+            self._metrics.awaited(claim, readiness.state, self._context.clock())
+
+    async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
+        current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+            for claim in claims:
+                await discard(self._claims, claim, pod.metadata.uid)
+
+
+def _news_of(pod: Pod, what: str, unanswered: Unanswered) -> str:
+    """What the pod does not show yet: only a change outdates the write. A former process may have counted as well."""
+    shown = {condition.message for condition in pod.status.conditions or ()}
+    texts = (f"{what} ({counted(n, 'time')}): {unanswered.error}; {AGAIN}" for n in itertools.count(unanswered.times))
+    return next(text for text in texts if text not in shown)
+
+
+def _ends(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the claim is being deleted, and waits for the pod."""
+    return claim.metadata.deletion_timestamp is not None and is_reserved_for(pod, claim)
+
+
+def _tell(pod: Pod, claim: ResourceClaim, because: str) -> None:
+    freed = partial(devices_in, claim.status.allocation)
+    tell(logger, logging.INFO, "claim released", claim=claim.key, pod=pod.key, because=because, freed=freed)

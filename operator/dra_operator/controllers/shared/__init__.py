@@ -1,0 +1,1 @@
+"""What several controllers use: settings, log lines, conditions and events."""

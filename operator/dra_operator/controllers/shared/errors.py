@@ -1,0 +1,52 @@
+"""Why a key has to be tried again.
+
+::
+
+    ReconcileError
+    ├── GenerationFailed     a claim could not be made, recorded or reserved for a pod
+    ├── ReleaseFailed        whether a consumer still needs its claim cannot be found out
+    ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
+    └── CommitFailed         a plan could not be written; what was taken for it is given back
+        ├── CommitRefused    because the server refuses or undoes it, which only a person can change
+        ├── BoundElsewhere   because another writer gave the pod another node
+        └── PodVanished      because the pod was deleted meanwhile; also where nothing was planned
+"""
+
+
+class ReconcileError(Exception):
+    """Root of the reconcilers' own errors; the queue retries the key after its back-off."""
+
+
+class GenerationFailed(ReconcileError):
+    """No claim for a pod entry, or no reservation of it."""
+
+
+class ReleaseFailed(ReconcileError):
+    """A consumer of the claim is malformed; nothing else would say when it is mended or gone."""
+
+
+class PlacementFailed(ReconcileError):
+    """Whether the pod fits cannot be decided until the input is corrected or time passes.
+
+    ``pause``: so many seconds at least; see ``growing_pauses``.
+    """
+
+    def __init__(self, text: str, pause: float = 0.0) -> None:
+        super().__init__(text)
+        self.pause = pause
+
+
+class CommitFailed(ReconcileError):
+    """The server did not accept the plan."""
+
+
+class CommitRefused(CommitFailed):
+    """The server will refuse every repetition: because of a permission, a quota, a webhook, or validation."""
+
+
+class BoundElsewhere(CommitFailed):
+    """The pod has its node, but not the planned one."""
+
+
+class PodVanished(CommitFailed):
+    """The pod is gone, and no longer needs its claims."""

@@ -1,0 +1,86 @@
+"""How fast the reconcilers work, and how long they wait. The values are settings of the operator; all times in seconds.
+
+A *turn* is what one decision may take before others have theirs. A decision that took longer comes later, and its key
+then rests for ``rest`` times as long, so that one key gets at most a twentieth of the time: three seconds a minute.
+Decisions of up to a tenth of a turn are *cheap*; others are charged to the namespace (``work.line``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_operator.cache import Controller
+from dra_operator.scheduling import BINDING_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    """Before a failed key is tried again: its wait doubles from ``first`` to ``longest`` with each failure in a row.
+
+    The keys of a queue are tried again ``rate`` times a second, after the first ``burst``; the namespaces share that
+    (``work.backoff``).
+    """
+
+    first: float = 0.005
+    longest: float = 1000.0
+    rate: float = 10.0
+    burst: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """``other_schedulers``: pods end as well that another scheduler has placed."""
+
+    other_schedulers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlices:
+    """How decisions share the time."""
+
+    turn: float = 0.02
+    rest: float = 20.0
+
+    @property
+    def cheap(self) -> float:
+        """Seconds up to which a decision counts as cheap: it is not charged to the namespace."""
+        return self.turn / 10
+
+    def rest_after(self, spent: float) -> float:
+        """How long a key is left alone after so many seconds of search; not at all when they were one turn at most."""
+        return spent * self.rest if spent > self.turn else 0.0
+
+    def level(self, spent: float) -> int:
+        """The place in the queue of a decision that continues later: what took longer comes later."""
+        return max(1, int(spent / self.turn))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSettings:
+    """Everything about time that can be set on the reconcilers."""
+
+    workers: Mapping[Controller, int] = field(
+        default_factory=lambda: {
+            "templates": 20,
+            "release": 20,
+            "placement": 50,
+            "eviction": 8,
+            "taint-rules": 1,
+            "pool-status": 1,
+        }
+    )
+    """How many keys of a controller are worked on at the same time."""
+    retries: BackoffSettings = BackoffSettings()
+    placement_retries: BackoffSettings = BackoffSettings(first=0.05, longest=60.0, rate=100.0)
+    time_slices: TimeSlices = TimeSlices()
+    grace: float = 1.0
+    """From seeing our own write on contested devices to trusting it: what others decided before is written by then."""
+    filter_timeout: float = 10.0
+    """What the allocator may take for one node; 0: no limit."""
+    volume_binding_timeout: float = 600.0
+    """From the choice of a node until a claim of a volume that is not bound there counts as failed."""
+    preemption_rest: float = 10.0
+    """Between two attempts of one pod to make room for itself, and from the start until the first one."""
+    binding_timeout: float = BINDING_TIMEOUT_SECONDS
+    """From the allocation until a device that is not ready counts as failed."""

@@ -1,0 +1,1 @@
+"""Ends pods on tainted devices, and says in DeviceTaintRules what they do."""

@@ -1,0 +1,157 @@
+"""Deletes pods on tainted devices when they are due (scheduling.md 10.3 and 10.4).
+
+The controller ``eviction``. Each look computes from the cache whether the pod has to go, and when. The result is kept
+only to report that a deletion was cancelled. So restarts, and events that come late, twice or never, do no harm: due
+times follow from the taints themselves.
+
+A deletion takes three requests. After a crash or a failure between any two of them, the next look begins with the first
+again. Each names the UID of the pod, so that a successor of the same name is safe:
+
+1. the pod is read: gone, replaced, ended or being deleted already, it is left alone. A DELETE whose answer was lost
+   ends here, and is not counted;
+2. its condition ``DisruptionTarget`` is written, unless it is there;
+3. it is deleted, with its own grace period.
+
+A pod that is due later is checked every minute, because a clock may be set and a computer may sleep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from dra_api.core import Pod
+from dra_kube import NotFound
+
+from dra_operator.cache import Cluster, Key, UidMemory
+from dra_operator.cache.hints import evictions
+from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.controllers.work.metrics import EvictionMetrics
+from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.eviction import Eviction
+from dra_operator.kube import DEVICE_TAINT, EventReason, EventRecorder, PodWriter
+
+from .rule_reports import RuleReporter
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_UIDS = 500  # UIDs of evicted pods
+EVICTION_LOOK_SECONDS = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion."""
+
+    pod: Pod
+    eviction: Eviction
+    since: datetime
+    is_told: bool = False
+
+
+class PodEvictor:
+    """Handles ``evict:`` keys."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: PodWriter,
+        events: EventRecorder,
+        queue: WorkQueue,
+        rules: RuleReporter,
+        metrics: EvictionMetrics,
+        controllers: OwnControllers,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._cluster, self._pods, self._events, self._queue = cluster, pods, events, queue
+        self._rules, self._metrics, self._controllers, self._now = rules, metrics, controllers, now
+        self._planned: dict[str, _Planned] = {}
+        self._evicted = UidMemory(REMEMBERED_UIDS)
+
+    async def handle(self, key: str) -> None:
+        """Delete the pod if it is due, look again when it will be, or find that it may stay."""
+        pod = self._cluster.pods.get(key)
+        planned = self._planned.get(key)
+        if planned is not None and (pod is None or pod.metadata.uid != planned.pod.metadata.uid):
+            self._forget(key)
+        if pod is None:
+            return
+        if not self._controllers.eviction or self._is_going(pod):
+            self._forget(key)
+            return
+        eviction = self._plan(pod)
+        if eviction is None:
+            return
+        wait = (eviction.due - self._now()).total_seconds()
+        if wait > 0:
+            self._queue.add_after(Key("eviction", key), min(wait, EVICTION_LOOK_SECONDS))
+        else:
+            await self._evict(pod)
+
+    def _plan(self, pod: Pod) -> Eviction | None:
+        """When the pod has to go, according to the cache; keeps the answer, and reports a cancellation."""
+        known = self._planned.get(pod.key)
+        since = known.since if known is not None else self._now()
+        eviction = evictions.eviction_of(self._cluster, pod, since)
+        if eviction is None:
+            if known is not None:
+                self._forget(pod.key)
+                self._events.post(pod, EventReason.DEVICE_TAINT_EVICTION, "Cancelling deletion")
+                tell(logger, logging.INFO, "eviction cancelled", pod=pod.key)
+            return None
+        if known is None or known.eviction != eviction:
+            is_told = known is not None and known.is_told
+            self._forget(pod.key)
+            self._planned[pod.key] = _Planned(pod, eviction, since, is_told)
+            self._rules.look_later(eviction.causes)
+            due = eviction.due.isoformat()
+            tell(logger, logging.DEBUG, "eviction planned", pod=pod.key, due=due, because=partial(str, eviction))
+        return eviction
+
+    async def _evict(self, pod: Pod) -> None:
+        try:
+            fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+            if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
+                self._forget(pod.key)
+                return
+            eviction = self._plan(fresh)
+            if eviction is None:
+                return
+            if eviction.due > self._now():
+                self._queue.add((Key("eviction", pod.key),))
+                return
+            self._tell(fresh)
+            await self._pods.mark_disrupted(fresh, DEVICE_TAINT)
+            await self._pods.delete(fresh)
+        except NotFound:
+            self._forget(pod.key)
+            return
+        self._deleted(fresh, eviction)
+
+    def _tell(self, pod: Pod) -> None:
+        planned = self._planned[pod.key]
+        if not planned.is_told:
+            planned.is_told = True
+            self._events.post(pod, EventReason.DEVICE_TAINT_EVICTION, "Marking for deletion")
+
+    def _deleted(self, pod: Pod, eviction: Eviction) -> None:
+        seconds = max(0.0, (self._now() - eviction.due).total_seconds())
+        self._evicted.add(pod.metadata.uid)
+        self._metrics.evicted(seconds)
+        self._rules.pod_evicted(eviction.causes)
+        self._forget(pod.key)
+        tell(logger, logging.INFO, "pod evicted", pod=pod.key, late=round(seconds, 3), because=str(eviction))
+
+    def _forget(self, key: str) -> None:
+        planned = self._planned.pop(key, None)
+        if planned is not None:
+            self._rules.look_later(planned.eviction.causes)
+
+    def _is_going(self, pod: Pod) -> bool:
+        """Whether the pod has ended or is ending: then nothing has to be done, and nothing is cancelled."""
+        meta = pod.metadata
+        return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted

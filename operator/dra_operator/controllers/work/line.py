@@ -1,0 +1,124 @@
+"""The line of keys that are ready, in which the namespaces share the time of decisions.
+
+A namespace with a thousand pods that take a second of searching each would otherwise be asked a thousand times before
+the one pod of another. So a namespace that has taken time is in *debt*. It pays back ``PAID_BACK_SHARE`` seconds each
+second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
+
+1. keys of namespaces without debt before those of namespaces in debt, and these by debt, the smallest first;
+2. within that, keys that were postponed to a lower level first;
+3. then by rank; equals in the order in which they came.
+
+Cheap decisions are not charged. While all are cheap no namespace is in debt, and the rank alone decides.
+
+Example: a thousand hard pods of ``a`` are in the line, and one of ``b`` that takes five turns joins it. After the piece
+that is being worked on, ``a`` is in debt and ``b`` is not, so the five turns of ``b`` follow each other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from dra_operator.cache import Key
+
+Rank = tuple[Any, ...]
+"""Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
+
+PAID_BACK_SHARE: Final = 0.25
+MOST_DECISION_SECONDS: Final = 3.0  # seconds of decisions
+
+SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left for now
+_Place = tuple[int, Rank, int]
+"""Level, rank, and number in the order of arrival."""
+_Entry = TypeVar("_Entry", bound=tuple[Any, ...])
+
+
+class Line:
+    """``pop`` takes the first key out. A key stands in line once at most; ``clock`` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._numbers = itertools.count()
+        self._keys: dict[str, list[tuple[_Place, Key]]] = {}
+        """By namespace, as heaps."""
+        self._paid_at: dict[str, float] = {}
+        """When each namespace in debt will have paid it back."""
+        self._free: list[tuple[_Place, str]] = []
+        self._indebted: list[tuple[float, _Place, str]] = []
+        """Namespaces by the first of their keys. An entry counts while it is what ``_filed`` says of the namespace."""
+        self._filed: dict[str, object] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, key: Key, level: int, rank: Rank) -> None:
+        """The key joins the line."""
+        namespace = key.namespace
+        keys, entry = self._keys.setdefault(namespace, []), ((level, rank, next(self._numbers)), key)
+        heapq.heappush(keys, entry)
+        self._length += 1
+        if keys[0] is entry:
+            self._file(namespace)
+
+    def pop(self) -> Key:
+        """The first key, which leaves the line. Raises IndexError if there is none."""
+        namespace = self._first()
+        keys = self._keys[namespace]
+        _, key = heapq.heappop(keys)
+        self._length -= 1
+        if not keys:
+            del self._keys[namespace]
+        self._file(namespace)
+        return key
+
+    def charge(self, key: Key, seconds: float) -> None:
+        """A decision about the key took time."""
+        namespace, now = key.namespace, self._clock()
+        due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
+        self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
+        self._file(namespace)
+
+    def _first(self) -> str:
+        """The namespace whose turn it is."""
+        if self._paid_at:
+            now = self._clock()
+            for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
+                del self._paid_at[namespace]
+                self._file(namespace)
+        while self._free:
+            place, namespace = self._free[0]
+            if self._filed.get(namespace) == place:
+                return namespace
+            heapq.heappop(self._free)
+        while True:
+            due, place, namespace = self._indebted[0]
+            if self._filed.get(namespace) == (due, place):
+                return namespace
+            heapq.heappop(self._indebted)
+
+    def _file(self, namespace: str) -> None:
+        """The first key of the namespace, or its debt, may be another one."""
+        keys, due = self._keys.get(namespace), self._paid_at.get(namespace)
+        if not keys:
+            self._filed.pop(namespace, None)
+            return
+        place = keys[0][0]
+        filed: object = place if due is None else (due, place)
+        if self._filed.get(namespace) == filed:
+            return
+        self._filed[namespace] = filed
+        if due is None:
+            heapq.heappush(self._free, (place, namespace))
+            self._sweep(self._free, lambda it: it[0])
+        else:
+            heapq.heappush(self._indebted, (due, place, namespace))
+            self._sweep(self._indebted, lambda it: it[:2])
+
+    def _sweep(self, heap: list[_Entry], filed: Callable[[_Entry], object]) -> None:
+        """Drop the entries that count no more, once they are most of the heap: they may never get to the top."""
+        if len(heap) > 2 * len(self._filed) + SPARE_ENTRIES:
+            heap[:] = [entry for entry in heap if self._filed.get(entry[-1]) == filed(entry)]
+            heapq.heapify(heap)

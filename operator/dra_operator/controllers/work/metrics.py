@@ -1,0 +1,273 @@
+"""What the claim life cycle and the placing of pods count (claim-controller.md 9, scheduling.md 2).
+
+1.37 renamed three metrics. They have both names here, so that dashboards outlive the upgrade; the old ones are to go
+with the next minor version (K37-MET-01 to -04).
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from dra_api.relations.references import is_for_extended_resources
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dra_operator.scheduling import Readiness, age_of_allocation
+
+from .dispatcher import Result
+from .gauges import NAMED_DRIVERS, OTHERS
+
+
+class ClaimCreations:
+    """Claims that were made, or could not be, whatever for. Their owners are pods (K37-MET-03)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._creates = Counter(
+            "dynamic_resource_allocation_resourceclaim_creates",
+            "ResourceClaims created for pods",
+            ["status", "admin_access", "owner_api_group", "owner_api_kind"],
+            registry=registry,
+        )
+
+    def created(self, *, success: bool, admin_access: bool) -> None:
+        """A claim was made for a pod, or could not be."""
+        self._creates.labels(_outcome(success), _text(admin_access), "", "Pod").inc()
+
+
+class ClaimMetrics:
+    """Counters that the reconcilers feed; ``registry`` is where they are scraped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.creations = ClaimCreations(registry)
+        self._creates = Counter(
+            "resourceclaim_controller_creates",
+            "ResourceClaims created from templates",
+            ["status", "admin_access"],
+            registry=registry,
+        )
+
+    def created(self, *, success: bool, admin_access: bool) -> None:
+        """A claim was made from a template, or could not be."""
+        self.creations.created(success=success, admin_access=admin_access)
+        self._creates.labels(_outcome(success), _text(admin_access)).inc()
+
+
+class PlacementMetrics:
+    """What placing pods counts (scheduling.md section 2), beside what is counted of claims.
+
+    ``profile`` is our scheduler name.
+    """
+
+    def __init__(self, claims: ClaimMetrics, profile: str) -> None:
+        self._creations, registry = claims.creations, claims.registry
+        attempts = Counter(
+            "scheduler_schedule_attempts", "Attempts to place a pod", ["result", "profile"], registry=registry
+        )
+        seconds = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Seconds of an attempt to place a pod, from the first look to the last write",
+            ["result", "profile"],
+            buckets=[0.001 * 2**power for power in range(15)],
+            registry=registry,
+        )
+        self._attempts = {result: attempts.labels(result, profile) for result in Result}
+        self._seconds = {result: seconds.labels(result, profile) for result in Result}
+        self._binding = BindingMetrics(registry, profile)
+        self._creates = Counter(
+            "scheduler_resourceclaim_creates",
+            "ResourceClaims created for the extended resources of pods",
+            ["status"],
+            registry=registry,
+        )
+
+        self._gave_way = Counter(
+            "dra_operator_allocations_given_up",
+            "Allocations taken back because another scheduler had given the same device to another claim",
+            registry=registry,
+        )
+
+    def attempted(self, result: Result, seconds: float) -> None:
+        """An attempt to place a pod is over."""
+        self._attempts[result].inc()
+        self._seconds[result].observe(seconds)
+
+    def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
+        """The wait for the binding conditions of a claim's devices is over."""
+        self._binding.awaited(claim, state, now)
+
+    def gave_way(self) -> None:
+        """An allocation was taken back because another claim holds the same device."""
+        self._gave_way.inc()
+
+    def created(self, *, success: bool) -> None:
+        """A claim for extended resources was made, or could not be."""
+        self._creations.created(success=success, admin_access=False)
+        self._creates.labels(_outcome(success)).inc()
+
+
+class EvictionMetrics:
+    """Pods deleted because of tainted devices (scheduling.md 10.1)."""
+
+    BUCKETS = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240)
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._deletions = Counter(
+            "device_taint_eviction_controller_pod_deletions",
+            "Pods deleted because of tainted devices",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "device_taint_eviction_controller_pod_deletion_duration_seconds",
+            "Seconds from the time at which a pod was due for eviction to its deletion",
+            buckets=self.BUCKETS,
+            registry=registry,
+        )
+
+    def evicted(self, seconds: float) -> None:
+        """A pod was deleted, so long after it was due."""
+        self._deletions.inc()
+        self._seconds.observe(seconds)
+
+
+class PreemptionMetrics:
+    """Attempts to make room for pods, and who ended for them; under the names of kube-scheduler."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._attempts = Counter(
+            "scheduler_preemption_attempts", "Attempts to find pods that end for another one", registry=registry
+        )
+        self._victims = Histogram(
+            "scheduler_preemption_victims",
+            "Pods ended for another one, by attempt",
+            buckets=[2**power for power in range(7)],
+            registry=registry,
+        )
+
+    def attempted(self) -> None:
+        """Victims were looked for."""
+        self._attempts.inc()
+
+    def ended(self, victims: int) -> None:
+        """So many pods were ended for one."""
+        self._victims.observe(victims)
+
+
+class PoolRequestMetrics:
+    """What answering ResourcePoolStatusRequests counts (claim-controller.md 12)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix, labels = "resourcepoolstatusrequest_controller", ["driver"]
+        self._processed = Counter(
+            f"{prefix}_requests_processed", "ResourcePoolStatusRequests answered", labels, registry=registry
+        )
+        self._errors = Counter(
+            f"{prefix}_request_processing_errors", "Answers that could not be written", labels, registry=registry
+        )
+        self._seconds = Histogram(
+            f"{prefix}_request_processing_duration_seconds",
+            "From the calculation of an answer to its write",
+            labels,
+            buckets=[0.001 * 2**power for power in range(15)],
+            registry=registry,
+        )
+
+    @contextmanager
+    def processing(self, driver: str) -> Iterator[None]:
+        """Around the writing of one answer."""
+        try:
+            with self._seconds.labels(driver).time():
+                yield
+        except Exception:
+            self._errors.labels(driver).inc()
+            raise
+        self._processed.labels(driver).inc()
+
+
+_STATUS = {Readiness.READY: "success", Readiness.FAILED: "failure", Readiness.TIMED_OUT: "timeout"}
+
+
+class BindingMetrics:
+    """How the waits for binding conditions ended, device by device (scheduling.md section 2)."""
+
+    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
+        labels = ["profile", "driver", "status"]
+        self._profile = profile
+        self._devices = Counter(
+            "scheduler_dra_bindingconditions_allocations",
+            "Allocated devices with binding conditions, by what became of them",
+            labels,
+            registry=registry,
+        )
+        self._seconds = [
+            Histogram(
+                f"scheduler_dra_bindingconditions_{name}_duration_seconds",
+                "Seconds from the allocation of a device until its binding conditions were decided",
+                labels,
+                buckets=[0.1 * 2**power for power in range(14)],
+                registry=registry,
+            )
+            for name in ("prebind", "wait")
+        ]
+        self._drivers: set[str] = set()
+
+    def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
+        """The wait for the claim's devices is over; those without conditions do not count."""
+        for result in claim.results:
+            if result.binding_conditions:
+                labels = (self._profile, self._name(result.driver), _STATUS[state])
+                self._devices.labels(*labels).inc()
+                for seconds in self._seconds:
+                    seconds.labels(*labels).observe(age_of_allocation(claim, now))
+
+    def _name(self, driver: str) -> str:
+        if len(self._drivers) < NAMED_DRIVERS:
+            self._drivers.add(driver)
+        return driver if driver in self._drivers else OTHERS
+
+
+class ClaimCollector(Collector):
+    """The claims in the cache by kind, counted at each scrape."""
+
+    def __init__(self, claims: Iterable[ResourceClaim]) -> None:
+        self._claims = claims
+
+    def collect(self) -> Iterator[Metric]:
+        """A gauge under both names, with a sample per combination of labels that occurs."""
+        tally = Tally(
+            (_text(claim.status.allocation is not None), _text(_wants_admin(claim)), _source(claim))
+            for claim in self._claims
+        )
+        for prefix in ("dynamic_resource_allocation", "resourceclaim_controller"):
+            gauge = GaugeMetricFamily(
+                f"{prefix}_resource_claims",
+                "ResourceClaims in the cluster",
+                labels=["allocated", "admin_access", "source"],
+            )
+            for labels, count in sorted(tally.items()):
+                gauge.add_metric(labels, count)
+            yield gauge
+
+
+def _wants_admin(claim: ResourceClaim) -> bool:
+    requests = claim.spec.devices.requests or ()
+    return any(request.exactly is not None and bool(request.exactly.admin_access) for request in requests)
+
+
+def _source(claim: ResourceClaim) -> str:
+    if is_for_extended_resources(claim):
+        return "extended_resource"
+    return "resource_claim_template" if POD_CLAIM_NAME_ANNOTATION in (claim.metadata.annotations or {}) else ""
+
+
+def _outcome(success: bool) -> str:
+    return "success" if success else "failure"
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

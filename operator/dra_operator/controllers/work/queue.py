@@ -1,0 +1,242 @@
+"""The work queue of one controller: level-triggered, one entry per key, one worker per key at a time.
+
+A key that is added while it waits is still one entry; a key that is added while a worker has it comes back when the
+worker is done. So no change is missed, and no object is worked on twice at the same time, however events come.
+
+Where a key can be::
+
+    (nowhere) --add--> ready --get--> working --done--> (nowhere), or ready if it was added meanwhile
+                         ^              |
+                         |              +--retry, or done with a rest--> held --its time comes--> ready, if wanted
+                         +--postpone----+
+
+A key is *held* after a failure (its back-off) or after it took more than its share of time (its rest). In a ``firm``
+queue nothing ends that early: the failure of one pod often wakes others, whose failures would wake the first. In other
+queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
+gone: its successor of the same name has not failed yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from dra_operator.cache import Key
+from dra_operator.controllers.shared.timing import BackoffSettings
+
+from .backoff import Backoff
+from .line import Line, Rank
+
+SOON_SECONDS = 0.1  # seconds
+
+
+class WorkQueue:
+    """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop."""
+
+    def __init__(
+        self,
+        backoff: Backoff | None = None,
+        *,
+        rank: Callable[[Key], Rank] = lambda _: (),
+        firm: bool = False,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._backoff = backoff or Backoff(self._loop.time, BackoffSettings())
+        self._rank, self._firm = rank, firm
+        self._line = Line(self._loop.time)
+        self._ready: set[Key] = set()
+        self._postponed: set[Key] = set()
+        self._working: set[Key] = set()
+        self._again: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._held: dict[Key, asyncio.TimerHandle] = {}
+        self._wanted: set[Key] = set()
+        self._since: dict[Key, float] = {}  # of the keys that are ready; the oldest is the first
+        self.adds = 0
+        """How often a key became ready."""
+        self.retries = 0
+        """How often handling a key failed."""
+        self._getters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, keys: Iterable[Key]) -> None:
+        """Hand out the keys as soon as a worker is free and they are not held."""
+        for key in keys:
+            if key in self._working or key in self._postponed:
+                self._again.add(key)
+            elif key in self._held and self._firm:
+                self._wanted.add(key)
+            else:
+                self._let_go(key)
+                self._make_ready(key)
+        self._notice()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Hand out the key after this time at the latest; the earliest of several times counts."""
+        due = self._loop.time() + seconds
+        timer = self._timers.get(key)
+        if key in self._ready or (timer is not None and timer.when() <= due):
+            return
+        self._cancel_timer(key)
+        self._timers[key] = self._loop.call_later(seconds, self._due, key)
+        self._notice()
+
+    async def get(self) -> Key:
+        """The next key; waits for one."""
+        while not self._line:
+            getter: asyncio.Future[None] = self._loop.create_future()
+            self._getters[getter] = None
+            try:
+                await getter
+            except asyncio.CancelledError:
+                del self._getters[getter]
+                self._notice()  # it may have been called already: let another one go
+                raise
+            del self._getters[getter]
+        key = self._line.pop()
+        self._ready.discard(key)
+        self._since.pop(key, None)
+        self._postponed.discard(key)
+        self._working.add(key)
+        self._notice()
+        return key
+
+    def done(self, key: Key, rest: float = 0.0, *, is_over: bool = True) -> None:
+        """The key was handled; for ``rest`` seconds it is not looked at again.
+
+        Its back-off starts anew, unless the work is not over and only cleared up what an earlier failure left.
+        """
+        if is_over:
+            self._backoff.succeeded(key)
+        is_wanted = self._finish(key)
+        if rest:
+            self._hold(key, rest, wanted=is_wanted)
+        elif is_wanted:
+            self._make_ready(key)
+        self._notice()
+
+    def retry(self, key: Key, at_least: float = 0.0) -> float:
+        """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Returns the seconds.
+
+        After a change in the meantime, which may be the remedy, the key comes back sooner (unless the queue is firm),
+        but never at once: a failure whose own writes wake the key would repeat forever.
+        """
+        self.retries += 1
+        seconds = self._backoff.failed(key)
+        if self._finish(key) and not self._firm:
+            seconds = min(seconds, SOON_SECONDS)
+        seconds = max(seconds, at_least)
+        self._hold(key, seconds, wanted=True)
+        self._notice()
+        return seconds
+
+    def postpone(self, key: Key, level: int) -> None:
+        """The work on the key is not over, but keys postponed to a lower level come first."""
+        self._working.discard(key)
+        self._postponed.add(key)
+        self._push(key, level)
+        self._notice()
+
+    def charge(self, key: Key, seconds: float) -> None:
+        """The namespace of the key has taken so much of the time that all share; see ``Line``."""
+        self._line.charge(key, seconds)
+
+    def forget(self, key: Key) -> None:
+        """The object of the key is gone: end its back-off and its rest."""
+        self._backoff.succeeded(key)
+        if (hold := self._held.pop(key, None)) is not None:
+            hold.cancel()
+            self._hold_over(key)
+
+    def failures(self, key: Key) -> int:
+        """How often the key failed in a row."""
+        return self._backoff.failures(key)
+
+    async def idle(self) -> None:
+        """Wait until nothing is ready and no worker is busy; keys that wait for their time do not count."""
+        await self._idle.wait()
+
+    @property
+    def depth(self) -> int:
+        """Keys that could be worked on now."""
+        return len(self._line)
+
+    @property
+    def age(self) -> float:
+        """Seconds for which the oldest of them has waited."""
+        return self._loop.time() - next(iter(self._since.values())) if self._since else 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to do now, and nothing being done."""
+        return not (self._line or self._working)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is to be done, nothing is being done, and no key comes back by itself."""
+        return self.is_idle and not (self._timers or self._wanted)
+
+    def close(self) -> None:
+        """Cancel all timers, so that none outlives the loop."""
+        for timer in (*self._timers.values(), *self._held.values()):
+            timer.cancel()
+        self._timers.clear()
+        self._held.clear()
+        self._wanted.clear()
+
+    def _finish(self, key: Key) -> bool:
+        """Take the key from its worker; whether it was added meanwhile."""
+        self._working.discard(key)
+        is_wanted = key in self._again
+        self._again.discard(key)
+        return is_wanted
+
+    def _hold(self, key: Key, seconds: float, *, wanted: bool) -> None:
+        if key in self._timers:
+            self._cancel_timer(key)
+            wanted = True
+        self._held[key] = self._loop.call_later(seconds, self._hold_over, key)
+        if wanted:
+            self._wanted.add(key)
+
+    def _hold_over(self, key: Key) -> None:
+        self._held.pop(key, None)
+        if key in self._wanted:
+            self._wanted.discard(key)
+            self.add((key,))
+
+    def _let_go(self, key: Key) -> None:
+        self._cancel_timer(key)
+        self._wanted.discard(key)
+        if (hold := self._held.pop(key, None)) is not None:
+            hold.cancel()
+
+    def _due(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add((key,))
+
+    def _cancel_timer(self, key: Key) -> None:
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.cancel()
+
+    def _make_ready(self, key: Key) -> None:
+        if key not in self._ready:
+            self.adds += 1
+            self._push(key, 0)
+
+    def _push(self, key: Key, level: int) -> None:
+        self._ready.add(key)
+        self._since[key] = self._loop.time()
+        self._line.push(key, level, self._rank(key))
+
+    def _notice(self) -> None:
+        for getter in itertools.islice(self._getters, len(self._line)):
+            if not getter.done():
+                getter.set_result(None)
+        if self.is_idle:
+            self._idle.set()
+        else:
+            self._idle.clear()

@@ -1,0 +1,37 @@
+"""Feature gates and the release of Kubernetes as the command line takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from dra_api.releases.gates import Component, FeatureGates, GateError
+from dra_api.releases.release import BUILT, NEWEST, Release
+
+from dra_operator.allocator import GATES, Features
+
+REMEDY: Final = "write NAME=true or NAME=false, separated by commas"
+OPERATOR: Final = Component("the operator", GATES)
+
+
+def parse_gates(text: str) -> dict[str, Any]:
+    """``A=true,B=false`` as a mapping; a value that is neither stays a text, which ``features_of`` refuses."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs}
+
+
+def features_of(changes: Mapping[str, Any], release: Release = NEWEST) -> Features:
+    """The release's features with these gates changed. Raises GateError, also for gates without effect here."""
+    return Features.of(FeatureGates.of(changes, release, OPERATOR))
+
+
+def accepted(changes: Mapping[str, Any], release: Release | None) -> Features:
+    """The features with these changes, in the newest release that takes them if none is given.
+
+    Raises GateError: what the release says, or the newest one if none takes them.
+    """
+    for candidate in reversed(BUILT.values()) if release is None else ():
+        with suppress(GateError):
+            return features_of(changes, candidate)
+    return features_of(changes, release or NEWEST)

@@ -1,2 +1,0 @@
-"""Brings objects from the API server into the view: kinds, the initial list, malformed objects, the language of
-selectors."""

@@ -1,0 +1,1 @@
+"""One module for each command: its arguments, and the call of what answers it."""

@@ -1,0 +1,120 @@
+"""Claims that do not end, that hold what nobody uses, or that are there twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dra_api.core import Pod
+from dra_api.relations.references import claims_of_pod
+from dra_api.resource import (
+    FINALIZER,
+    POD_CLAIM_NAME_ANNOTATION,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+)
+
+from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.wording import counted, listed
+
+from .trouble import Diagnosis, Repair, kubectl, unchanged
+
+
+def claim_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """Of each claim; whether a pod exists is known only to viewers who may list all pods."""
+    for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
+        if "pods" not in seen.unseen:
+            yield from _reserved_for_gone_pods(seen, claim)
+        if claim.metadata.deletion_timestamp is not None:
+            yield from _not_ending(seen, claim)
+    yield from _made_twice(seen)
+
+
+def is_gone(seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
+    """Whether the pod of a reservation does not exist: none has its name, or another one."""
+    if consumer.resource != "pods" or consumer.api_group:
+        return False
+    pod = seen.one(Pod, f"{claim.metadata.namespace}/{consumer.name}")
+    return pod is None or pod.metadata.uid != consumer.uid
+
+
+def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
+    every = enumerate(claim.status.reserved_for or ())
+    gone = [(place, consumer) for place, consumer in every if is_gone(seen, claim, consumer)]
+    if not gone:
+        return
+    operations = unchanged(claim)
+    for place, consumer in gone:
+        operations.append({"op": "test", "path": f"/status/reservedFor/{place}/uid", "value": consumer.uid})
+    operations += [{"op": "remove", "path": f"/status/reservedFor/{place}"} for place, _ in reversed(gone)]
+    pods = tuple((consumer.name, consumer.uid) for _, consumer in gone)
+    names, is_one = listed(f"{name} (UID {uid})" for name, uid in pods), len(pods) == 1
+    what = f"is reserved for {'pod' if is_one else 'pods'} {names}, which {'does' if is_one else 'do'} not exist"
+    text = f"drop {'the reservation' if is_one else counted(len(pods), 'reservation')}"
+    repair = Repair(text, claim.metadata.namespace, claim.metadata.name, "status", operations, gone=pods)
+    yield Diagnosis.repairable("reservation", f"claim {claim.key}", what, repair)
+
+
+def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
+    meta, status = claim.metadata, claim.status
+    since = age(meta.deletion_timestamp or "", seen.taken)
+    message = f"has been in deletion for {since}" if since else "is being deleted"
+    consumers = [consumer for consumer in status.reserved_for or () if not is_gone(seen, claim, consumer)]
+    others = [name for name in meta.finalizers or () if name != FINALIZER]
+    if consumers:
+        names = listed(consumer.name for consumer in consumers)
+        command = kubectl("delete", "pod", *(consumer.name for consumer in consumers), namespace=meta.namespace)
+        remedy = "it ends with its pods; if they are not needed any more, delete them"
+        yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
+    elif status.allocation is not None or status.reserved_for:
+        remedy = "the operator or the kube-controller-manager gives its devices back: check that one of them runs"
+        yield _stuck(claim, f"{message}: it still has devices, which no pod uses", remedy)
+    elif others:
+        remedy = "look at the controllers that these finalizers belong to"
+        yield _stuck(claim, f"{message}: finalizers keep it: {listed(others)}", remedy)
+    elif FINALIZER in (meta.finalizers or ()):
+        path = f"/metadata/finalizers/{(meta.finalizers or ()).index(FINALIZER)}"
+        operations = [
+            *unchanged(claim),
+            {"op": "test", "path": path, "value": FINALIZER},
+            {"op": "remove", "path": path},
+        ]
+        text = f"remove the finalizer {FINALIZER}: the claim has no devices and no pods"
+        repair = Repair(text, meta.namespace, meta.name, "", operations)
+        what = f"{message}: only the finalizer {FINALIZER} keeps it"
+        yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, repair)
+
+
+def _stuck(claim: ResourceClaim, message: str, remedy: str, command: str = "") -> Diagnosis:
+    return Diagnosis.of("deletion", f"claim {claim.key}", message, remedy=remedy, command=command)
+
+
+def _made_twice(seen: Observed) -> Iterator[Diagnosis]:
+    """Several claims for one entry of one pod: the pod's status names the one that counts."""
+    made: dict[tuple[str, str], list[ResourceClaim]] = defaultdict(list)
+    for claim in seen.every(ResourceClaim):
+        entry = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION)
+        owner = claim.metadata.controller
+        if entry and owner is not None and owner.kind == "Pod":
+            made[(owner.uid, entry)].append(claim)
+    named = {
+        (pod.metadata.uid, f"{pod.metadata.namespace}/{use.name}")
+        for pod in seen.every(Pod)
+        for use in claims_of_pod(pod)
+    }
+    for (uid, entry), claims in sorted(made.items()):
+        used = [claim for claim in claims if (uid, claim.key) in named]
+        for claim in claims if len(claims) > 1 and used else ():
+            if claim not in used:
+                owner = claim.metadata.controller
+                pod = owner.name if owner is not None else ""
+                message = f"is a second claim for entry {entry} of pod {pod}, which uses claim {used[0].metadata.name}"
+                command = kubectl("delete", "resourceclaim", claim.metadata.name, namespace=claim.metadata.namespace)
+                yield Diagnosis.of(
+                    "duplicate",
+                    f"claim {claim.key}",
+                    message,
+                    remedy="delete the one that is not used",
+                    command=command,
+                )

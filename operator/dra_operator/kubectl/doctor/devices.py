@@ -1,0 +1,92 @@
+"""Allocated devices that are not published any more, and nodes on which nobody prepares what is reserved there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dra_api.core import Node, Pod
+from dra_api.relations.references import pod_is_done
+from dra_api.resource import ResourceClaim, ResourceSlice
+
+from dra_operator.allocator import DeviceId
+from dra_operator.cache import newest_slices
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.wording import counted, listed
+
+from .trouble import Diagnosis, kubectl
+
+
+class Pools:
+    """What is published, to look allocated devices up."""
+
+    def __init__(self, seen: Observed) -> None:
+        self.newest = newest_slices(seen.every(ResourceSlice))
+        self._devices = {
+            DeviceId(*pool, device.name)
+            for pool, slices in self.newest.items()
+            for slice_ in slices
+            for device in slice_.spec.devices or ()
+        }
+        self.nodes_of_driver: dict[str, set[str]] = defaultdict(set)
+        for pool, slices in self.newest.items():
+            self.nodes_of_driver[pool.driver] |= {slice_.spec.node_name or "" for slice_ in slices}
+
+    def absent(self, device: DeviceId) -> str:
+        """What is not there: driver, pool or device; empty if the device is, or may be in a slice that is to come."""
+        if device.driver not in self.nodes_of_driver:
+            return f"driver {device.driver} publishes no ResourceSlice"
+        slices = self.newest.get(device.pool_id)
+        if slices is None:
+            return f"driver {device.driver} has no pool {device.pool}"
+        is_complete = len(slices) == slices[0].spec.pool.resource_slice_count
+        is_there = device in self._devices or not is_complete
+        return "" if is_there else f"pool {device.driver}/{device.pool} has no device {device.device}"
+
+
+def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """What claims hold and nobody publishes; then drivers that are absent where their devices are used."""
+    pools = Pools(seen)
+    for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
+        yield from _vanished(pools, claim)
+    yield from _nodes_without_driver(seen, pools)
+
+
+def _vanished(pools: Pools, claim: ResourceClaim) -> Iterator[Diagnosis]:
+    held = list(dict.fromkeys(DeviceId.of(result) for result in claim.results))
+    gone = {device: why for device in held if (why := pools.absent(device))}
+    if not gone:
+        return
+    meta = claim.metadata
+    message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
+    consumers = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
+    remedy = "start the driver again if it should be there"
+    if consumers:
+        command = kubectl("delete", "pod", *consumers, namespace=meta.namespace)
+        remedy += "; otherwise delete the pods, so that they get other devices"
+    else:
+        command = kubectl("delete", "resourceclaim", meta.name, namespace=meta.namespace)
+        remedy += "; otherwise delete the claim, which no pod uses"
+    yield Diagnosis.of("vanished", f"claim {claim.key}", message, remedy=remedy, command=command)
+
+
+def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
+    """Drivers that publish node by node, and nothing for a node where a pod uses their devices."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    nodes = {node.metadata.name for node in seen.every(Node)}
+    for claim in seen.every(ResourceClaim):
+        users = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
+        for name in users:
+            pod = seen.one(Pod, f"{claim.metadata.namespace}/{name}")
+            if pod is None or pod_is_done(pod) or pod.spec.node_name not in nodes:
+                continue
+            for driver in {result.driver for result in claim.results}:
+                where = pools.nodes_of_driver.get(driver, {pod.spec.node_name + "?"})
+                if "" not in where and pod.spec.node_name not in where:
+                    found[(pod.spec.node_name, driver)].append(pod.key)
+    for (node, driver), pods in sorted(found.items()):
+        users_text = f"{counted(len(set(pods)), 'pod')} there {'uses' if len(set(pods)) == 1 else 'use'} its devices"
+        message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(set(pods)))}"
+        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}")
+        remedy = "see whether the pod of the driver runs there: without it these pods neither start nor end"
+        yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)

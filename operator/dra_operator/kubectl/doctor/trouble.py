@@ -1,0 +1,77 @@
+"""What ``kubectl dra doctor`` finds, and how it is repaired, as values."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_api.resource import ResourceClaim
+
+from dra_operator.kubectl.answer import Fact
+
+Operation = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A JSON patch of a claim that takes effect only as long as the claim is as it was seen.
+
+    ``gone`` are the pods (name and UID) that must not exist: they are asked for right before the patch.
+    """
+
+    text: str
+    namespace: str
+    name: str
+    subresource: str
+    operations: Sequence[Operation]
+    gone: Sequence[tuple[str, str]] = ()
+
+    @property
+    def command(self) -> str:
+        """The same for kubectl."""
+        words = ["kubectl", "patch", "resourceclaim", self.name, "-n", self.namespace]
+        words += [f"--subresource={self.subresource}"] if self.subresource else []
+        return shlex.join([*words, "--type=json", "-p", json.dumps(self.operations, separators=(",", ":"))])
+
+
+class Trouble(Fact, frozen=True):
+    """``command`` is the safe way to repair it, ``remedy`` says so in words; one of them may be empty."""
+
+    kind: str
+    object: str
+    message: str
+    remedy: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """``repair``: what ``--fix`` may do about it."""
+
+    trouble: Trouble
+    repair: Repair | None = None
+
+    @classmethod
+    def of(cls, kind: str, what: str, message: str, *, remedy: str = "", command: str = "") -> Diagnosis:
+        """Only people, or controllers, can repair it."""
+        return cls(Trouble(kind=kind, object=what, message=message, remedy=remedy, command=command))
+
+    @classmethod
+    def repairable(cls, kind: str, what: str, message: str, repair: Repair) -> Diagnosis:
+        """``--fix`` can."""
+        return cls(Trouble(kind=kind, object=what, message=message, remedy=repair.text, command=repair.command), repair)
+
+
+def unchanged(claim: ResourceClaim) -> list[Operation]:
+    """Tests at the head of a patch: it is this very claim, as it was seen."""
+    meta = claim.metadata
+    tested = (("uid", meta.uid), ("resourceVersion", meta.resource_version))
+    return [{"op": "test", "path": f"/metadata/{name}", "value": value} for name, value in tested if value]
+
+
+def kubectl(*words: str, namespace: str = "") -> str:
+    """A command line."""
+    return shlex.join(["kubectl", *words, *(["-n", namespace] if namespace else [])])

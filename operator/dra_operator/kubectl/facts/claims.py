@@ -1,0 +1,72 @@
+"""Each claim: its state, its devices, who uses it, and what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.core import Pod
+from dra_api.relations.references import claims_of_pod, pod_is_done
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import DeviceId
+from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.observed.observed import Observed
+
+
+class ClaimFact(Fact, frozen=True):
+    """``state`` in kubectl's words: pending, allocated or allocated,reserved, after ``deleted,`` if it is."""
+
+    namespace: str
+    name: str
+    state: str
+    asks: tuple[str, ...]
+    """``2 gpu``: number of devices and class; alternatives with ``or``."""
+    devices: tuple[str, ...]
+    pods: tuple[str, ...]
+    """That it is reserved for or, of a claim without devices, that wait with it."""
+    node: str
+    """Of the pods; empty if they have none."""
+    owner: str
+    created: str
+    since: str
+    """When it got its devices."""
+
+
+def claims_of(seen: Observed) -> list[ClaimFact]:
+    """All claims, sorted by namespace and name."""
+    waiting: dict[str, list[str]] = {}
+    for pod in seen.every(Pod):
+        if not pod_is_done(pod):
+            for use in claims_of_pod(pod):
+                waiting.setdefault(f"{pod.metadata.namespace}/{use.name}", []).append(pod.metadata.name)
+    facts = (_fact(seen, claim, waiting.get(claim.key, [])) for claim in seen.every(ResourceClaim))
+    return sorted(facts, key=lambda claim: (claim.namespace, claim.name))
+
+
+def _fact(seen: Observed, claim: ResourceClaim, waiting: list[str]) -> ClaimFact:
+    meta, allocation = claim.metadata, claim.status.allocation
+    reserved = [user.name for user in claim.status.reserved_for or ()]
+    state = "pending" if allocation is None else "allocated,reserved" if reserved else "allocated"
+    owner = meta.controller
+    pods = reserved if allocation is not None else sorted(waiting)
+    found = (seen.one(Pod, f"{meta.namespace}/{name}") for name in pods)
+    return ClaimFact(
+        namespace=meta.namespace,
+        name=meta.name,
+        state=f"deleted,{state}" if meta.deletion_timestamp is not None else state,
+        asks=tuple(_asks(claim)),
+        devices=tuple(str(DeviceId.of(given)) for given in claim.results),
+        pods=tuple(pods),
+        node=next((pod.spec.node_name for pod in found if pod is not None and pod.spec.node_name), ""),
+        owner=f"{owner.kind}/{owner.name}" if owner is not None else "",
+        created=meta.creation_timestamp or "",
+        since=(allocation.allocation_timestamp if allocation is not None else None) or "",
+    )
+
+
+def _asks(claim: ResourceClaim) -> Iterator[str]:
+    for request in claim.spec.devices.requests or ():
+        wanted = (request.exactly,) if request.exactly is not None else (request.first_available or ())
+        yield " or ".join(
+            f"{'all' if one.allocation_mode == 'All' else one.count or 1} {one.device_class_name}" for one in wanted
+        )

@@ -1,0 +1,109 @@
+"""What the published devices could give: how many match each request, and whether a node could serve the claim at all.
+
+Devices in use count as free here: what is taken today may be free tomorrow, but what is not there never matches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dra_api.resource import DeviceSelector, ResourceClaim
+
+from dra_operator.allocator import Allocated, Failed, GaveUp, Refusal, Rule, Usage
+from dra_operator.kubectl.facts.devices import devices_of, published
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
+from dra_operator.wording import counted
+
+from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
+
+
+class Supply:
+    """All devices that are published, to try requests on."""
+
+    def __init__(self, made: Pipeline) -> None:
+        self._made = made
+        state = {fact.id: (fact.node, fact.state) for fact in devices_of(made)}
+        self._devices = [
+            (slice_.spec.driver, device, *state[f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"])
+            for slice_ in published(made)
+            for device in slice_.spec.devices or ()
+        ]
+
+    def matching(self, selectors: Sequence[DeviceSelector]) -> tuple[Counter[str], int, str]:
+        """Matching devices by node, how many of them are free, and the first error that a selector raised."""
+        compiled, by_node, free = self._made.allocator.inventory.compiled, Counter[str](), 0
+        tests = [compiled.predicate(one.cel.expression) for one in selectors if one.cel is not None]
+        for driver, device, node, state in self._devices:
+            try:
+                if not all(test(driver, device) for test in tests):
+                    continue
+            except Exception as error:  # the evaluator has an error of its own for each way to fail
+                return by_node, free, f"fails on device {driver}/{device.name}: {error}"
+            by_node[node] += 1
+            free += state == "free"
+        return by_node, free, ""
+
+    def refusal(self, claim: ResourceClaim) -> tuple[Severity, str] | None:
+        """Why no node could serve the claim with all devices free; None if one could, or if that is not known.
+
+        A warning if it may pass by itself: a taint, or a pool that is being published.
+        """
+        refusals: list[Refusal] = []
+        for state in self._made.cluster.loaded_nodes():
+            outcome = self._made.allocator.allocate(state.node, [claim], Usage())
+            if isinstance(outcome, Allocated | GaveUp):
+                return None
+            if isinstance(outcome, Failed):
+                return Severity.ERROR, str(outcome.error)
+            refusals.append(outcome.refusal)
+        if not refusals:
+            return None
+        best = max(refusals, key=lambda one: one.closeness)
+        may_pass = any(one.pools or any(lost.rule is Rule.TAINTS for lost in one.lost) for one in refusals)
+        severity = Severity.WARNING if may_pass else Severity.ERROR
+        return severity, f"{best.line()} (best node: {best.node})"
+
+
+def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
+    """A note on each request, or an error if it can never be served."""
+    for manifest, claim, spec in claims_in(around.manifests):
+        if manifest.title in around.refused:
+            continue
+        found = [
+            _of_request(manifest, f"{spec}.devices.requests[{name}]", wanted, around, supply)
+            for name, wanted in every_request(claim)
+        ]
+        yield from found
+        has_choice = any(request.first_available for request in claim.spec.devices.requests or ())
+        refusal = supply.refusal(claim) if has_choice or not _has_error(found) else None
+        if refusal is not None:
+            severity, why = refusal
+            text = f"no node could serve it, even with all devices free: {why}"
+            yield manifest.finding(severity, f"{spec}.devices", text)
+
+
+def _has_error(found: list[Finding]) -> bool:
+    return any(one.severity is Severity.ERROR for one in found)
+
+
+def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:
+    class_ = around.device_class(wanted.device_class_name)
+    selectors = (*((class_.spec.selectors if class_ is not None else None) or ()), *(wanted.selectors or ()))
+    by_node, free, fault = supply.matching(selectors)
+    if fault:
+        remedy = "no pod of the claim gets a node where such a device is; allow for devices without the name"
+        return manifest.finding(Severity.ERROR, path, f"{fault}; {remedy}")
+    number, most = by_node.total(), max(by_node.values(), default=0)
+    needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1
+    # One of several alternatives may be beyond this cluster: then the next is taken.
+    severity = Severity.ERROR if hasattr(wanted, "admin_access") else Severity.WARNING
+    if not number:
+        text = f"no device of the cluster matches class {wanted.device_class_name}"
+        return manifest.finding(severity, path, text + (" and the selectors" if wanted.selectors else ""))
+    if needs > number:
+        has = counted(number, "device of the cluster matches", "devices of the cluster match")
+        return manifest.finding(severity, path, f"asks for {needs}, but {has}")
+    text = f"{counted(number, 'device matches', 'devices match')}, at most {most} on one node; {free} free now"
+    return manifest.finding(Severity.NOTE, path, text)

@@ -1,0 +1,45 @@
+"""The cluster as one read found it: every command starts from this value, whether live or from a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from dra_api.meta import Object
+from dra_api.releases.release import NEWEST, Release
+
+T = TypeVar("T", bound=Object)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """``objects`` of all kinds that were read; ``namespace`` is the one that people mean if they name none."""
+
+    objects: Sequence[Object]
+    taken: datetime
+    release: Release = NEWEST
+    """That of the API server."""
+    namespace: str = "default"
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """Kinds that could not be read, or only in one namespace, and why; by plural name."""
+    malformed: Mapping[str, str] = field(default_factory=dict)
+    """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them."""
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Object], dict[str, Any]]:
+        found: dict[type[Object], dict[str, Any]] = {}
+        for obj in self.objects:
+            found.setdefault(type(obj), {})[obj.key] = obj
+        return found
+
+    def every(self, kind: type[T]) -> Sequence[T]:
+        """All objects of a kind."""
+        return tuple(self._by_kind.get(kind, {}).values())
+
+    def one(self, kind: type[T], key: str) -> T | None:
+        """By ``namespace/name``, or by name for kinds without namespaces."""
+        found: T | None = self._by_kind.get(kind, {}).get(key)
+        return found

@@ -1,0 +1,136 @@
+"""The operator's view and allocator over what was observed: the same filters and the same allocator as in the operator.
+
+Whatever the operator could not decode is left out, as in the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from dra_api.codec import encode
+from dra_api.leases import Lease
+from dra_api.meta import Object
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import Release, chosen
+from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
+from msgspec import Raw
+
+from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.cel_language import CelSelectors
+from dra_operator.controllers.shared.own_controllers import OwnControllers, UnknownController, controllers_of
+from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.scheduling import STRATEGIES
+from dra_operator.sources.kind_table import OF_STORAGE, TABLE
+
+from .observed import Observed
+
+_IN_VIEW: Final = frozenset(TABLE.values()) - {ResourceClaimTemplate}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an answer takes over from the operator's settings. None is what was not given."""
+
+    scheduler_name: str = "dra-scheduler"
+    gates: Mapping[str, Any] | None = None
+    release: Release | None = None
+    controllers: OwnControllers | None = None
+    scoring_strategy: str | None = None
+    preemption: bool = False
+    """As the Lease says it: these two cannot be given."""
+    preempt_other_schedulers: bool = False
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Settings:
+        """Those of ``add_operator_arguments``. Raises Problem."""
+        try:
+            controllers = controllers_of(options.controllers)
+            gates, release = parse_gates(options.feature_gates), chosen(options.kubernetes_version)
+            accepted(gates, release)
+        except GateError as error:
+            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
+        except UnknownController as error:
+            remedy = "name some of these, separated by commas, or auto"
+            raise Problem(f"--controllers: {error}; {remedy}", ExitCode.USAGE) from error
+        ours = None if controllers is None else OwnControllers.of(controllers)
+        return cls(options.scheduler_name, gates or None, release, ours, options.scoring_strategy)
+
+    def completed(self, seen: Observed) -> Settings:
+        """With what the operator of this scheduler name says on its Lease, in the place of what was not given."""
+        name = f"dra-operator-{self.scheduler_name}"
+        said = next((lease.settings for lease in seen.every(Lease) if lease.metadata.name == name), None)
+        if said is None:
+            return self
+        try:
+            gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
+            controllers = controllers_of(said.controllers)
+            accepted(gates, self.release or release)
+        except (GateError, UnknownController, ValueError):
+            return self  # of another version of the operator
+        ours = None if controllers is None else OwnControllers.of(controllers)
+        return replace(
+            self,
+            gates=gates if self.gates is None else self.gates,
+            release=self.release or release,
+            controllers=self.controllers or ours,
+            scoring_strategy=self.scoring_strategy or said.scoring_strategy,
+            preemption=said.preemption,
+            preempt_other_schedulers=said.preempt_other_schedulers,
+        )
+
+    def features(self, server: Release) -> Features:
+        """The gates in force. Raises Problem."""
+        try:
+            return features_of(self.gates or {}, self.release or server)
+        except GateError as error:
+            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """``seen`` is what it was made of."""
+
+    seen: Observed
+    settings: Settings
+    cluster: Cluster
+    allocator: Allocator
+
+    @property
+    def now(self) -> datetime:
+        """The time of the read: a snapshot is answered as of then."""
+        return self.seen.taken
+
+    @property
+    def controllers(self) -> OwnControllers:
+        """Those of the operator; all, unless it was said which."""
+        return self.settings.controllers or OwnControllers()
+
+
+def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
+    """The pipeline over all that was observed."""
+    settings = (settings or Settings()).completed(seen)
+    features = settings.features(seen.release)
+    inventory = Inventory(features, language=CelSelectors(features))
+    cluster = Cluster(
+        inventory, scheduler_name=settings.scheduler_name, scoring_strategy=settings.scoring_strategy or STRATEGIES[0]
+    )
+    has_rules = features.taint_rules and features.device_taints
+    for obj in seen.objects:
+        if isinstance(obj, ResourceClaimTemplate):
+            cluster.put(as_kept(obj))
+        elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
+            cluster.put(obj)
+    cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
+    return Pipeline(seen, settings, cluster, Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())))
+
+
+def as_kept(template: ResourceClaimTemplate) -> Object:
+    """A template as the cache keeps it."""
+    return ClaimTemplate(metadata=template.metadata, spec=Raw(encode(template.spec)))

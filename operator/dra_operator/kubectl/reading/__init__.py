@@ -1,0 +1,1 @@
+"""Reads a live cluster, or a snapshot of one, into one value."""

@@ -1,0 +1,98 @@
+"""``kubectl dra defrag``: reads for which pod room is wanted, and tells the fewest moves that make it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from dra_api.core import Pod
+
+from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
+from dra_operator.kubectl.labels import selecting
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Settings
+from dra_operator.kubectl.observed.sanitized import MOVABLE
+from dra_operator.kubectl.tables.notes import SHOWN, joined, notes_on, require
+from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented
+from dra_operator.kubectl.whatif.drain_answer import BUDGETS
+from dra_operator.kubectl.whatif.fitting import overlay_of
+from dra_operator.kubectl.whatif.movable import movable_pods
+from dra_operator.kubectl.whatif.moves import Move
+from dra_operator.kubectl.whatif.wanted import Copies, Wanted
+from dra_operator.kubectl.words import target_of
+from dra_operator.wording import counted
+
+from .wanted_pods import read_wanted
+
+MOST_NODE_QUESTIONS: Final = 1_000_000
+"""Questions about single nodes that a search may ask: the time is over before."""
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """The moves, in their order. Raises Problem."""
+    return answer_of(seen, found_for(seen, options))
+
+
+def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
+    """What the search finds. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes", "pods")
+    if bool(options.wanted) == bool(options.file):
+        raise Problem("name the pod by --for pod/NAME, or its manifest by -f FILE", ExitCode.USAGE)
+    wanted = read_wanted(options.file, (), seen.namespace) if options.file else Wanted(())
+    if options.file and wanted.size != 1:
+        raise Problem(
+            f"the manifests ask for {counted(wanted.size, 'pod')}: defrag makes room for one pod", ExitCode.USAGE
+        )
+    selected = selecting(options.movable_selector) if options.movable_selector is not None else None
+    overlay = overlay_of(seen, Settings.of(options), wanted)
+    pod = next(Copies(wanted, overlay.cluster).copy()) if options.file else _waiting(seen, options.wanted)
+    end = time.monotonic() + options.timeout
+    movable = movable_pods(seen, selected)
+    return defragmented(overlay, pod, movable, options.max_moves, MOST_NODE_QUESTIONS, lambda: time.monotonic() > end)
+
+
+def answer_of(seen: Observed, found: Defragmentation) -> Answer:
+    """For people and programs."""
+    places: Mapping[str, int] = {move.pod: number for number, move in enumerate(found.moves, 1)}
+    columns: list[Column[Move]] = [
+        Column("STEP", lambda it: places[it.pod]),
+        Column("POD", lambda it: it.pod),
+        Column("FROM", lambda it: it.source),
+        Column("TO", lambda it: it.target),
+        Column("GETS", lambda it: joined(it.devices)),
+    ]
+    table = Table(columns, found.moves, lambda it: f"pod/{it.pod.partition('/')[2]}", "No moves")
+    code = ExitCode.CLEAR if found.node else ExitCode.IN_THE_WAY
+    notes = notes_on(seen, (*SHOWN, BUDGETS))
+    return Answer(table if found.moves else None, list(_lines(found)), found, notes=notes, code=code)
+
+
+def _waiting(seen: Observed, target: str) -> Pod:
+    _, name = target_of([target], ("pod",))
+    pod = seen.one(Pod, f"{seen.namespace}/{name}")
+    if pod is None:
+        raise Problem(f"there is no pod {name} in namespace {seen.namespace}")
+    if pod.spec.node_name:
+        raise Problem(f"pod {pod.key} has its node already: {pod.spec.node_name}")
+    return pod
+
+
+def _lines(found: Defragmentation) -> Iterator[str]:
+    if found.waits_for:
+        yield f"{found.pod} does not fit now: {found.waits_for}"
+    if not found.node:
+        yield f"{found.reason} ({counted(found.movable, 'pod')} may be moved)"
+        if not found.movable:
+            yield f'allow moves by the annotation {MOVABLE}: "true" on pods with a controller, or by --movable-selector'
+        return
+    if not found.moves:
+        yield f"{found.pod} fits on {found.node} without any move"
+        return
+    yield f"it would fit on {found.node} after {counted(len(found.moves), 'move')}:"
+    for number, move in enumerate(found.moves, 1):
+        if move.chosen != move.target:
+            where = f"to {move.chosen}" if move.chosen else "nowhere"
+            told = f"with {move.source} cordoned the scheduler sends the successor {where}"
+            yield f"  step {number}: {told}, not to {move.target}"

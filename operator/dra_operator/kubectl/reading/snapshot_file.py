@@ -1,0 +1,81 @@
+"""A snapshot as a file: a ``List`` of the objects, which ``dra-operator simulate -f`` reads as well.
+
+``--from`` also takes what ``kubectl get -o yaml`` printed, a file of several documents, or a directory of such files.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dra_api.codec import to_dict
+from dra_api.releases.release import NEWEST, Release, chosen
+from dra_api.values.times import format_time, parse_time
+from msgspec import Struct
+
+from dra_operator.commands.documents import documents
+from dra_operator.commands.object_files import KINDS, STDIN, BadInput, read_objects, read_text
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.observed.observed import Observed
+
+
+class Header(Struct, rename="camel"):
+    """What a snapshot says beside its objects."""
+
+    taken: str = ""
+    kubernetes: str = ""
+    namespace: str = "default"
+    unseen: dict[str, str] = {}
+    malformed: dict[str, str] = {}
+
+
+class _File(Struct):
+    snapshot: Header | None = None
+
+
+def load(path: str) -> Observed:
+    """What a file holds. Raises Problem."""
+    if path == STDIN:
+        raise Problem("--from - is not possible: name a file", ExitCode.USAGE)
+    try:
+        objects = read_objects([path])
+        header = _header(path)
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+    taken = parse_time(header.taken) or datetime.now(UTC)
+    release = _release(header.kubernetes)
+    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed)
+
+
+def document(seen: Observed) -> dict[str, Any]:
+    """The snapshot as JSON."""
+    resources = {type_: resource for resource, type_ in KINDS.values()}
+    items = []
+    for obj in seen.objects:
+        resource = resources[type(obj)]
+        items.append({"apiVersion": resource.api_version(), "kind": resource.kind} | to_dict(obj))
+    header = Header(format_time(seen.taken), str(seen.release), seen.namespace, dict(seen.unseen), dict(seen.malformed))
+    return {"apiVersion": "v1", "kind": "List", "snapshot": msgspec.to_builtins(header), "items": items}
+
+
+def _header(path: str) -> Header:
+    """Of a file that ``snapshot`` wrote, or a person after its pattern; others have none."""
+    if not Path(path).is_file():
+        return Header()
+    text = read_text(path)
+    try:
+        if path.endswith(".json"):
+            return msgspec.json.decode(text, type=_File).snapshot or Header()
+        first = documents(text)[:1]
+        return msgspec.convert(first[0], _File).snapshot or Header() if first else Header()
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise BadInput(f"{path}: snapshot: {error}") from error
+
+
+def _release(text: str) -> Release:
+    try:
+        return chosen(text) or NEWEST
+    except ValueError:
+        return NEWEST

@@ -1,0 +1,122 @@
+"""The pods that manifests ask for: Pods, and those of Deployments, ReplicaSets, StatefulSets and Jobs.
+
+What else the files hold of the kinds that decide about pods, such as their claims, templates and classes, is taken as
+if it were in the cluster. Nodes and their ResourceSlices come from files of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import ResourceSlice
+
+from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items
+from dra_operator.commands.simulated_cluster import identified
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods
+
+JSON = dict[str, Any]
+WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
+LEFT_OUT: Final = ("DaemonSet", "CronJob")
+
+
+def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> Wanted:
+    """``namespace`` is that of manifests that name none; ``added``: files of nodes. Raises Problem."""
+    pods: list[WantedPods] = []
+    objects: list[Object] = []
+    notes: list[str] = []
+    try:
+        for where, item in _items(paths, namespace):
+            if item["kind"] in WORKLOADS:
+                pods.append(_of_workload(where, item))
+                if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
+                    notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
+            elif item["kind"] in LEFT_OUT:
+                title = f"{where}: {item['kind']} {_name(item)}"
+                notes.append(f"{title} is left out: how many pods it has depends on nodes or time")
+            elif (obj := decoded(where, item)) is not None:
+                _sort_in(where, identified(obj), pods, objects)
+        nodes = [
+            identified(obj) for where, item in _items(added, namespace) if (obj := _of_node(where, item)) is not None
+        ]
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+    if not pods:
+        raise Problem("the files hold no Pod, Deployment, ReplicaSet, StatefulSet or Job", ExitCode.USAGE)
+    return Wanted(pods, objects, nodes, notes)
+
+
+def _items(paths: Sequence[str], namespace: str) -> Iterator[tuple[str, JSON]]:
+    """Each object with a namespace, if its kind has one."""
+    for path in files(paths):
+        for where, item in items(path):
+            known = KINDS.get(item["kind"])
+            metadata = item.get("metadata")
+            if isinstance(metadata, dict) and (known is None or known[0].namespaced):
+                item = {**item, "metadata": {"namespace": namespace, **metadata}}
+            yield where, item
+
+
+def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Object]) -> None:
+    if isinstance(obj, Node | ResourceSlice):
+        title = f"{where}: {type(obj).__name__} {obj.key}"
+        raise BadInput(f"{title} is no pod, nor what one refers to: give the file by --add-nodes")
+    if not isinstance(obj, Pod):
+        objects.append(obj)
+    elif obj.spec.node_name:
+        raise BadInput(f"{where}: Pod {obj.key} names its node (spec.nodeName), so that no scheduler decides about it")
+    else:
+        pods.append(WantedPods(obj, 1, is_single=True))
+
+
+def _of_node(where: str, item: JSON) -> Object | None:
+    obj = decoded(where, item)
+    if not isinstance(obj, Node | ResourceSlice):
+        raise BadInput(f"{where}: {item['kind']} {_name(item)}: --add-nodes takes Nodes and ResourceSlices")
+    return obj
+
+
+def _of_workload(where: str, item: JSON) -> WantedPods:
+    """The pods of a template, all alike. Raises BadInput."""
+    title = f"{where}: {item['kind']} {_name(item)}"
+    spec = item.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    metadata = item.get("metadata")
+    if not isinstance(spec, dict) or not isinstance(template, dict) or not isinstance(metadata, dict):
+        raise BadInput(f"{title}: spec.template and metadata are missing")
+    labelled = template.get("metadata")
+    inner: JSON = labelled if isinstance(labelled, dict) else {}
+    owner = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "name": _name(item), "controller": True}
+    meta = {
+        **inner,
+        "name": _name(item),
+        "namespace": metadata.get("namespace"),
+        "ownerReferences": [{**owner, "uid": f"wanted {_name(item)}"}],
+    }
+    pod = decoded(where, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.get("spec")})
+    if not isinstance(pod, Pod):
+        raise BadInput(f"{title}: spec.template holds no pod")
+    return WantedPods(pod, _replicas(title, item["kind"], spec), is_single=False)
+
+
+def _replicas(title: str, kind: str, spec: JSON) -> int:
+    """Of a Job, as many as run at the same time."""
+    names = ("parallelism", "completions") if kind == "Job" else ("replicas",)
+    numbers = []
+    for name in names:
+        number = spec.get(name)
+        if number is None and name == "completions":
+            continue
+        number = 1 if number is None else number
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise BadInput(f"{title}: spec.{name}: expected a number, 0 or more, got {number!r}")
+        numbers.append(number)
+    return min(numbers)
+
+
+def _name(item: JSON) -> str:
+    metadata = item.get("metadata")
+    return str(metadata.get("name") or metadata.get("generateName") or "") if isinstance(metadata, dict) else ""

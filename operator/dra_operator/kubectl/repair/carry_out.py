@@ -1,0 +1,38 @@
+"""Makes repairs, each by one conditional write."""
+
+from __future__ import annotations
+
+from dra_api.api_resources import PODS, RESOURCE_CLAIMS
+from dra_kube import Api, KubeError, NotFound
+
+from dra_operator.kubectl.doctor.trouble import Repair
+
+
+async def repaired(api: Api, repair: Repair) -> str:
+    """Why it was not made; empty if it was."""
+    try:
+        for name, uid in repair.gone:
+            if await _exists(api, repair.namespace, name, uid):
+                return f"not repaired: pod {name} exists"
+        await api.patch(
+            RESOURCE_CLAIMS,
+            repair.name,
+            list(repair.operations),
+            repair.namespace,
+            kind="json",
+            subresource=repair.subresource or None,
+        )
+    except NotFound:
+        return "nothing to repair any more: the claim is gone"
+    except KubeError as error:
+        return f"not repaired, the claim may have changed: {error}"
+    return ""
+
+
+async def _exists(api: Api, namespace: str, name: str, uid: str) -> bool:
+    """Whether the pod of this UID is there after all: the list may have been older than the reservation."""
+    try:
+        pod = await api.get(PODS, name, namespace)
+    except NotFound:
+        return False
+    return bool(pod["metadata"].get("uid") == uid)

@@ -1,0 +1,85 @@
+"""``kubectl dra doctor [--fix]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+
+from dra_api.core import Node, Pod
+from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_kube import Api, KubeError
+
+from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.doctor.diagnose import diagnose
+from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.printing.table import printable
+from dra_operator.kubectl.reading.read import NO_LIMIT_SECONDS, where
+from dra_operator.kubectl.tables.notes import notes_on
+from dra_operator.wording import counted
+
+from .carry_out import repaired
+from .rights import missing_rights
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """What is wrong, and with ``--fix`` what became of it. Raises Problem."""
+    if options.source is not None and options.fix:
+        raise Problem("--fix needs a cluster: leave out --from", ExitCode.USAGE)
+    found = diagnose(seen)
+    if options.source is not None:
+        return _answer(seen, found, frozenset())
+    try:
+        rights, done = asyncio.run(_live(found, options))
+    except KubeError as error:
+        raise Problem(str(error)) from error
+    return _answer(seen, [*rights, *found], done)
+
+
+async def _live(found: Sequence[Diagnosis], options: argparse.Namespace) -> tuple[list[Diagnosis], frozenset[int]]:
+    """Missing rights, and the places of what was repaired."""
+    async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
+        rights = await missing_rights(api, fix=options.fix)
+        done = set()
+        for place, one in enumerate(found) if options.fix else ():
+            if one.repair is None or not (options.yes or _is_wanted(one, one.repair)):
+                continue
+            why_not = await repaired(api, one.repair)
+            print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
+            if not why_not:
+                done.add(len(rights) + place)
+    return rights, frozenset(done)
+
+
+def _is_wanted(one: Diagnosis, repair: Repair) -> bool:
+    """Only a y means yes; without an answer nothing is repaired."""
+    print(printable(f"{one.trouble.object} {one.trouble.message}"), file=sys.stderr)
+    print(printable(f"  {repair.text}? [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int]) -> Answer:
+    left = [one.trouble for place, one in enumerate(found) if place not in done]
+    code = ExitCode.IN_THE_WAY if left else ExitCode.CLEAR
+    value = {"troubles": left, "repaired": len(done)}
+    names = list(dict.fromkeys(trouble.object for trouble in left))
+    lines = [*_lines([one for place, one in enumerate(found) if place not in done]), _checked(seen, len(left))]
+    return Answer(lines=lines, value=value, names=names, notes=notes_on(seen), code=code)
+
+
+def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:
+    for one in found:
+        trouble = one.trouble
+        yield f"{trouble.object} {trouble.message}"
+        if trouble.remedy:
+            yield f"  {trouble.remedy}" + (" (doctor --fix does it)" if one.repair is not None else "")
+        if trouble.command:
+            yield f"  $ {trouble.command}"
+
+
+def _checked(seen: Observed, number: int) -> str:
+    kinds = ((ResourceClaim, "claim"), (Pod, "pod"), (ResourceSlice, "slice"), (Node, "node"))
+    looked = ", ".join(counted(len(seen.every(kind)), noun) for kind, noun in kinds)
+    return f"looked at {looked}: {counted(number, 'trouble') if number else 'nothing is wrong'}"

@@ -1,0 +1,1 @@
+"""What each command that lists things answers: columns over facts. Pure."""

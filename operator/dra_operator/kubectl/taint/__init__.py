@@ -1,0 +1,1 @@
+"""``kubectl dra taint``: what a DeviceTaintRule would do before it is applied. Pure."""

@@ -1,0 +1,92 @@
+"""``kubectl dra taint``: the rule to apply or, with ``--dry-run``, what it would do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dra_api.codec import to_dict
+from dra_api.resource import DeviceTaintRule
+from dra_api.values.times import format_time
+from msgspec import structs
+
+from dra_operator.allocator import DeviceId
+from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.facts.devices import DeviceFact, devices_of, holders_of, taint_text
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.tables.notes import notes_on, require
+from dra_operator.wording import counted, listed
+
+from .losses import Loss, losses, tainted
+from .meant import is_meant, selector_of
+from .moves import moves
+from .rule import manifest, rule_of
+
+NO_EXECUTE = "NoExecute"
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """What the options describe. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "pods")
+    settings = Settings.of(options)
+    made = pipeline(seen, settings)
+    facts = devices_of(made)
+    published = [DeviceId(one.driver, one.pool, one.name) for one in facts]
+    selector = selector_of(options.device, [*published, *holders_of(seen)])
+    rule = rule_of(options, selector, format_time(seen.taken))
+    notes = [*_gates(made), *notes_on(seen)]
+    if not options.dry_run:
+        lines = list(manifest(rule, made.settings.release or seen.release))
+        return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
+    selected = [one for one, id_ in zip(facts, published, strict=True) if is_meant(selector, id_)]
+    found = _with_targets(seen, rule, settings)
+    is_harmless = all(loss.seconds is None or (loss.target and loss.owner) for loss in found)
+    lines = [*_head(rule, selected), *map(_line, found)]
+    value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}
+    names = [f"pod/{loss.pod}" for loss in found if loss.seconds is not None]
+    code = ExitCode.CLEAR if is_harmless else ExitCode.IN_THE_WAY
+    return Answer(lines=lines, value=value, names=names, notes=notes, code=code)
+
+
+def _gates(made: Pipeline) -> Iterator[str]:
+    features = made.allocator.inventory.features
+    if not features.device_taints:
+        raise Problem("the feature gate DRADeviceTaints is off: taints of devices have no effect in this cluster")
+    if not features.taint_rules:
+        yield "the feature gate DRADeviceTaintRules is off: a rule has no effect until it is turned on"
+
+
+def _with_targets(seen: Observed, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:
+    if rule.spec.taint.effect != NO_EXECUTE:
+        return []
+    found = list(losses(seen, rule, seen.taken))
+    leaving = [pod for pod, loss in found if loss.seconds is not None]
+    targets = moves(replace(seen, objects=tainted(seen.objects, rule)), leaving, settings)
+    return [
+        structs.replace(loss, target=targets[pod.key].node, why=targets[pod.key].why) if pod.key in targets else loss
+        for pod, loss in found
+    ]
+
+
+def _head(rule: DeviceTaintRule, selected: Sequence[DeviceFact]) -> Iterator[str]:
+    used = [one for one in selected if one.holders]
+    yield f"taint {taint_text(rule.spec.taint)} on {counted(len(selected), 'published device')}, {len(used)} in use"
+    free = len(selected) - len(used)
+    if free:
+        yield f"  {counted(free, 'free device')} would be given only to claims that tolerate the taint"
+    if rule.spec.taint.effect != NO_EXECUTE:
+        yield "  no pod loses anything: only NoExecute ends pods"
+
+
+def _line(loss: Loss) -> str:
+    owner = f" ({loss.owner})" if loss.owner else ""
+    devices = listed(loss.devices)
+    if loss.seconds is None:
+        return f"  {loss.pod}{owner} tolerates the taint, and keeps {devices}"
+    when = "at once" if not loss.seconds else f"after {loss.seconds}s, which its claim tolerates"
+    text = f"  {loss.pod}{owner} would be deleted from {loss.node} {when}, and lose {devices}"
+    if not loss.owner:
+        return f"{text}: nothing creates it again" + (f"; it would fit on {loss.target}" if loss.target else "")
+    return f"{text}: it could go to {loss.target}" if loss.target else f"{text}: no node would take it: {loss.why}"

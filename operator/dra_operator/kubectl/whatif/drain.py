@@ -1,0 +1,109 @@
+"""The pods of a node, all of them evicted and placed elsewhere, as when the node is drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dra_api.core import Node, Pod
+from dra_api.policy import PodDisruptionBudget
+from dra_api.relations.references import pod_is_done
+from msgspec.structs import replace
+
+from dra_operator.cache import Cluster
+from dra_operator.kubectl.answer import Fact
+from dra_operator.scheduling import Budget, priority
+
+from .outcome import Placed
+from .overlay import Overlay
+
+STAYING: Final = {"DaemonSet": "daemon-set", "Node": "static"}
+"""Pods of these owners belong to the node: a drain leaves them."""
+
+
+class Displaced(Fact, frozen=True):
+    """``fate``: ``moves`` (to ``node``), ``waits`` (no node takes its successor: ``reason``), ``ends`` (no controller
+    makes a successor), ``ending`` (is being deleted), ``daemon-set`` or ``static`` (stays)."""
+
+    pod: str
+    owner: str
+    loses: tuple[str, ...]
+    fate: str
+    node: str = ""
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class BudgetFact(Fact, frozen=True):
+    """A PodDisruptionBudget that covers pods which have to go."""
+
+    budget: str
+    allowed: int
+    pods: tuple[str, ...]
+
+
+class Draining(Fact, frozen=True):
+    """``is_clear``: every pod finds a place, and no budget refuses."""
+
+    name: str
+    is_clear: bool
+    pods: Sequence[Displaced]
+    budgets: Sequence[BudgetFact]
+
+    @property
+    def is_placed(self) -> bool:
+        """Every pod that gets a successor finds a place for it."""
+        return all(one.fate != "waits" for one in self.pods)
+
+
+def drained(overlay: Overlay, node: Node) -> Draining:
+    """No pod goes to the node any more, and those on it go elsewhere: first all end, then the most important of their
+    successors is placed first."""
+    overlay.cordon(node)
+    found: dict[str, Displaced] = {}
+    going: list[Pod] = []
+    for pod in pods_on(overlay.cluster, node.metadata.name):
+        owner = pod.metadata.controller
+        fate = _fate(pod)
+        loses = () if fate in STAYING.values() else overlay.evict(pod)
+        if fate in ("moves", "ends"):
+            going.append(pod)
+        title = f"{owner.kind}/{owner.name}" if owner is not None else ""
+        found[pod.key] = Displaced(pod=pod.key, owner=title, loses=loses, fate=fate)
+    for pod in sorted(going, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.key)):
+        if found[pod.key].fate == "moves":
+            found[pod.key] = _replaced(overlay, pod, found[pod.key])
+    budgets = tuple(_budgets(overlay, going))
+    is_clear = all(one.fate not in ("waits", "ends") for one in found.values()) and all(it.allowed for it in budgets)
+    return Draining(name=node.metadata.name, is_clear=is_clear, pods=list(found.values()), budgets=budgets)
+
+
+def pods_on(cluster: Cluster, node: str) -> list[Pod]:
+    """The pods that run there, by name."""
+    return sorted(
+        (pod for pod in cluster.pods if pod.spec.node_name == node and not pod_is_done(pod)), key=lambda pod: pod.key
+    )
+
+
+def _fate(pod: Pod) -> str:
+    owner = pod.metadata.controller
+    if owner is not None and owner.kind in STAYING:
+        return STAYING[owner.kind]
+    if pod.metadata.deletion_timestamp is not None:
+        return "ending"
+    return "moves" if owner is not None else "ends"
+
+
+def _replaced(overlay: Overlay, pod: Pod, before: Displaced) -> Displaced:
+    outcome = overlay.place(overlay.successor(pod))
+    if isinstance(outcome, Placed):
+        return replace(before, node=outcome.node, devices=outcome.devices)
+    return replace(before, fate="waits", reason=outcome.reason)
+
+
+def _budgets(overlay: Overlay, pods: Sequence[Pod]) -> Iterator[BudgetFact]:
+    for budget in overlay.made.seen.every(PodDisruptionBudget):
+        terms, namespace = Budget.of(budget), budget.metadata.namespace
+        covered = tuple(pod.key for pod in pods if pod.metadata.namespace == namespace and terms.covers(pod))
+        if covered:
+            yield BudgetFact(budget=budget.key, allowed=max(0, terms.allowed), pods=covered)

@@ -1,0 +1,80 @@
+"""What became of a pod that was placed in an overlay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_api.core import Pod
+
+from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.facts.classes import Members, offers_of
+from dra_operator.kubectl.facts.devices import devices_of
+from dra_operator.kubectl.observed.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod with the node and the devices that it got."""
+
+    pod: Pod
+    node: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlaced:
+    """``reason``: the words of the pipeline."""
+
+    pod: Pod
+    reason: str
+
+
+class PodFact(Fact, frozen=True):
+    """Where a pod would be; ``reason`` says why not if ``node`` is empty."""
+
+    pod: str
+    node: str = ""
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+
+    @classmethod
+    def of(cls, outcome: Placed | NotPlaced, pod: str = "") -> PodFact:
+        """``pod``: the name to tell, if it is not that of the outcome."""
+        name = pod or outcome.pod.key
+        if isinstance(outcome, NotPlaced):
+            return cls(pod=name, reason=outcome.reason)
+        return cls(pod=name, node=outcome.node, devices=outcome.devices)
+
+
+class LeftFact(Fact, frozen=True):
+    """The largest request of a class that still fits, and where; ``keeps_away`` as in ``free``."""
+
+    device_class: str
+    largest: int
+    node: str = ""
+    keeps_away: str = ""
+
+    @property
+    def text(self) -> str:
+        """``2 gpu on gpu-1``."""
+        tolerated = f" ({self.keeps_away})" if self.keeps_away else ""
+        return f"{self.largest} {self.device_class}" + (f" on {self.node}{tolerated}" if self.largest else "")
+
+
+def left_in(made: Pipeline) -> Sequence[LeftFact]:
+    """By class, as the view is now, on nodes that are not cordoned. Of equal nodes one without taints counts."""
+    members, devices = Members(made), devices_of(made)
+    found = []
+    for name in members.classes:
+        offers = [
+            offer
+            for offer in offers_of(made, name, members.of(name, devices))
+            if not offer.keeps_away.startswith("cordoned")
+        ]
+        best = max(offers, key=lambda offer: (offer.largest, not offer.keeps_away), default=None)
+        if best is None or not best.largest:
+            found.append(LeftFact(device_class=name, largest=0))
+        else:
+            found.append(LeftFact(device_class=name, largest=best.largest, node=best.node, keeps_away=best.keeps_away))
+    return found

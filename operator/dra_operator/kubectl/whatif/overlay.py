@@ -1,0 +1,205 @@
+"""A cluster in which pods are placed, evicted and moved without a write: each finds what the ones before have left.
+
+Nothing that was observed is removed, because a store lets nothing of a known UID come back: an evicted pod stays as
+one that has succeeded, and a claim that ends as one without devices. A successor has a name and a UID that no object
+had before. ``undo`` takes back what was done since a ``mark``; a pod whose placing was undone is not placed again, but
+a successor of its own, unless it had its claims before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+
+from dra_api.core import Node, Pod, PodStatus
+from dra_api.meta import Object
+from dra_api.relations.quota import ResourceQuota
+from dra_api.relations.references import is_reserved_for
+from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
+from msgspec.structs import replace
+
+from dra_operator.allocator import AllocationError, DeviceId
+from dra_operator.commands.claim_quotas import ClaimQuotas
+from dra_operator.commands.held_back import HeldBack
+from dra_operator.commands.placing import carry_out, closed_gate, put_changed, refusal
+from dra_operator.commands.simulated_claims import PodClaims
+from dra_operator.commands.simulated_cluster import extended_resource
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling import (
+    CycleState,
+    Fits,
+    NoPlace,
+    Plan,
+    PodFilter,
+    PreFilterResult,
+    decided,
+    plan,
+    pre_filter,
+    settled,
+)
+from dra_operator.scheduling.state import is_immediate
+
+from .outcome import NotPlaced, Placed
+
+
+class Overlay:
+    """Over the view of a pipeline, which changes with it."""
+
+    def __init__(self, made: Pipeline) -> None:
+        self.made, self.cluster = made, made.cluster
+        serves = partial(extended_resource, made.cluster)
+        self._quotas = ClaimQuotas(made.seen.every(ResourceQuota), made.seen.every(ResourceClaim), serves)
+        self._templates = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
+        self._numbers = count(1)
+        self._successors: set[str] = set()
+        self._undo: list[Callable[[], object]] = []
+
+    # --- placing ---
+
+    def place(self, pod: Pod) -> Placed | NotPlaced:
+        """Where the scheduler would place the pod; what it takes there is taken."""
+        pod, hindrance = self.with_claims(pod)
+        if hindrance is not None:
+            return NotPlaced(pod, hindrance.text)
+        state = self._pre_filtered(pod)
+        outcome = decided(plan(state)) if isinstance(state, CycleState) else None
+        while isinstance(outcome, NoPlace) and outcome.stuck:
+            for _, claim in outcome.stuck:
+                self._put(replace(claim, status=ResourceClaimStatus()))
+            state = self._pre_filtered(pod)
+            outcome = decided(plan(state)) if isinstance(state, CycleState) else None
+        if not isinstance(state, CycleState):
+            return NotPlaced(pod, state.text)
+        if not isinstance(outcome, Plan):
+            return NotPlaced(pod, outcome.message if outcome is not None else "")
+        extended = [outcome.extended.claim] if outcome.extended is not None else []
+        if over := self._quotas.refusal(extended, extended_of=pod, lasting=True):
+            return NotPlaced(pod, over.text)
+        return self._carried_out(state, outcome)
+
+    def place_on(self, pod: Pod, node: str) -> Placed | None:
+        """The pod, which has its claims, on this very node, if it can run there."""
+        state = self._pre_filtered(pod)
+        found = self._plan_on(state, node) if isinstance(state, CycleState) else None
+        return self._carried_out(state, found) if isinstance(state, CycleState) and found is not None else None
+
+    def fits_on(self, pod: Pod, node: str) -> bool:
+        """Whether the pod, which has its claims, can run on the node."""
+        state = self._pre_filtered(pod)
+        return isinstance(state, CycleState) and self._plan_on(state, node) is not None
+
+    def with_claims(self, pod: Pod) -> tuple[Pod, HeldBack | None]:
+        """The pod with the claims that are made for it, and what keeps it from being tried."""
+        is_new = pod.key not in self.cluster.pods
+        known = {key for key in _recorded(pod) if key in self.cluster.claims}
+        maker = PodClaims(self.cluster, self._templates, where="in the cluster")
+        pod = maker.give(pod)
+        claims = [claim for _, claim in self.cluster.claims_of(pod) if claim is not None]
+        self._undo += [partial(self.cluster.remove, ResourceClaim, key) for key in _recorded(pod) if key not in known]
+        if is_new:
+            self._undo.append(partial(self.cluster.remove, Pod, pod.key))
+        is_charged = pod.metadata.uid in self._successors
+        refused = None if is_charged else refusal(claims, self.cluster, self._quotas, lasting=True)
+        return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
+
+    def _pre_filtered(self, pod: Pod) -> PreFilterResult:
+        return pre_filter(pod, self.cluster.snapshot(self.made.allocator, self.made.now))
+
+    def _plan_on(self, cycle_state: CycleState, node: str) -> Plan | None:
+        state = cycle_state.nodes.get(node)
+        if state is None:
+            return None
+        try:
+            status = settled(PodFilter(cycle_state).filter(state))
+        except AllocationError:
+            return None
+        return status.plan if isinstance(status, Fits) else None
+
+    def _carried_out(self, cycle_state: CycleState, found: Plan) -> Placed:
+        pod = cycle_state.pod
+        extended = [found.extended.claim] if found.extended is not None else []
+        self._undo += [partial(self.cluster.remove, ResourceClaim, claim.key) for claim in extended]
+        self._undo += [partial(put_changed, self.cluster, claim) for claim in cycle_state.resource_claims]
+        self._undo.append(partial(self.cluster.forget_placed, pod))
+        carry_out(cycle_state, found, self.cluster)
+        keys = [claim.key for claim in (*cycle_state.resource_claims, *extended)]
+        claims = [claim for key in keys if (claim := self.cluster.claims.get(key)) is not None]
+        return Placed(pod, found.node, tuple(str(DeviceId.of(given)) for claim in claims for given in claim.results))
+
+    # --- evicting ---
+
+    def evict(self, pod: Pod) -> tuple[str, ...]:
+        """The pod ends, and gives back what no other pod has with it; the devices that it used."""
+        lost: list[str] = []
+        claims = {claim.key: claim for _, claim in self.cluster.claims_of(pod) if claim is not None}
+        own = {claim.key: claim for claim in self.cluster.claims_owned_by(pod)}
+        for key, claim in (claims | own).items():
+            if key not in own and not is_reserved_for(pod, claim):
+                continue
+            lost += [str(DeviceId.of(given)) for given in claim.results]
+            left = tuple(user for user in claim.status.reserved_for or () if user.uid != pod.metadata.uid)
+            is_kept = key not in own and (left or is_immediate(claim))
+            status = replace(claim.status, reserved_for=left) if is_kept else ResourceClaimStatus()
+            self._put(replace(claim, status=status))
+        if (held := self.cluster.loads.take_out(pod.metadata.uid)) is not None:
+            self._undo.append(partial(self.cluster.loads.place, pod, *held))
+        self._put(replace(pod, status=replace(pod.status, phase="Succeeded")))
+        return tuple(lost)
+
+    def successor(self, pod: Pod) -> Pod:
+        """The pod that its controller makes in its place; ``~`` keeps its name apart from those of real pods."""
+        name = f"{pod.metadata.name.partition('~')[0]}~{next(self._numbers)}"
+        meta = replace(pod.metadata, name=name, uid=f"successor {pod.metadata.namespace}/{name}", resource_version="")
+        self._successors.add(meta.uid)
+        return replace(pod, metadata=meta, spec=replace(pod.spec, node_name=""), status=PodStatus())
+
+    def cordon(self, node: Node) -> None:
+        """No further pod goes there."""
+        self._put(replace(node, spec=replace(node.spec, unschedulable=True)))
+
+    @contextmanager
+    def cordoned(self, name: str) -> Iterator[None]:
+        """Inside the block no further pod goes to the node."""
+        node = self.cluster.nodes.get(name)
+        if node is not None:
+            self.cordon(node)
+        try:
+            yield
+        finally:
+            if node is not None:
+                self._put(node)
+
+    # --- undoing ---
+
+    @property
+    def mark(self) -> int:
+        """Where ``undo`` can return to."""
+        return len(self._undo)
+
+    def undo(self, mark: int) -> None:
+        """Take back all that was done since the mark."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """What is done inside the block is undone at its end."""
+        mark = self.mark
+        try:
+            yield
+        finally:
+            self.undo(mark)
+
+    def _put(self, obj: Object) -> None:
+        before = self.cluster.store_of(type(obj)).get(obj.key)
+        if before is not None:
+            self._undo.append(partial(put_changed, self.cluster, before))
+        put_changed(self.cluster, obj)
+
+
+def _recorded(pod: Pod) -> list[str]:
+    """The keys of the claims that the pod has from templates."""
+    statuses = pod.status.resource_claim_statuses or ()
+    return [f"{pod.metadata.namespace}/{it.resource_claim_name}" for it in statuses if it.resource_claim_name]

@@ -1,0 +1,66 @@
+"""The pods that are to be placed: single ones, and those of workloads, in as many copies as are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from dra_api.core import Pod
+from dra_api.meta import Object
+from msgspec.structs import replace
+
+from dra_operator.cache import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPods:
+    """``replicas`` pods like ``pod``; ``is_single``: a Pod of its own name instead of the pods of a workload."""
+
+    pod: Pod
+    replicas: int
+    is_single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``objects`` are what the pods refer to, such as their templates, and ``added`` nodes with their devices."""
+
+    pods: Sequence[WantedPods]
+    objects: Sequence[Object] = ()
+    added: Sequence[Object] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of pods of one copy."""
+        return sum(each.replicas for each in self.pods)
+
+
+@dataclass
+class Copies:
+    """One copy of all wanted pods after the other, each pod with a name that nothing in the cluster has."""
+
+    wanted: Wanted
+    cluster: Cluster
+    _numbers: dict[int, Iterator[int]] = field(default_factory=dict)
+    _used: set[str] = field(default_factory=set)
+
+    def copy(self) -> Iterator[Pod]:
+        """The pods of the next copy."""
+        for place, each in enumerate(self.wanted.pods):
+            for _ in range(each.replicas):
+                yield self._named(place, each)
+
+    def _named(self, place: int, each: WantedPods) -> Pod:
+        """``NAME``, ``NAME-2``, ... of a single pod; ``NAME-0``, ``NAME-1``, ... of a workload."""
+        meta = each.pod.metadata
+        numbers = self._numbers.setdefault(place, count(1 if each.is_single else 0))
+        while True:
+            number = next(numbers)
+            name = meta.name if each.is_single and number == 1 else f"{meta.name}-{number}"
+            key = f"{meta.namespace}/{name}"
+            if key not in self.cluster.pods and key not in self._used:
+                break
+        self._used.add(key)
+        return replace(each.pod, metadata=replace(meta, name=name, uid=f"wanted {key}"))

@@ -1,0 +1,1 @@
+"""Why a pod or claim waits, and what would help. Pure."""

@@ -1,0 +1,117 @@
+"""``kubectl dra why``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from dra_api.core import Pod
+from dra_api.meta import Object
+from dra_api.resource import ResourceClaim
+
+from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.words import target_of
+from dra_operator.wording import counted, listed
+
+from .claims import why_claim
+from .everything import is_waiting, pods_of, waiting_groups
+from .fixes.change import Fix
+from .limited import hidden, why_within_limits
+from .pods import why_pod
+from .told import Told
+
+OWNERS: Final = ("deployment", "job")
+KINDS: Final = {
+    "pod": "pods",
+    "claim": "resourceclaims.resource.k8s.io",
+    **dict.fromkeys(OWNERS, "pods"),
+}
+"""With the plural names of what is read for them."""
+VIEWER: Final = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """Why one object waits, or all pods that do. Raises Problem."""
+    settings = Settings.of(options)
+    if options.all_namespaces and not options.target:
+        return _of_all(seen, settings)
+    if not options.target:
+        raise Problem("name a pod, claim, deployment or job as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
+    kind, name = target_of(options.target, KINDS)
+    told = _of_owner(seen, settings, kind, name) if kind in OWNERS else _of_one(seen, settings, kind, name)
+    code = ExitCode.CLEAR if told.is_clear else ExitCode.IN_THE_WAY
+    value = {
+        "kind": kind,
+        "key": f"{seen.namespace}/{name}",
+        "clear": told.is_clear,
+        "lines": told.lines,
+        "fixes": list(map(_fix, told.fixes)),
+    }
+    return Answer(lines=told.lines, value=value, names=[f"{kind}/{name}"], notes=_notes(seen), code=code)
+
+
+def _of_all(seen: Observed, settings: Settings) -> Answer:
+    if missing := hidden(seen):
+        raise Problem(f"you may not list {', '.join(missing)}; {VIEWER}")
+    groups = waiting_groups(pipeline(seen, settings), seen.every(Pod))
+    number = sum(len(group.pods) for group in groups)
+    lines = [f"{counted(number, 'pod')} with claims or extended resources {'waits' if number == 1 else 'wait'}"]
+    lines += [f"  {group.text}" for group in groups]
+    code = ExitCode.CLEAR if all(group.is_clear for group in groups) else ExitCode.IN_THE_WAY
+    names = [f"pod/{key}" for group in groups for key in group.pods]
+    return Answer(lines=lines, value={"groups": groups}, names=names, notes=_notes(seen), code=code)
+
+
+def _of_one(seen: Observed, settings: Settings, kind: str, name: str) -> Told:
+    key = f"{seen.namespace}/{name}"
+    found: Pod | ResourceClaim | None = seen.one(Pod, key) if kind == "pod" else seen.one(ResourceClaim, key)
+    if found is None:
+        raise Problem(_absent(seen, kind, name))
+    return _told(seen, settings, found)
+
+
+def _of_owner(seen: Observed, settings: Settings, kind: str, name: str) -> Told:
+    """The first of the pods that wait in full, the others by name."""
+    pods = pods_of(seen.every(Pod), kind, name, seen.namespace)
+    if not pods:
+        raise Problem(f"there is no pod of {kind} {name} in namespace {seen.namespace}: look at the {kind}'s events")
+    waiting = [pod for pod in pods if is_waiting(pod)]
+    told = Told([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
+    for pod in waiting[:1] or pods:
+        told.take_in(_told(seen, settings, pod), indent=2)
+    if others := waiting[1:]:
+        told.say(f"{counted(len(others), 'other pod waits', 'other pods wait')}: {listed(pod.key for pod in others)}")
+    return told
+
+
+def _told(seen: Observed, settings: Settings, found: Pod | ResourceClaim) -> Told:
+    if hidden(seen):
+        return why_within_limits(seen, found)
+    made = pipeline(seen, settings)
+    return why_pod(made, found) if isinstance(found, Pod) else why_claim(made, found)
+
+
+def _notes(seen: Observed) -> list[str]:
+    notes = [f"left out, malformed: {what}: {why}" for what, why in seen.malformed.items()]
+    if "pods" in seen.unseen and not hidden(seen):
+        notes.append(f"pods were {seen.unseen['pods']}: nodes may have less room than the answer says")
+    return notes
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    """For programs: ``after`` is null for an object that is gone."""
+    edits = [{"kind": _name(edit.kind), "key": edit.key, "after": edit.after} for edit in fix.edits]
+    return {"node": fix.node, "text": fix.text, "edits": edits}
+
+
+def _name(kind: type[Object]) -> str:
+    return kind.__name__
+
+
+def _absent(seen: Observed, kind: str, name: str) -> str:
+    why = seen.unseen.get(KINDS[kind], "")
+    if why and not why.startswith("read only in"):
+        return f"{why}; {VIEWER}"
+    return f"there is no {kind} {name} in namespace {seen.namespace}"

@@ -1,0 +1,69 @@
+"""Claims that a pod still waits for: who makes them, and what the API server would say to that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.core import Pod, PodResourceClaim
+from dra_api.events import Event
+from dra_api.relations.quota import ResourceQuota
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+
+from dra_operator.cache import ClaimTemplate
+from dra_operator.commands.admin_label import admin_refusal
+from dra_operator.commands.claim_quotas import ClaimQuotas
+from dra_operator.commands.simulated_claims import made_from
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling.state import size_refusal
+
+EVENT = "FailedResourceClaimCreation"
+
+
+def unmade(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """What is known of each of them."""
+    recorded = {entry.name for entry in pod.status.resource_claim_statuses or ()}
+    for entry in pod.spec.resource_claims or ():
+        if entry.resource_claim_template_name and entry.name not in recorded:
+            yield f"entry {entry.name}: {_entry(made, pod, entry)}"
+    yield from _events(made, pod)
+
+
+def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
+    key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
+    template = made.cluster.templates.get(key)
+    if template is None:
+        return f"ResourceClaimTemplate {key} does not exist: create it, or correct resourceClaimTemplateName"
+    if (size := template.bytes_of_spec) is not None:
+        return f"ResourceClaimTemplate {key} {size_refusal(size)}"
+    if refusal := _refusal(made, pod, entry, template):
+        return f"the API server refuses the claim from ResourceClaimTemplate {key}: {refusal}"
+    who = "kube-controller-manager, or else the operator, makes the claim"
+    why = f"events of the pod ({EVENT}) say why if they cannot"
+    return f"{who} from ResourceClaimTemplate {key}; {why}"
+
+
+def _refusal(made: Pipeline, pod: Pod, entry: PodResourceClaim, kept: ClaimTemplate) -> str:
+    """What a quota, or the label of the namespace, has against the claim."""
+    template = ResourceClaimTemplate(metadata=kept.metadata, spec=kept.typed())
+    claim = made_from(template, f"{pod.metadata.name}-{entry.name}", pod, entry.name)
+    stored = made.seen.every(ResourceClaim)
+    quotas = ClaimQuotas(made.seen.every(ResourceQuota), stored, lambda name: _resource(made, name))
+    refused = admin_refusal([claim], made.cluster) or quotas.refusal([claim], lasting=False)
+    return refused.reason if refused is not None else ""
+
+
+def _resource(made: Pipeline, class_: str) -> str:
+    found = made.cluster.classes.get(class_)
+    return (found.spec.extended_resource_name or "") if found is not None else ""
+
+
+def _events(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """The last event about a claim that could not be made."""
+    about = [
+        event
+        for event in made.seen.every(Event)
+        if event.reason == EVENT and event.involved_object.uid == pod.metadata.uid
+    ]
+    if about:
+        last = max(about, key=lambda event: event.when)
+        yield f"event {EVENT}: {last.message}"

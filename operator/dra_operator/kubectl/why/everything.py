@@ -1,0 +1,77 @@
+"""All pods that wait, grouped by what a scheduler would say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dra_api.core import Pod
+from dra_api.relations.references import pod_is_done
+
+from dra_operator.commands.gate_report import gated_by_others
+from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling import CycleState, Plan, decided, plan, pre_filter
+from dra_operator.scheduling.state import is_at_gate
+from dra_operator.wording import counted, listed
+
+
+class WaitingGroup(Fact, frozen=True):
+    """``reason`` in the words of the condition, or that nothing is in the way."""
+
+    reason: str
+    is_clear: bool
+    pods: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{counted(len(self.pods), 'pod')} ({listed(self.pods)}): {self.reason}"
+
+
+def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
+    """Of those pods that have no node and ask for devices; the largest group first."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for pod in pods:
+        if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
+            text, clear = _verdict(made, pod)
+            found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
+    groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
+    return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+
+
+def _without_names(made: Pipeline, pod: Pod, text: str) -> str:
+    """Pods that wait for the same differ in the names of their claims."""
+    names = {f"claim {pod.metadata.namespace}/{use.name}": "its claim" for use, _ in made.cluster.claims_of(pod)}
+    names |= {f'pod "{pod.key}": ': ""}
+    for name, instead in names.items():
+        text = text.replace(name, instead)
+    return text
+
+
+def is_waiting(pod: Pod) -> bool:
+    """Whether it has no node yet."""
+    return not pod.spec.node_name and not pod_is_done(pod)
+
+
+def _verdict(made: Pipeline, pod: Pod) -> tuple[str, bool]:
+    if pod.spec.scheduling_gates and not is_at_gate(pod):
+        return gated_by_others(pod), False
+    found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
+    if not isinstance(found, CycleState):
+        return found.text, False
+    answer = decided(plan(found))
+    return ("nothing holds it back", True) if isinstance(answer, Plan) else (answer.message, False)
+
+
+def pods_of(pods: Sequence[Pod], kind: str, name: str, namespace: str) -> list[Pod]:
+    """Those of a Job, or of a Deployment, whose ReplicaSets have its name with a suffix."""
+
+    def is_owned(pod: Pod) -> bool:
+        owner = pod.metadata.controller
+        if owner is None or pod.metadata.namespace != namespace:
+            return False
+        if kind == "job":
+            return (owner.kind, owner.name) == ("Job", name)
+        return owner.kind == "ReplicaSet" and owner.name.rpartition("-")[0] == name
+
+    return sorted(filter(is_owned, pods), key=lambda pod: pod.key)

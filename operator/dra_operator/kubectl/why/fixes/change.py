@@ -1,0 +1,65 @@
+"""A change of the cluster as a value: in words, and as the objects that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dra_api.meta import Object
+
+
+class Edit(NamedTuple):
+    """``after`` is the object as the change leaves it; None if it is gone."""
+
+    kind: type[Object]
+    key: str
+    after: Object | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``text`` is an imperative. ``effort`` ranks changes: what a pod's author can do alone comes first.
+
+    Of changes with the same ``group`` the first that helps is enough, such as the largest count of devices.
+    """
+
+    text: str
+    edits: tuple[Edit, ...]
+    effort: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """With all of the changes the pod fits, on ``node`` for one: it was tried."""
+
+    node: str
+    changes: tuple[Change, ...]
+
+    @property
+    def text(self) -> str:
+        """One sentence without its full stop."""
+        return ", and ".join(change.text for change in self.changes)
+
+    @property
+    def effort(self) -> int:
+        """Of all changes together."""
+        return sum(change.effort for change in self.changes)
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """The most promising fix is the least."""
+        return self.effort, len(self.changes), self.node
+
+    @property
+    def edits(self) -> Sequence[Edit]:
+        """What becomes of each object in the end."""
+        return tuple({(edit.kind, edit.key): edit for change in self.changes for edit in change.edits}.values())
+
+
+def applied(objects: Iterable[Object], edits: Sequence[Edit]) -> list[Object]:
+    """The objects of a cluster after the edits."""
+    left = {(edit.kind, edit.key): edit.after for edit in edits}
+    found = (left.get((type(obj), obj.key), obj) for obj in objects)
+    return [obj for obj in found if obj is not None]

@@ -1,0 +1,124 @@
+"""Remedies in what a claim asks for: fewer devices, less capacity, tolerations, fewer constraints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from dra_api.resource import CapacityRequirements, Device, DeviceTaint, DeviceToleration, ResourceClaim
+from dra_api.values.quantity import Quantity
+from msgspec.structs import replace
+
+from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking
+from dra_operator.scheduling import CycleState
+from dra_operator.scheduling.state import LoadedNode
+
+from .change import Change
+from .requests import Wanted, every_request, with_fields, with_request, without_constraint
+
+MOST_TAINTS: Final = 4
+"""Sets of taints of single devices whose tolerations are tried."""
+
+
+def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal) -> Iterator[Change]:
+    """What may make the node's devices do; the request that the refusal names comes first."""
+    claims = [claim for claim in cycle_state.resource_claims if claim.status.allocation is None]
+    claims.sort(key=lambda claim: claim.key != refusal.claim.key)
+    view = cycle_state.allocator.inventory.view(state.node)
+    for claim in claims:
+        asked = sorted(every_request(claim), key=lambda request: request[0] != refusal.request)
+        for name, wanted in asked:
+            yield from _tolerations(claim, name, wanted, view)
+            yield from _counts(claim, name, wanted, refusal)
+            if refusal.rule in (Rule.CAPACITY, Rule.COMBINATION):
+                yield from _capacity(claim, name, wanted, view, cycle_state.usage)
+        yield from _constraints(claim)
+
+
+def named(claim: ResourceClaim, request: str) -> str:
+    """A request in a sentence."""
+    return f'request "{request}" of claim {claim.key}'
+
+
+def _tolerations(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView) -> Iterator[Change]:
+    """The taints of one device that are not tolerated, those of most devices first."""
+    sets: Counter[tuple[DeviceTaint, ...]] = Counter()
+    for device in view.devices:
+        taints = tuple(_untimed(taint) for taint in device.taints or () if blocking((taint,), wanted.tolerations))
+        if taints:
+            sets[tuple(dict.fromkeys(taints))] += 1
+    for taints, _ in sorted(sets.items(), key=lambda item: (len(item[0]), -item[1]))[:MOST_TAINTS]:
+        added = tuple(_toleration(taint) for taint in taints)
+        words = " and ".join(_words(each) for each in added)
+        plural = "s" if len(added) > 1 else ""
+        text = f"add the toleration{plural} {words} to {named(claim, name)}"
+        edit = with_request(claim, name, with_fields(tolerations=(*(wanted.tolerations or ()), *added)))
+        yield Change(text, (edit,), 1, f"tolerations {claim.key} {name}")
+
+
+def _untimed(taint: DeviceTaint) -> DeviceTaint:
+    return replace(taint, time_added=None)
+
+
+def _toleration(taint: DeviceTaint) -> DeviceToleration:
+    operator = "Equal" if taint.value else "Exists"
+    return DeviceToleration(key=taint.key, operator=operator, value=taint.value, effect=taint.effect)
+
+
+def _words(toleration: DeviceToleration) -> str:
+    value = f', value: "{toleration.value}"' if toleration.value else ""
+    return f"{{key: {toleration.key}, operator: {toleration.operator}{value}, effect: {toleration.effect}}}"
+
+
+def _counts(claim: ResourceClaim, name: str, wanted: Wanted, refusal: Refusal) -> Iterator[Change]:
+    """As many devices as are left, or fewer."""
+    left = refusal.matching - sum(tally.devices for tally in refusal.lost)
+    if wanted.allocation_mode == "All":
+        tried = [left, 1]
+        text = "ask for {count} of the devices instead of all (allocationMode: ExactCount) in"
+    else:
+        tried = [left, wanted.count - 1, wanted.count // 2, 1]
+        tried = [count for count in tried if count < wanted.count]
+        text = f"ask for at most {{count}} instead of {wanted.count} in"
+    for count in sorted({count for count in tried if count > 0}, reverse=True):
+        edit = with_request(claim, name, with_fields(allocation_mode="ExactCount", count=count))
+        yield Change(f"{text.format(count=count)} {named(claim, name)}", (edit,), 3, f"count {claim.key} {name}")
+
+
+def _capacity(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, usage: Usage) -> Iterator[Change]:
+    """The most that any device has, or has left."""
+    asked = wanted.capacity.requests if wanted.capacity is not None else None
+    for what, amount in (asked or {}).items():
+        totals, lefts = {0}, {0}
+        for number, device in enumerate(view.devices):
+            total = _total(device, what, view.driver(number))
+            if total is not None:
+                device_id = view.id(number)
+                consumed = usage.pool(device_id.pool_id).consumed.get(device_id.device, {})
+                totals.add(total.nanos)
+                lefts.add(total.nanos - sum(used for key, used in consumed.items() if key.endswith(what)))
+        for most in sorted({max(totals), max(lefts)}, reverse=True):
+            if 0 < most < amount.nanos:
+                less = Quantity.from_nanos(most, binary=str(amount).endswith("i"))
+                edit = with_request(claim, name, _capacity_of({**(asked or {}), what: less}))
+                text = f"ask for at most {less} {what} instead of {amount} in {named(claim, name)}"
+                yield Change(text, (edit,), 3, f"capacity {claim.key} {name} {what}")
+
+
+def _total(device: Device, name: str, driver: str) -> Quantity | None:
+    capacities = device.capacity or {}
+    found = capacities.get(name) or capacities.get(name.removeprefix(f"{driver}/"))
+    return found.value if found is not None else None
+
+
+def _constraints(claim: ResourceClaim) -> Iterator[Change]:
+    for constraint in claim.spec.devices.constraints or ():
+        kind = "matchAttribute" if constraint.match_attribute else "distinctAttribute"
+        attribute = constraint.match_attribute or constraint.distinct_attribute
+        text = f"remove the constraint {kind}: {attribute} from claim {claim.key}"
+        yield Change(text, (without_constraint(claim, constraint),), 3)
+
+
+def _capacity_of(requests: Mapping[str, Quantity]) -> Callable[[Wanted], Wanted]:
+    return with_fields(capacity=CapacityRequirements(requests=dict(requests)))

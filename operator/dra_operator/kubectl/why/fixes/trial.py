@@ -1,0 +1,94 @@
+"""Makes a change in the pipeline's view, has the pod decided again, and takes the change back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.meta import Object
+from dra_api.resource import ResourceClaim, ResourceClaimStatus
+from msgspec.structs import replace
+
+from dra_operator.allocator import AllocationError
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter, settled
+from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
+
+from .change import Change, Edit
+
+_VERSIONS: Final = count(1)
+
+
+class Trial:
+    """One waiting pod, or the placeholder of an immediate claim, in a cluster that changes for a while."""
+
+    def __init__(self, pipeline: Pipeline, pod: Pod) -> None:
+        self.cluster, self._pipeline, self._first = pipeline.cluster, pipeline, pod
+        self.asked = 0
+        """How many answers this has taken."""
+        self.tried = 0
+        """How many changes were made."""
+
+    @property
+    def pod(self) -> Pod:
+        """As the changes leave it."""
+        if is_placeholder(self._first):
+            claim = self.cluster.claims.get(claim_behind(self._first))
+            return placeholder_of(claim) if claim is not None else self._first
+        return self.cluster.pods.get(self._first.key) or self._first
+
+    def cycle_state(self) -> CycleState | None:
+        """For which nodes can be asked; None if something comes first."""
+        found = pre_filter(self.pod, self.cluster.snapshot(self._pipeline.allocator, self._pipeline.now))
+        return found if isinstance(found, CycleState) else None
+
+    def answer(self, node: str) -> NodeStatus | None:
+        """What one node says."""
+        self.asked += 1
+        cycle_state = self.cycle_state()
+        state = cycle_state.nodes.get(node) if cycle_state is not None else None
+        if cycle_state is None or state is None:
+            return None
+        try:
+            return settled(PodFilter(cycle_state).filter(state))
+        except AllocationError as error:
+            return Faulty(error)
+
+    def fits(self) -> bool:
+        """Whether the attempt ends with a node: the proof of a fix."""
+        cycle_state = self.cycle_state()
+        return cycle_state is not None and isinstance(decided(plan(cycle_state)), Plan)
+
+    @contextmanager
+    def with_(self, change: Change) -> Iterator[None]:
+        """Inside the block the change is made."""
+        self.tried += 1
+        before = [(edit, self.cluster.store_of(edit.kind).get(edit.key)) for edit in change.edits]
+        try:
+            for edit, old in before:
+                if old is not None:
+                    self._put(_after(edit, old))
+            yield
+        finally:
+            for _, old in reversed(before):
+                if old is not None:
+                    self._put(old)
+
+    def _put(self, obj: Object) -> None:
+        """As news: texts are no revisions, so that each differs from all others."""
+        version = f"trial-{next(_VERSIONS)}"
+        self.cluster.put(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
+
+
+def _after(edit: Edit, old: Object) -> Object:
+    """What is gone stays in the view, without effect: it has to come back after the trial."""
+    if edit.after is not None:
+        return edit.after
+    if isinstance(old, Pod):
+        return replace(old, status=replace(old.status, phase="Succeeded"))
+    if isinstance(old, ResourceClaim):
+        return replace(old, status=ResourceClaimStatus())
+    raise TypeError(f"{type(old).__name__}: no fix removes such an object")

@@ -1,0 +1,93 @@
+"""Node by node: those that answer alike once, the closest of them in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from dra_api.core import Node
+
+from dra_operator.allocator import Refusal
+from dra_operator.cache import Cluster
+from dra_operator.commands.refusal_report import grouped, holders, names
+from dra_operator.scheduling import CycleState, Demand, Fits, Obstructed, PodFilter
+from dra_operator.scheduling.state import title
+from dra_operator.wording import counted
+
+from .obstacle_report import about
+from .published import Published
+from .survey import NodeSaid
+from .taint_sources import taint_sources
+from .troubled_pools import troubled_pools
+from .wanted_values import wanted_values
+
+
+def node_report(
+    cycle_state: CycleState,
+    pod_filter: PodFilter,
+    said: Sequence[NodeSaid],
+    cluster: Cluster,
+    published: Published,
+    now: datetime,
+) -> Iterator[str]:
+    """How many nodes the pod would fit, then why not the others."""
+    good = [one.state.name for one in said if isinstance(one.answer, Fits)]
+    yield f"{title(cycle_state.pod)} would fit {len(good)} of {counted(len(said), 'node')}" + (
+        f": {names(good)}" if good else ""
+    )
+    yield from (f"  {line}" for line in _in_the_way(cycle_state, pod_filter, said))
+    yield from (f"  {line}" for line in _lacking(cycle_state, said, cluster, published, now))
+
+
+def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[NodeSaid]) -> Iterator[str]:
+    """Nodes that are obstructed, faulty or undecided, by the words for it."""
+    groups: dict[str, list[NodeSaid]] = {}
+    for one in said:
+        if not isinstance(one.answer, Fits) and one.lacking is not one.answer and not one.has_none:
+            groups.setdefault(one.answer.text, []).append(one)
+    for text, members in groups.items():
+        yield f"{names([one.state.name for one in members])}: {text}"
+        answers = [one.answer for one in members if isinstance(one.answer, Obstructed)]
+        if answers:
+            elsewhere = frozenset[str]().union(*(answer.elsewhere for answer in answers))
+            nodes = [one.state for one in members]
+            yield from (f"  {line}" for line in about(answers[0].obstacle, cycle_state, pod_filter, nodes, elsewhere))
+        yield from (f"  {line}" for line in _their_devices(members))
+
+
+def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
+    """What the devices of nodes would say if the rule were not in the way."""
+    would = [one.state.name for one in members if isinstance(one.devices, Fits)]
+    whose = "its devices" if len(members) == 1 else "their devices"
+    if would:
+        yield f"{whose} would serve the claims" + (f" on {names(would)}" if len(would) < len(members) else "")
+        return
+    lacking = [one.lacking.refusal for one in members if one.lacking is not None]
+    if lacking:
+        best = max(lacking, key=lambda refusal: refusal.closeness)
+        where = f" ({best.node} is the closest)" if len(members) > 1 else ""
+        yield f"and {whose} would not do either{where}: {best.line()}"
+
+
+def _lacking(
+    cycle_state: CycleState, said: Sequence[NodeSaid], cluster: Cluster, published: Published, now: datetime
+) -> Iterator[str]:
+    """Nodes whose devices do not do. Those without any that is asked for are one line, unless all are such."""
+    members = [one for one in said if one.lacking is one.answer]
+    has_some = any(not one.has_none for one in said)
+    without = [one.state.name for one in said if one.has_none and (has_some or one not in members)]
+    members = [one for one in members if not one.has_none or not has_some]
+    refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
+    for one in members:
+        if one.lacking is not None:
+            refusals.setdefault(one.lacking.demand, []).append((one.state.node, replace(one.lacking.refusal, fix="")))
+    held = holders(cluster.claims) if refusals else {}
+    for demand, of_nodes in refusals.items():
+        yield from grouped(of_nodes, cycle_state.allocator.inventory, demand.program, held)
+    if without:
+        yield f"{names(without)}: no device that is asked for"
+    lacking = [one.lacking.refusal for one in said if one.lacking is not None]
+    yield from troubled_pools(lacking, cluster, now)
+    yield from taint_sources(lacking, cycle_state, cluster)
+    yield from wanted_values(lacking, cycle_state, published)

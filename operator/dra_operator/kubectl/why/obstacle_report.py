@@ -1,0 +1,93 @@
+"""What ``kubectl dra why`` adds to an obstacle: how much is lacking, which claims and pods are behind it, who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_api.values.quantity import Quantity
+
+from dra_operator.allocator import DeviceId
+from dra_operator.scheduling import CycleState, PodFilter
+from dra_operator.scheduling.rules import NODE_SELECTOR, RESOURCE
+from dra_operator.scheduling.state import LoadedNode, Obstacle, pod_requests
+from dra_operator.wording import listed
+
+_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
+
+
+def about(
+    obstacle: Obstacle,
+    cycle_state: CycleState,
+    pod_filter: PodFilter,
+    nodes: Sequence[LoadedNode],
+    elsewhere: Collection[str],
+) -> Iterator[str]:
+    """Lines about nodes with the same obstacle. ``elsewhere``: UIDs of claims that are allocated for other nodes."""
+    if (domains := pod_filter.rules.counts(obstacle)) is not None:
+        yield f"pods that count: {_by_domain(domains)}"
+    if obstacle.reason is RESOURCE:
+        yield _shortage(cycle_state.pod, obstacle.subject, nodes)
+    if obstacle.reason is NODE_SELECTOR:
+        yield from _unselected(cycle_state.pod, nodes[0])
+    if obstacle.reason.is_about_volumes:
+        yield from _volumes(cycle_state)
+    for claim in cycle_state.resource_claims:
+        if claim.metadata.uid in elsewhere:
+            yield f"claim {claim.metadata.name}: {holding(claim)}"
+
+
+def holding(claim: ResourceClaim | None) -> str:
+    """The claim's devices, and who uses them."""
+    if claim is None:
+        return "does not exist"
+    if claim.status.allocation is None:
+        return "not allocated"
+    devices = ", ".join(str(DeviceId.of(result)) for result in claim.results) or "no devices"
+    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+    return f"allocated ({devices}), " + (f"reserved for {users}" if users else "not reserved")
+
+
+def _unselected(pod: Pod, node: LoadedNode) -> Iterator[str]:
+    """What is asked for, and what the first of the nodes has instead."""
+    labels, wanted = node.node.metadata.labels or {}, pod.spec.node_selector or {}
+    missing = {key: value for key, value in wanted.items() if labels.get(key) != value}
+    for key, value in missing.items():
+        has = f"has {key}={labels[key]}" if key in labels else f"has no label {key}"
+        yield f"spec.nodeSelector asks for {key}={value}; {node.name} {has}"
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    for term in (required.node_selector_terms or ()) if required is not None and not missing else ():
+        for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
+            values = f" {', '.join(one.values)}" if one.values else ""
+            has = f"{one.key}={labels[one.key]}" if one.key in labels else f"no label {one.key}"
+            yield f"spec.affinity.nodeAffinity asks for {one.key} {one.operator}{values}; {node.name} has {has}"
+
+
+def _volumes(cycle_state: CycleState) -> Iterator[str]:
+    """The pod's claims of volumes that are not bound."""
+    for it in cycle_state.volumes.unbound:
+        class_ = it.claim.storage_class
+        yield f"PersistentVolumeClaim {it.claim.key} (StorageClass {class_ or 'none'}) is not bound"
+
+
+def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
+    """``the pod asks for 900; node-3 has the most free: 61500m of 62``."""
+
+    def free(node: LoadedNode) -> int:
+        return node.offered.get(resource, 0) - node.used.get(resource, 0)
+
+    def amount(nanos: int) -> str:
+        return str(Quantity.from_nanos(nanos, binary=resource.startswith(_BYTES)))
+
+    best = max(nodes, key=free)
+    wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)
+    return f"the pod asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
+
+
+def _by_domain(pods: Mapping[str, int]) -> str:
+    """``3 in zone-a, 1 in zone-b``: topology domains, the fullest first."""
+    fullest = sorted(pods.items(), key=lambda item: (-item[1], item[0]))
+    return listed((f"{count} in {domain}" for domain, count in fullest), most=6) or "none"

@@ -1,0 +1,54 @@
+"""Who places a pod, and whether that scheduler works: by its Lease, and by whether anybody has looked at the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.leases import Lease
+
+from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling.state import GATE, is_at_gate
+
+DEFAULT: Final = "default-scheduler"
+LEASES: Final = {DEFAULT: "kube-scheduler"}
+"""By the name of the scheduler; the operator's Lease has the name in its own."""
+
+
+def not_ours(made: Pipeline, pod: Pod) -> str:
+    """Why the operator does nothing for the pod; empty if it does."""
+    controllers, cluster = made.controllers, made.cluster
+    if is_at_gate(pod):
+        gated = f"waits at the scheduling gate {GATE}, but the operator runs without the controller allocation"
+        return "" if controllers.allocation else f"{gated}; what it would do"
+    if pod.spec.scheduler_name != cluster.scheduler_name:
+        name = pod.spec.scheduler_name or DEFAULT
+        return f"is placed by {name}, not by {cluster.scheduler_name}; what we would do"
+    missing = "is not placed: the operator runs without the controller placement; what it would do"
+    return "" if controllers.placement else missing
+
+
+def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """What is wrong with the scheduler itself. Nothing is said of clusters without any Lease."""
+    leases = {lease.metadata.name: lease for lease in made.seen.every(Lease)}
+    if not leases:
+        return
+    name = made.cluster.scheduler_name if is_at_gate(pod) else pod.spec.scheduler_name or DEFAULT
+    is_operators = name == made.cluster.scheduler_name or f"dra-operator-{name}" in leases
+    title = LEASES.get(name, f"dra-operator-{name}" if is_operators else name)
+    lease = leases.get(title)
+    if lease is not None and not lease.is_held(made.now):
+        since = age(lease.spec.renew_time or "", made.now) or "a while"
+        holder = lease.spec.holder_identity or "nobody"
+        yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
+    elif lease is None and not _was_looked_at(pod):
+        kind = "no dra-operator" if is_operators else "no scheduler"
+        seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
+        yield f"{kind} serves the scheduler name {name}, as it seems: {seems}"
+
+
+def _was_looked_at(pod: Pod) -> bool:
+    """A scheduler has written why the pod waits."""
+    return any(one.type == "PodScheduled" and one.reason != "SchedulingGated" for one in pod.status.conditions or ())

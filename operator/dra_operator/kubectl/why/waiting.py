@@ -1,0 +1,169 @@
+"""A pod without a node, or an immediate claim without devices: what keeps it waiting, and what was proven to help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim, ResourceSlice
+
+from dra_operator.cache import Cluster
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.scheduling import (
+    CLAIM_DELETED,
+    CLAIM_UNMADE,
+    ConflictCheckDue,
+    CycleState,
+    Deferring,
+    NoPlace,
+    NotTried,
+    Plan,
+    PodFilter,
+    decided,
+    plan,
+    pre_filter,
+    total,
+)
+from dra_operator.scheduling.state import title
+from dra_operator.wording import counted
+
+from .claim_making import unmade
+from .fixes.change import Fix
+from .fixes.search import FixSearch
+from .fixes.trial import Trial
+from .node_report import node_report
+from .preemption import preemption, victims
+from .published import Published
+from .queue_place import ahead_in_line
+from .survey import promising, survey
+from .told import Told
+
+_SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
+"""What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
+
+
+def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Told:
+    """``places``: the operator gives it a node, or devices."""
+    told, cluster = Told(), made.cluster
+    found = pre_filter(pod, cluster.snapshot(made.allocator, made.now, defers=partial(_defers, cluster, places)))
+    if isinstance(found, Deferring):
+        told.say(f"{title(pod)} {found.text}")
+        found = found.cycle_state
+    if not isinstance(found, CycleState):
+        told.object_to(f"{title(pod)} {found.text}", indent=0)
+        if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
+            told.add(unmade(made, pod))
+        if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
+            told.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+        return told
+    for binding in found.failed.values():
+        told.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
+    answer = decided(plan(found, post_filter=partial(preemption, made) if places else None))
+    told.is_clear = isinstance(answer, Plan)
+    if isinstance(answer, NoPlace) and answer.is_error:
+        told.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
+    _tell_of_nodes(told, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
+    if isinstance(answer, NoPlace) and answer.nominated is not None:
+        told.add(victims(made, pod, answer.nominated))
+    if isinstance(answer, Plan) and answer.points:
+        points = ", ".join(f"{name} {each}" for name, each in answer.points)
+        told.say(f"best is {answer.node} with {counted(total(answer.points), 'point')}: {points}", indent=2)
+    return told
+
+
+def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) -> float:
+    """By what can be seen here: a scheduler decides as long as it has not said whether it can place its pod."""
+    return float(places and bool(drivers) and cluster.others_decide(drivers).undecided)
+
+
+def _tell_of_nodes(told: Told, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:
+    published = Published(made.seen.every(ResourceSlice) or made.cluster.slices)
+    pod_filter = PodFilter(cycle_state)
+    said = list(survey(cycle_state, pod_filter))
+    if not is_error:
+        told.add(node_report(cycle_state, pod_filter, said, made.cluster, published, made.now), 0)
+    told.add(_outdated(made, cycle_state))
+    told.add(ahead_in_line(made, cycle_state.pod))
+    if told.is_clear:
+        under_way = list(_under_way(cycle_state))
+        if due := ConflictCheckDue.of(cycle_state, made.cluster.is_contested):
+            under_way.append(due.text)
+        told.add(under_way)
+        if not cycle_state.failed and places and not under_way:
+            told.add(_free_to_go(cycle_state.pod))
+        return
+    if cycle_state.failed:
+        return  # the operator takes the devices back, and then it is another case
+    trial = Trial(made, cycle_state.pod)
+    told.fixes = FixSearch(trial, promising(said), published).fixes()
+    told.add(_fixes(told.fixes, cycle_state, trial.tried))
+
+
+def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[str]:
+    """The most promising first."""
+    if not fixes:
+        if tried:
+            yield f"no fix found: {counted(tried, 'change was', 'changes were')} tried, alone or together"
+        return
+    yield (
+        "it would fit with one of these changes, each of which was tried:"
+        if len(fixes) > 1
+        else ("it would fit with this change, which was tried:")
+    )
+    yield from (f"  on {fix.node}: {fix.text}" for fix in fixes)
+    changed = {
+        edit.key: edit.after.spec for fix in fixes for edit in fix.edits if isinstance(edit.after, ResourceClaim)
+    }
+    for claim in cycle_state.resource_claims:
+        if changed.get(claim.key, claim.spec) != claim.spec:
+            yield f"  {_immutable(claim, cycle_state.pod)}"
+
+
+def _immutable(claim: ResourceClaim, pod: Pod) -> str:
+    entries = {status.resource_claim_name: status.name for status in pod.status.resource_claim_statuses or ()}
+    entry = entries.get(claim.metadata.name)
+    for each in pod.spec.resource_claims or ():
+        if each.name == entry and each.resource_claim_template_name:
+            template = f"{pod.metadata.namespace}/{each.resource_claim_template_name}"
+            return f"a claim cannot be changed: change ResourceClaimTemplate {template}, and create the pod again"
+    return f"a claim cannot be changed: delete claim {claim.key}, and create it again"
+
+
+def _kept(made: Pipeline, key: str) -> Iterator[str]:
+    """Who keeps a claim that is being deleted."""
+    claim = made.cluster.claims.get(key)
+    if claim is not None:
+        users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+        finalizers = ", ".join(claim.metadata.finalizers or ()) or "none"
+        yield f"claim {key} is kept by its consumers: {users}" if users else f"claim {key} has finalizers: {finalizers}"
+
+
+def _outdated(made: Pipeline, cycle_state: CycleState) -> Iterator[str]:
+    """Claims that were made before their template was replaced."""
+    entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
+    for entry, claim in cycle_state.claims:
+        template = made.cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
+        if template is not None and template.typed().spec != claim.spec:
+            name = f"ResourceClaimTemplate {template.key}"
+            yield f"claim {claim.key} is not what {name} says now: create the pod again to get a new one"
+
+
+def _free_to_go(pod: Pod) -> Iterator[str]:
+    """The operator may know better: a write was refused, or it has other settings than this command was given."""
+    said = [each for each in pod.status.conditions or () if (each.type, each.status) == ("PodScheduled", "False")]
+    if not said or said[0].message == _SAID_OF_GATES:
+        yield "nothing holds it back any more; if it stays, look at the operator's log"
+        return
+    yield f"nothing holds it back as it seems, but its condition says {said[0].reason}: {said[0].message}"
+    yield "if that stays, look at the operator's log, and give this command the operator's settings (--feature-gates)"
+
+
+def _under_way(cycle_state: CycleState) -> Iterator[str]:
+    """Claims of volumes whose binding has begun."""
+    for it in cycle_state.volumes.unbound:
+        if it.selected_node is not None:
+            yield f"waits for PersistentVolumeClaim {it.claim.key} to get a new volume on node {it.selected_node}"
+        elif it.reserved is not None:
+            yield f"waits for PersistentVolumeClaim {it.claim.key} to be bound to PersistentVolume {it.reserved.key}"

@@ -1,0 +1,66 @@
+"""What selectors ask for, beside what the devices of the whole cluster publish of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from dra_cel import Reference
+
+from dra_operator.allocator import Refusal
+from dra_operator.kubectl.why.fixes.selector_remedies import LITERAL, references_of
+from dra_operator.scheduling import CycleState
+from dra_operator.wording import counted, listed
+
+from .published import Published
+
+SHOWN_VALUES: Final = 4
+"""Values of one name."""
+
+
+def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, published: Published) -> Iterator[str]:
+    """Lines for claims of which no device matches on some node."""
+    keys = {refusal.claim.key for refusal in refusals if not refusal.matching}
+    claims = [claim for claim in cycle_state.resource_claims if claim.key in keys]
+    if not claims:
+        return
+    program = cycle_state.allocator.compile([claim for claim in claims if claim.status.allocation is None])
+    expressions = {
+        selector.expression
+        for stage in program.stages
+        for alternative in stage.alternatives
+        for selector in alternative.selectors
+    }
+    yield from _drivers(expressions, published)
+    for name in sorted({name for expression in expressions for name in references_of(expression)}):
+        yield _values(name, published)
+
+
+def _drivers(expressions: set[str], published: Published) -> Iterator[str]:
+    asked = {
+        found[1] or found[2] or ""
+        for expression in expressions
+        if "device.driver ==" in expression
+        for found in LITERAL.finditer(expression)
+    }
+    if not asked or asked & set(published.drivers):
+        return
+    for driver in sorted(asked):
+        there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())
+        others = f"drivers that publish devices: {there}" if there else "no driver publishes devices"
+        yield f"no ResourceSlice in the cluster is of driver {driver}: is it running? {others}"
+
+
+def _values(name: Reference, published: Published) -> str:
+    what = f"{'attribute' if name.kind == 'attributes' else 'capacity'} {name}"
+    if values := published.values(name):
+        return f"in the whole cluster, devices publish {what}: {_counts(values)}"
+    for domain in published.domains_of(name.kind, name.id):
+        other = Reference(name.kind, domain, name.id)
+        return f"no device of the cluster publishes {what}; they publish {other}: {_counts(published.values(other))}"
+    known = listed(published.names_of(name.kind, name.domain), SHOWN_VALUES)
+    return f"no device of the cluster publishes {what}" + (f"; in {name.domain} they publish {known}" if known else "")
+
+
+def _counts(values: Mapping[str, int]) -> str:
+    return listed((f"{value} ({number})" for value, number in values.items()), SHOWN_VALUES)

@@ -1,0 +1,152 @@
+"""A trace as data: the nodes of a cluster, and the pods that arrive, both from tables in CSV.
+
+The columns are those of the openb trace (cluster-trace-gpu-v2023): ``sn``, ``cpu_milli``, ``memory_mib``, ``gpu`` and
+``model`` of nodes; ``name``, ``cpu_milli``, ``memory_mib``, ``num_gpu``, ``gpu_milli`` and ``gpu_spec`` of pods. Others
+are ignored. ``name`` may be said for ``sn``; memory, model, ``gpu_milli`` and ``gpu_spec`` may be left out.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+WHOLE_MILLI: Final = 1000
+"""Thousandths of a GPU."""
+MOST_GPUS: Final = 64
+"""GPUs of one node, and of one pod."""
+LARGEST_CELL_VALUE: Final = 10**12
+"""No number of a table is larger."""
+NODE_COLUMNS: Final = ("cpu_milli", "gpu")
+POD_COLUMNS: Final = ("name", "cpu_milli", "num_gpu")
+
+
+class TraceError(Exception):
+    """A table that cannot be read: the line, the column, and what is expected there."""
+
+    def __init__(self, line: int, column: str, text: str) -> None:
+        super().__init__(f"line {line}, column {column}: {text}")
+
+
+class TraceNode(NamedTuple):
+    """A node with nothing on it."""
+
+    name: str
+    cpu: int
+    """Thousandths of a core."""
+    memory: int
+    """MiB."""
+    gpus: int
+    model: str
+
+
+class Shape(NamedTuple):
+    """What scores look at of a pod."""
+
+    cpu: int
+    """Thousandths of a core."""
+    milli: int
+    """Thousandths of each GPU; 0 without GPUs."""
+    gpus: int
+    spec: str
+    """Models that may be used, separated by ``|``; empty: any."""
+
+    @property
+    def total(self) -> int:
+        """Thousandths of GPUs altogether."""
+        return self.milli * self.gpus
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the pod takes a part of one GPU."""
+        return 0 < self.milli < WHOLE_MILLI
+
+    def accepts(self, model: str) -> bool:
+        """Whether GPUs of this model may be used."""
+        models = [it for it in self.spec.split("|") if it]
+        return not models or model in models
+
+
+class TracePod(NamedTuple):
+    """A pod of a trace."""
+
+    name: str
+    memory: int
+    """MiB."""
+    shape: Shape
+
+
+def read_nodes(lines: Iterable[str]) -> list[TraceNode]:
+    """The nodes of a table, in the order of their names. Raises TraceError."""
+    nodes: dict[str, TraceNode] = {}
+    for row in _rows(lines, NODE_COLUMNS):
+        column = "sn" if row.text("sn") else "name"
+        name = row.new_name(column, nodes)
+        gpus = row.number("gpu", most=MOST_GPUS)
+        nodes[name] = TraceNode(
+            name, row.number("cpu_milli"), _memory(row, LARGEST_CELL_VALUE), gpus, row.text("model")
+        )
+    return sorted(nodes.values())
+
+
+def read_pods(lines: Iterable[str]) -> list[TracePod]:
+    """The pods of a table, in the order of their names. Raises TraceError."""
+    pods: dict[str, TracePod] = {}
+    for row in _rows(lines, POD_COLUMNS):
+        name = row.new_name("name", pods)
+        gpus = row.number("num_gpu", most=MOST_GPUS)
+        milli = row.number("gpu_milli", most=WHOLE_MILLI) if gpus == 1 and row.text("gpu_milli") else WHOLE_MILLI
+        if not milli:
+            raise row.error("gpu_milli", "0 thousandths of a GPU; write 1 to 1000, or num_gpu 0 for a pod without GPU")
+        shape = Shape(row.number("cpu_milli"), milli if gpus else 0, gpus, row.text("gpu_spec") if gpus else "")
+        pods[name] = TracePod(name, _memory(row, 0), shape)
+    return sorted(pods.values())
+
+
+class _Row(NamedTuple):
+    line: int
+    values: Mapping[str, str | None]
+
+    def text(self, column: str) -> str:
+        return (self.values.get(column) or "").strip()
+
+    def number(self, column: str, most: int = LARGEST_CELL_VALUE) -> int:
+        text = self.text(column)
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_CELL_VALUE)) else -1
+        if not 0 <= number <= most:
+            raise self.error(column, f"{text!r} is no whole number from 0 to {most}; correct or delete the row")
+        return number
+
+    def new_name(self, column: str, known: Container[str]) -> str:
+        name = self.text(column)
+        if not name:
+            raise self.error(column, "the name is missing; write one, or delete the row")
+        if name in known:
+            raise self.error(column, f"an earlier row is named {name!r} as well; rename one of them")
+        return name
+
+    def error(self, column: str, text: str) -> TraceError:
+        return TraceError(self.line, column, text)
+
+
+def _memory(row: _Row, missing: int) -> int:
+    return row.number("memory_mib") if row.text("memory_mib") else missing
+
+
+def _rows(lines: Iterable[str], needed: tuple[str, ...]) -> Iterator[_Row]:
+    reader = csv.DictReader(lines, strict=True)
+    try:
+        columns = reader.fieldnames or ()
+        for column in needed:
+            if column not in columns:
+                raise TraceError(1, column, f"it is missing; the first line names {', '.join(columns) or 'no columns'}")
+        line = 1
+        for values in reader:
+            line = reader.line_num
+            if None in values:
+                raise TraceError(line, columns[-1], "there are more values than columns; delete those behind it")
+            yield _Row(line, values)
+        if line == 1:
+            raise TraceError(2, columns[0], "the table has no rows; it needs at least one")
+    except csv.Error as error:
+        raise TraceError(reader.line_num, "?", f"no CSV ({error}); close the quotation marks") from None

@@ -1,0 +1,1 @@
+"""What the claims of a pod ask of a node, and whether they can be used."""

@@ -1,0 +1,67 @@
+"""Claims that are allocated already decide where their pod can run (scheduling.md 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from dra_api.core import Node, NodeSelector, NodeSelectorTerm
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import node_selectors
+from dra_operator.scheduling.state.obstacle import Reason
+
+CLAIM_ELSEWHERE: Final = Reason("claim-elsewhere", "resourceclaim not available on the node")
+
+
+class Allocations:
+    """The allocated ones of a pod's claims. Those whose UIDs are ``failed`` cannot be used anywhere.
+
+    Raises NodeSelectionError when the node selector of an allocation cannot be understood (4.1).
+    """
+
+    def __init__(self, claims: Sequence[ResourceClaim], failed: Collection[str]) -> None:
+        self._selectors: dict[str, NodeSelector] = {}
+        self.bound: dict[str, frozenset[str]] = {}
+        """Claims bound to nodes named one by one: UID -> names."""
+        for claim in claims:
+            allocation = claim.status.allocation
+            if allocation is None:
+                continue
+            uid, selector = claim.metadata.uid, allocation.node_selector
+            if uid in failed:
+                self.bound[uid] = frozenset()
+            elif selector is not None:
+                node_selectors.parse(selector)
+                names = _named(selector)
+                if names is not None:
+                    self.bound[uid] = names
+                self._selectors[uid] = selector
+
+    @property
+    def nodes(self) -> frozenset[str] | None:
+        """The only nodes where all claims can be used; None if no claim names its nodes."""
+        sets = list(self.bound.values())
+        return sets[0].intersection(*sets[1:]) if sets else None
+
+    def is_usable(self, uid: str, node: str) -> bool:
+        """Whether the bound claim names the node."""
+        return node in self.bound[uid]
+
+    def elsewhere(self, node: Node) -> set[str]:
+        """UIDs of the claims that cannot be used on the node."""
+        out = {uid for uid, selector in self._selectors.items() if not node_selectors.matches(selector, node)}
+        return out | {uid for uid, names in self.bound.items() if not names}
+
+
+def _named(selector: NodeSelector) -> frozenset[str] | None:
+    """The names that a selector demands; None if it has a term that demands no name."""
+    names = [_name(term) for term in selector.node_selector_terms or ()]
+    return None if None in names else frozenset(name for name in names if name is not None)
+
+
+def _name(term: NodeSelectorTerm) -> str | None:
+    for field in term.match_fields or ():
+        if (field.key, field.operator) == ("metadata.name", "In") and len(field.values or ()) == 1:
+            return (field.values or ("",))[0]
+    return None

@@ -1,0 +1,277 @@
+"""One attempt to place a pod: which nodes are asked, in which order, and what they answered.
+
+An attempt looks at as few nodes as it can: those where allocated claims can be used, otherwise those that the index of
+the allocator names, the best first. The first one that fits is then the answer, unless another could get better
+alternatives. Nodes on which the claims may turn out to be faulty always come first: which node is best must not decide
+whether a broken claim is noticed (E2E-055).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import chain
+from typing import assert_never
+
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import Candidates
+from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE
+from dra_operator.scheduling.claims.demand import Demand
+from dra_operator.scheduling.scoring.every_score import Raw
+from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.wording import shortened
+
+from .diagnosis import TOO_FEW_DEVICES, Reasons
+from .filter import EXPLANATION_STEPS, PodFilter
+from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
+from .pause import PAUSE_STEPS, Elapsed, Pause
+from .placement import Chosen, Placement
+from .pre_filter import CycleState
+from .result import NoPlace, Plan
+from .select_host import Fit, best, enough, ideal
+
+UNAVAILABLE = Obstacle(CLAIM_ELSEWHERE)
+FEW_CANDIDATES = (
+    64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
+)
+SAMPLE_NODES = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
+
+Answered = Callable[[str, NodeStatus], None]
+"""Gets each node that was asked, and what it answered."""
+Work = Generator[Pause, Elapsed, None]
+
+
+class Aborted(Exception):
+    """The allocator gave up on a node, so the answer is unknown."""
+
+
+class Attempt:
+    """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
+
+    def __init__(
+        self, cycle_state: CycleState, filter_timeout: float, answered: Answered, placement: Placement | None = None
+    ) -> None:
+        self._answered = answered
+        self._placement = placement
+        self._chosen: Chosen | None = None
+        """The strategy, if there is one."""
+        self._cycle_state, self._nodes, self._allocator, self._usage = (
+            cycle_state,
+            cycle_state.nodes,
+            cycle_state.allocator,
+            cycle_state.usage,
+        )
+        self._failed = "; ".join(readiness.text for readiness in cycle_state.failed.values())
+        self.question = PodFilter(cycle_state, filter_timeout)
+        self._allocations, self._demands = self.question.allocations, self.question.demands
+        self._ideal = 0
+        self._asked: set[str] = set()
+        self._steps = 0
+        self._reasons = Reasons()
+        self._lacking: list[Lacking] = []
+        """Nodes whose devices do not serve the claims; why is worked out if no node fits."""
+        self._unavailable: set[str] = set()
+        self._elsewhere: set[Reason] = set()
+        """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
+        self._is_best = False
+        """No node that was not asked can be better than those that fit."""
+        self.fits: list[Fit] = []
+
+    def search(self) -> Work:
+        """Ask nodes until the best one is known. Raises AllocationError or Aborted when that ends the attempt."""
+        pinned = self._allocations.nodes
+        if pinned is not None:
+            yield from self._try_all(sorted(pinned))
+            return
+        if nominated := self._cycle_state.nominations.node:
+            yield from self._try(nominated)
+            if self.fits:
+                return
+        demands = self._demands.all()
+        for demand in demands:
+            yield from self._look_up(demand)
+        for demand in demands:
+            if demand.candidates is not None:
+                yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
+        yield from self._choose_strategy(demands)
+        for name in self._best_first():
+            if name not in self._asked and self._demands.may_fit(name):
+                yield from self._try(name)
+                if self._is_settled():
+                    return
+            yield from self._pause(1)
+
+    def best(self) -> Plan:
+        """The best of the nodes that fit."""
+        return best(self.fits, self.question.scores)
+
+    def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
+        """The answer when no node fits."""
+        nodes = len(self._nodes)
+        demands: list[tuple[Demand, Candidates]] = []
+        if self._allocations.nodes is not None:
+            yield from self._refuse_unpinned(nodes - len(self._asked))
+        elif len(self._asked) < nodes:
+            demands = [(demand, demand.candidates) for demand in self._demands.all() if demand.candidates is not None]
+            yield from self._ask_some(demands)
+        for answer in self._lacking:
+            self._reasons.refuse(answer.refusal)
+            yield from self._pause(EXPLANATION_STEPS)
+        for demand, candidates in demands:
+            self._refuse_excluded(demand, candidates)
+        reasons = self._elsewhere.union(obstacle.reason for obstacle in self._reasons.obstacles)
+        return NoPlace(
+            "; ".join(filter(None, (self._reasons.line(nodes), self._failed))),
+            self._reasons.main,
+            short_of_room=any(reason.ends_with_any_pod for reason in reasons),
+            hints=self.question.rules.hints(reasons),
+            stuck=tuple(held for held in self._cycle_state.claims if self._is_stuck(held.claim)),
+        )
+
+    def _is_stuck(self, claim: ResourceClaim) -> bool:
+        return claim.metadata.uid in self._unavailable and self._cycle_state.may_give_back(claim)
+
+    # --- which nodes ---
+
+    def _look_up(self, demand: Demand) -> Work:
+        """Have the index say which nodes can meet the demand."""
+        self._ideal = max(self._ideal, ideal(demand.program))
+        if demand.claims:
+            yield from self._evaluate(demand)
+            demand.candidates = self._allocator.candidates(demand.program, self._usage)
+
+    def _evaluate(self, demand: Demand) -> Work:
+        """Have the claims' selectors evaluated on all devices. That is work for this pod, and its time is limited."""
+        began: Elapsed = None
+        for expression in self._allocator.catch_up(demand.program, self._usage):
+            elapsed = yield Pause.SEARCHING if expression else Pause.INDEXING
+            began = elapsed if began is None else began
+            spent = elapsed - began if elapsed is not None and began is not None else 0.0
+            if expression and spent > self.question.filter_timeout:
+                raise Aborted(self._too_slow(demand, expression))
+
+    def _too_slow(self, demand: Demand, expression: str) -> str:
+        cost = self._allocator.inventory.compiled.cost(expression)
+        return (
+            f"gave up after {self.question.filter_timeout:g} s of evaluating selectors: "
+            f"{demand.program.named(expression)} may cost {cost:,} units of CEL on each device; what it said "
+            f"so far is kept for the next attempt; make it cheaper, such as by fewer loops: {shortened(expression)}"
+        )
+
+    def _choose_strategy(self, demands: Sequence[Demand]) -> Work:
+        """Have the nodes ranked, if a strategy says how. Pods that need other claims on other nodes have none."""
+        if self._placement is None or len(demands) != 1 or not demands[0].claims:
+            return
+        self._chosen = yield from self._placement.choose(self._cycle_state, demands[0])
+        if self._chosen is not None:
+            self.question.device_order = self._chosen.device_order
+
+    def _best_first(self) -> Iterable[str]:
+        """The nodes worth trying, or, if they are many, all nodes. Those that a strategy has not ranked come last."""
+        by_room = self._by_room()
+        return by_room if self._chosen is None else chain(self._chosen.ranking.best_first(), by_room)
+
+    def _by_room(self) -> Iterable[str]:
+        few = self._demands.short_list(len(self._asked) + FEW_CANDIDATES)
+        if few is None:
+            return self._nodes.best_first()
+        states = (state for name in few if (state := self._nodes.get(name)) is not None)
+        return [state.name for state in sorted(states, key=lambda it: (-self._nodes.room(it), it.name))]
+
+    def _is_settled(self) -> bool:
+        """Whether no other node can be better than those that fit, or enough of them are known."""
+        return self._is_best or len(self.fits) >= enough(len(self._nodes))
+
+    # --- asking a node ---
+
+    def _try_all(self, names: Iterable[str]) -> Work:
+        for name in names:
+            yield from self._try(name)
+
+    def _try(self, name: str) -> Work:
+        state = self._nodes.get(name)
+        if state is None:
+            return
+        self._asked.add(name)
+        answer = yield from self.question.filter(state)
+        self._answered(name, answer)
+        self._take_in(state, answer)
+        yield from self._take_pause()
+
+    def _take_in(self, state: LoadedNode, answer: NodeStatus) -> None:
+        match answer:
+            case Fits(plan, score):
+                scores = self.question.scores
+                raw = scores.raw(state)
+                if score >= self._ideal and scores.is_ideal(raw):
+                    # Nodes come by their room. One that fits before may still win by it, once all fits are compared.
+                    self._is_best = self._is_best or not any(fit.alternatives >= self._ideal for fit in self.fits)
+                self.fits.append(self._fit(plan, score, state, raw))
+            case Obstructed(obstacle, elsewhere):
+                self._unavailable |= elsewhere
+                self._reasons.add(obstacle)
+            case Lacking():
+                self._lacking.append(answer)
+            case Faulty(error):
+                raise error
+            case Undecided(why):
+                raise Aborted(f"node {state.name}: {why}")
+            case _:
+                assert_never(answer)
+
+    def _fit(self, plan: Plan, alternatives: int, state: LoadedNode, raw: Raw) -> Fit:
+        if self._chosen is None:
+            return Fit(plan, alternatives, self._nodes.room(state), raw)
+        ranking = self._chosen.ranking
+        room, score = ranking.normalized(state.name), ranking.score(state.name)
+        return Fit(plan, alternatives, room, raw, score, self._chosen.strategy.name)
+
+    def _take_pause(self) -> Work:
+        """For what asking has cost."""
+        yield from self._pause(self.question.steps)
+        self.question.steps = 0
+
+    def _pause(self, steps: int) -> Work:
+        self._steps += steps
+        if self._steps >= PAUSE_STEPS:
+            self._steps = 0
+            yield Pause.SEARCHING
+
+    # --- nodes that were not asked ---
+
+    def _refuse_unpinned(self, others: int) -> Work:
+        """Nodes where allocated claims cannot be used. Giving devices back helps if all else fits on one of them."""
+        if not others:
+            return
+        self._reasons.add(UNAVAILABLE, others)
+        for demand in self._demands.all():
+            yield from self._look_up(demand)
+        missing = set(self._allocations.bound)
+        for name in [state.name for state in self._nodes if self._demands.may_fit(state.name)]:
+            if not missing:
+                return
+            state = self._nodes.get(name)
+            if state is None or all(self._allocations.is_usable(uid, name) for uid in missing):
+                continue
+            answer = yield from self.question.filter(state)
+            if isinstance(answer, Obstructed):
+                self._elsewhere.add(answer.obstacle.reason)
+                self._unavailable |= answer.elsewhere
+                missing -= answer.elsewhere
+            yield from self._take_pause()
+
+    def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
+        closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
+        names = closest + self._nodes.spread(SAMPLE_NODES)
+        yield from self._try_all(name for name in dict.fromkeys(names) if name not in self._asked)
+
+    def _refuse_excluded(self, demand: Demand, candidates: Candidates) -> None:
+        others = self._demands.size(demand) - demand.asked
+        if others <= 0:
+            return
+        if candidates.refusal is not None and candidates.refusal_holds_for_all:
+            refusal = demand.in_terms_of_pod(candidates.refusal)
+            self._reasons.refuse_others(refusal.claim, refusal.request, others)
+        else:
+            self._reasons.add(Obstacle(TOO_FEW_DEVICES, "one of the requests"), others)

@@ -1,0 +1,121 @@
+"""The question whether a pod can run on a node, asked of one node after the other (``node_status``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from copy import copy
+
+from dra_operator.allocator import Allocated, Failed, GaveUp, Outcome, Usage
+from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE, Allocations
+from dra_operator.scheduling.claims.demand import Demand, Demands
+from dra_operator.scheduling.rules.every_rule import PodRules
+from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
+from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.obstacle import Obstacle
+from dra_operator.scheduling.state.rule_count import steps_per_node
+
+from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
+from .pause import PAUSE_STEPS, Elapsed, Pause
+from .pre_filter import CycleState
+from .result import Plan
+
+DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
+EXPLANATION_STEPS = 5  # what it costs to find out why a node lacks devices
+
+
+class PodFilter:
+    """One pod's question. Raises NodeSelectionError for node selectors of allocations that cannot be understood.
+
+    ``filter_timeout``: seconds that the allocator may take for one node, by the clock of the caller.
+    """
+
+    def __init__(self, cycle_state: CycleState, filter_timeout: float = math.inf) -> None:
+        self.filter_timeout = filter_timeout
+        claims = cycle_state.resource_claims
+        self._allocator, self._nominations = cycle_state.allocator, cycle_state.nominations
+        self.usage = self._nominations.usage(cycle_state.usage)
+        self.rules = cycle_state.nodes.rules_of(cycle_state.pod, cycle_state.volumes)
+        self.scores = cycle_state.nodes.scores_of(cycle_state.pod)
+        self.allocations = Allocations(claims, cycle_state.failed)
+        self.demands = Demands(claims, cycle_state.extended, cycle_state.nodes, cycle_state.allocator)
+        self._made = cycle_state.extended.made
+        self._volumes = cycle_state.volumes
+        self._steps_per_node = steps_per_node(cycle_state.pod)
+        self.device_order = ""
+        """In which order devices are tried, if not in the allocator's own."""
+        self.steps = 0
+        """What was asked since the caller last looked has cost so much, in steps of the allocator."""
+
+    def given(self, usage: Usage, rules: PodRules | None = None) -> PodFilter:
+        """The same question where other devices are in use; with ``rules``, where other pods are on the nodes."""
+        other = copy(self)
+        other.usage = self._nominations.usage(usage)
+        other.rules = self.rules if rules is None else rules
+        other.steps = 0
+        return other
+
+    def filter(self, state: LoadedNode) -> Generator[Pause, Elapsed, NodeStatus]:
+        """The node's answer. Raises ClaimError, see ``ExtendedResources.claim_for``, and NodeSelectionError."""
+        obstacle = self.obstacle(state)
+        return Obstructed(obstacle) if obstacle is not None else (yield from self.serve(state))
+
+    def obstacle(self, state: LoadedNode) -> Obstacle | None:
+        """The first rule that keeps the pod from the node. Raises as ``filter`` does."""
+        demand = self.demands.on(state)
+        demand.asked += 1
+        self.steps += self._steps_per_node
+        return self.rules.obstacle(self._nominations.loaded(state), demand.served)
+
+    def serve(self, state: LoadedNode) -> Generator[Pause, Elapsed, NodeStatus]:
+        """What the node's devices say, whatever the rules do. Raises as ``filter`` does."""
+        demand = self.demands.on(state)
+        elsewhere = frozenset(self._elsewhere(state, demand))
+        if not demand.claims:
+            return _obstructed(elsewhere) or Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
+        decision = self._allocator.search(state.node, demand.program, self.usage, order=self.device_order)
+        began: Elapsed = None
+        while (outcome := decision.advance(PAUSE_STEPS)) is None:
+            elapsed = yield Pause.SEARCHING
+            began = elapsed if began is None else began
+            if elapsed is not None and began is not None and elapsed - began > self.filter_timeout:
+                return Undecided("timed out trying to allocate devices")
+        self.steps += outcome.steps + DECISION_STEPS
+        return self._answer(state, demand, outcome, elsewhere)
+
+    def _bindings(self, state: LoadedNode) -> Bindings:
+        found = self._volumes.bindings(state.node)
+        return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
+
+    def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome, elsewhere: frozenset[str]) -> NodeStatus:
+        if isinstance(outcome, Allocated):
+            if (obstructed := _obstructed(elsewhere)) is not None:
+                return obstructed
+            allocations = demand.allocations(outcome.results)
+            plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
+            return Fits(plan, outcome.score)
+        if isinstance(outcome, Failed):
+            return Faulty(outcome.error)
+        if isinstance(outcome, GaveUp):
+            return Undecided(outcome.text)
+        return Lacking(demand, outcome)
+
+    def _elsewhere(self, state: LoadedNode, demand: Demand) -> set[str]:
+        """UIDs of the claims that the pod has already and that are of no use to it on the node."""
+        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
+        return self.allocations.elsewhere(state.node) | outdated
+
+
+def _obstructed(elsewhere: frozenset[str]) -> Obstructed | None:
+    """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
+    return Obstructed(Obstacle(CLAIM_ELSEWHERE), elsewhere) if elsewhere else None
+
+
+def settled(asking: Generator[Pause, Elapsed, NodeStatus]) -> NodeStatus:
+    """The answer in one go."""
+    while True:
+        try:
+            next(asking)
+        except StopIteration as end:
+            answer: NodeStatus = end.value
+            return answer

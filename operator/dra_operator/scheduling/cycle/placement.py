@@ -1,0 +1,66 @@
+"""Which strategy places a pod, and the rankings of nodes that strategies need from one attempt to the next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Final
+
+from dra_operator.allocator import ClaimProgram
+from dra_operator.scheduling.claims.demand import Demand
+from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME, FIRST_FIT
+from dra_operator.scheduling.scoring.strategies.strategy import Strategy
+
+from .pause import Elapsed, Pause
+from .pre_filter import CycleState
+from .ranking import Ranking
+
+KEPT_RANKINGS: Final = 32
+"""Kinds of pods whose rankings are kept."""
+
+
+class Chosen:
+    """How one pod is placed: by a strategy, in the order of a ranking, with devices in an order."""
+
+    def __init__(self, strategy: Strategy, ranking: Ranking, device_order: str) -> None:
+        self.strategy, self.ranking, self.device_order = strategy, ranking, device_order
+
+
+class Placement:
+    """``strategy`` names the one for classes that name none, ``device_order`` that of all nodes."""
+
+    def __init__(self, strategy: str = FIRST_FIT, device_order: str = "reference") -> None:
+        self._strategy, self._device_order = strategy, device_order
+        self._rankings: dict[tuple[object, ...], Ranking] = {}
+
+    def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, Chosen | None]:
+        """The strategy with its ranking, brought up to date; None: the first node that fits."""
+        strategy = BY_NAME.get(self._name(demand.program))
+        if strategy is None or demand.program.fault is not None:
+            return None
+        state.allocator.looks_at_mix |= strategy.uses_mix
+        order = strategy.device_order if self._device_order == "reference" else self._device_order
+        ranking = self._ranking(strategy, demand.program, state.pod.metadata.namespace or "")
+        yield from ranking.update(state, demand, order)
+        return Chosen(strategy, ranking, order)
+
+    def _name(self, program: ClaimProgram) -> str:
+        """What the class of the first request says, else what is set. A name that is unknown says nothing."""
+        if not program.stages:
+            return FIRST_FIT
+        annotations = program.stages[0].alternatives[0].class_.metadata.annotations or {}
+        named = annotations.get(ANNOTATION, "")
+        return named if named in BY_NAME or named == FIRST_FIT else self._strategy
+
+    def _ranking(self, strategy: Strategy, program: ClaimProgram, tenant: str) -> Ranking:
+        key = (strategy.name, *map(id, program.asks))
+        ranking = self._rankings.pop(key, None) or Ranking(strategy, program.asks, tenant)
+        self._rankings[key] = ranking
+        while len(self._rankings) > KEPT_RANKINGS:
+            self._forget()
+        return ranking
+
+    def _forget(self) -> None:
+        """The namespace with most rankings loses the one that was not asked for longest."""
+        greediest, _ = Counter(it.tenant for it in self._rankings.values()).most_common(1)[0]
+        del self._rankings[next(key for key, it in self._rankings.items() if it.tenant == greediest)]

@@ -1,0 +1,341 @@
+"""What has to come first, or makes planning pointless, before any node is asked (SC-01, scheduling.md 4.1).
+
+::
+
+    examine(pod, snapshot)
+    ├── NotTried        an obstacle lies with the pod itself, its claims or their classes
+    ├── WriteUnderWay   an allocation of one of its claims is on its way to the server
+    ├── Stolen          a device was also allocated to another claim
+    ├── GettingReady    it has its devices, and waits for them to get ready
+    ├── VolumesPending  it has its node, and waits for its claims of volumes to be bound there
+    ├── VolumesFailed   they were not bound there: it has to be rescheduled
+    ├── Unsettled       a write to one of its claims was not answered
+    ├── Deferring       other schedulers decide first on devices that it wants
+    └── Case            nodes can be asked
+
+All but a case have a ``text``: a clause about the pod, without its name. What the operator does then is in
+``controllers.scheduling.scheduling_cycle``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.relations.references import claims_of_pod, classes_of, is_reserved_for
+from dra_api.resource import AllocationResult, ResourceClaim
+
+from dra_operator.allocator import Allocator, DeviceId, Usage
+from dra_operator.scheduling.claims.binding_conditions import ClaimReadiness, Readiness, claim_readiness, unready
+from dra_operator.scheduling.claims.extended_resources import ExtendedResources
+from dra_operator.scheduling.claims.usable import (
+    NotReady,
+    PodClaim,
+    crowded,
+    extended_claims,
+    ready_claims,
+    too_large,
+    unservable,
+)
+from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.rules.unsupported import unsupported
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, volumes_of
+from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, gang_of
+from dra_operator.scheduling.state.nominations import NO_NOMINATIONS, Nominations
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.placeholder import is_immediate, is_placeholder
+from dra_operator.scheduling.state.scheduling_gate import GATE
+
+from .snapshot import ANY_DRIVER, Snapshot
+from .volume_wait import VolumesFailed, VolumesPending, wait_for_volumes
+
+STALE_CLAIM: Final = Reason("stale-claim", "waiting for stale extended-resource claim {subject} to be deleted")
+EXTENDED_AT_GATE: Final = Reason(
+    "extended-at-gate",
+    f"the pod's scheduler allocates devices for the extended resource {{subject}}: remove the scheduling gate {GATE}, "
+    "or ask for the devices by a claim (spec.resourceClaims)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NotTried:
+    """No node is asked. ``stale``: claims for extended resources that an earlier attempt left half made."""
+
+    obstacle: Obstacle
+    stale: tuple[ResourceClaim, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """With the obstacle."""
+        return f"is not tried: {self.obstacle.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnderWay:
+    """The end of another pod's write comes first: it may give the claim its devices."""
+
+    claim: ResourceClaim
+
+    @property
+    def text(self) -> str:
+        """With the claim."""
+        return f"waits for claim {self.claim.key}, which another pod is allocating"
+
+
+@dataclass(frozen=True, slots=True)
+class Stolen:
+    """Another scheduler gave devices of the claim to another claim at the same time."""
+
+    claim: ResourceClaim
+    devices: tuple[DeviceId, ...]
+
+    @property
+    def text(self) -> str:
+        """With the devices."""
+        devices = ", ".join(map(str, self.devices))
+        were = "was" if len(self.devices) == 1 else "were"
+        return f"releases claim {self.claim.key} and is rescheduled: {devices} {were} also allocated to another claim"
+
+
+@dataclass(frozen=True, slots=True)
+class GettingReady:
+    """Devices have to be attached first; ``seconds`` is the longest that the first of the claims may still take."""
+
+    claims: tuple[ResourceClaim, ...]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """With every condition that is awaited."""
+        awaited = (
+            f"claim {claim.key}, device {device}: {', '.join(conditions)} not True"
+            for claim in self.claims
+            for device, conditions in unready(claim)
+        )
+        return f"waits up to {self.seconds:.0f} s for binding conditions: {'; '.join(awaited)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CycleState:
+    """A pod whose claims are in order, and where it is to be placed. ``usage`` must not change, ``nodes`` may."""
+
+    pod: Pod
+    claims: tuple[PodClaim, ...]
+    extended: ExtendedResources
+    """What devices may serve of its extended resources; a claim for them that is made already is in ``claims``, too."""
+    nodes: Nodes
+    allocator: Allocator
+    usage: Usage
+    find_claim: Callable[[str], ResourceClaim | None]
+    """Any claim, by ``namespace/name``."""
+    failed: Mapping[str, ClaimReadiness] = field(default_factory=dict)
+    """Claims by UID whose devices no node can use any more, and what became of them."""
+    volumes: PodVolumes = NO_VOLUMES
+    nominations: Nominations = NO_NOMINATIONS
+
+    @property
+    def resource_claims(self) -> list[ResourceClaim]:
+        """The claims without the entries that lead to them."""
+        return [claim for _, claim in self.claims]
+
+    @property
+    def wanted_classes(self) -> set[str]:
+        """The classes of the devices that the pod has yet to get."""
+        wanted = [claim for claim in self.resource_claims if claim.status.allocation is None]
+        return {name for claim in wanted for name in classes_of(claim)} | set(self.extended.classes.values())
+
+    def may_give_back(self, claim: ResourceClaim) -> bool:
+        """Whether the pod may give the claim's devices back: an immediate claim keeps them, unless they failed."""
+        is_kept = is_immediate(claim) and claim.metadata.uid not in self.failed
+        return is_alone(self.pod, claim) and not is_kept
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A write to claims that the pod seems to have was not answered, and may still take them from it."""
+
+    claims: tuple[ResourceClaim, ...]
+
+    @property
+    def text(self) -> str:
+        """With the claims."""
+        names = ", ".join(claim.key for claim in self.claims)
+        return f"releases {names} and is rescheduled: a write to it was not answered, and may still take effect"
+
+
+@dataclass(frozen=True, slots=True)
+class Deferring:
+    """Other schedulers allocate devices of the same drivers, and decide first; the pod is looked at again after so many
+    seconds. ``cycle_state`` is what nodes can be asked with then."""
+
+    cycle_state: CycleState
+    drivers: frozenset[str]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """With the drivers."""
+        devices = "devices" if ANY_DRIVER in self.drivers else f"devices of {', '.join(sorted(self.drivers))}"
+        return f"lets other schedulers decide first, which allocate {devices} as well"
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictCheckDue:
+    """The pod has all its claims, of devices that another scheduler gives away as well: not bound before that is clear.
+
+    ``pre_filter`` does not say it: the pod is planned, which keeps its room, and its last write is put off.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+
+    @classmethod
+    def of(cls, cycle_state: CycleState, is_contested: Callable[[AllocationResult], bool]) -> ConflictCheckDue | None:
+        """None if a claim is still to be allocated or reserved, or no driver is shared."""
+        pod, claims = cycle_state.pod, cycle_state.resource_claims
+        contested = [it for it in claims if it.status.allocation is not None and is_contested(it.status.allocation)]
+        is_complete = all(it.status.allocation is not None and is_reserved_for(pod, it) for it in claims)
+        return cls(tuple(contested)) if contested and is_complete else None
+
+    @property
+    def text(self) -> str:
+        """With the claims."""
+        names = ", ".join(claim.key for claim in self.claims)
+        return f"waits for a list of all claims, to see that no other scheduler gave away devices of {names} as well"
+
+
+PreFilterResult = (
+    NotTried
+    | WriteUnderWay
+    | Stolen
+    | GettingReady
+    | VolumesPending
+    | VolumesFailed
+    | Unsettled
+    | Deferring
+    | CycleState
+)
+
+
+def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+    """What is to be said of a waiting pod before nodes are asked."""
+    try:
+        claims = ready_claims(pod, snapshot.claim)
+    except NotReady as reason:
+        return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(reason.obstacle)
+    made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
+    if stale:
+        names = ", ".join(claim.metadata.name for claim in stale)
+        return NotTried(Obstacle(STALE_CLAIM, names), stale)
+    if made is not None:
+        claims.append(PodClaim(None, made))
+    held = [claim for _, claim in claims]
+    coming_first = _coming_first(pod, held, snapshot)
+    if coming_first is not None:
+        return coming_first
+    wait = snapshot.storage.wait_of(pod.metadata.uid)
+    if wait is not None:
+        state = wait_for_volumes(pod, held, wait, snapshot.storage, snapshot.nodes, snapshot.now)
+        if state is not None:
+            return state
+    serving = snapshot.classes_serving(pod)
+    obstacle = _obstacle(pod, held, snapshot) or _not_at_gate(pod, serving)
+    if obstacle is not None:
+        return NotTried(obstacle)
+    volumes = volumes_of(pod, snapshot.storage)
+    if isinstance(volumes, Obstacle):
+        return NotTried(volumes)
+    extended = ExtendedResources(pod, serving, made)
+    states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
+    failed = {uid: readiness for uid, readiness in states.items() if readiness.is_lost}
+    cycle_state = CycleState(
+        pod,
+        tuple(claims),
+        extended,
+        snapshot.nodes,
+        snapshot.allocator,
+        snapshot.usage(),
+        snapshot.claim,
+        failed,
+        volumes,
+        snapshot.nominations(pod),
+    )
+    return _others_first(cycle_state, snapshot)
+
+
+def _others_first(state: CycleState, snapshot: Snapshot) -> Unsettled | Deferring | CycleState:
+    """A claim that the pod does not hold yet is written once more before the pod is bound, which settles the matter."""
+    held = [claim for claim in state.resource_claims if claim.status.allocation is not None]
+    unsettled = tuple(it for it in held if is_reserved_for(state.pod, it) and snapshot.is_unsettled(it))
+    if unsettled:
+        return Unsettled(unsettled)
+    is_served = state.extended.made is not None  # which is done last
+    drivers = frozenset[str]() if is_served else snapshot.drivers_of(state.wanted_classes)
+    seconds = snapshot.defers(state.pod, drivers)
+    return Deferring(state, drivers, seconds) if seconds else state
+
+
+def is_alone(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether no other pod relies on the claim."""
+    return all(consumer.uid == pod.metadata.uid for consumer in claim.status.reserved_for or ())
+
+
+def _coming_first(
+    pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot
+) -> WriteUnderWay | Stolen | GettingReady | None:
+    for claim in claims:
+        if snapshot.assumed(claim):
+            return WriteUnderWay(claim)
+    if stolen := _stolen(pod, claims, snapshot):
+        return stolen
+    states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
+    pending = [(claim, readiness.seconds) for claim, readiness in states if readiness.state is Readiness.PENDING]
+    has_failed = any(readiness.is_lost for _, readiness in states)
+    if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
+        return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
+    return None
+
+
+def _stolen(pod: Pod, claims: Iterable[ResourceClaim], snapshot: Snapshot) -> Stolen | None:
+    for claim in claims:
+        if (devices := snapshot.clashes(claim)) and snapshot.is_dispensable(pod, claim):
+            return Stolen(claim, tuple(devices))
+    return None
+
+
+def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:
+    """The claims that the pod has, whatever is wrong with them: one may be deleted already."""
+    for use in claims_of_pod(pod):
+        claim = snapshot.claim(f"{pod.metadata.namespace}/{use.name}")
+        if claim is not None and is_reserved_for(pod, claim):
+            yield claim
+
+
+def _not_at_gate(pod: Pod, serving: Mapping[str, str]) -> Obstacle | None:
+    """Schedulers make the claim for extended resources together with the binding, and delete one that is there."""
+    if pod.spec.scheduling_gates and serving:
+        return Obstacle(EXTENDED_AT_GATE, ", ".join(serving))
+    return None
+
+
+def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> Obstacle | None:
+    wanted = [claim for claim in claims if claim.status.allocation is None]
+    return (
+        unsupported(pod)
+        or _without_gang(pod, snapshot)
+        or crowded(pod, claims)
+        or too_large(wanted)
+        or unservable(wanted, snapshot.has_class, prioritized_list=snapshot.prioritized_list)
+    )
+
+
+def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
+    """What is wrong with the pod's wish for a gang, or that its gang lacks pods. Only pods that we bind have gangs."""
+    gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod)
+    if gang is None or isinstance(gang, Obstacle):
+        return gang
+    pods = snapshot.gang_pods(gang)
+    if pods > MOST_GANG_PODS:
+        return Obstacle(GANG_CROWDED, gang.title, str(pods))
+    return Obstacle(GANG_INCOMPLETE, gang.title, str(gang.size)) if pods < gang.size else None

@@ -1,0 +1,1 @@
+"""Gangs: pods that get devices and nodes together, or not at all."""

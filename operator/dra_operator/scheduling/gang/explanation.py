@@ -1,0 +1,56 @@
+"""Why a gang has no joint plan, in the words of the member that found no node."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Final
+
+from dra_operator.scheduling.cycle.diagnosis import TOO_FEW_DEVICES, Reasons
+from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS
+from dra_operator.scheduling.cycle.node_status import Lacking, Obstructed
+from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.cycle.plan import plan
+from dra_operator.scheduling.cycle.result import NoPlace
+from dra_operator.scheduling.state.obstacle import Obstacle
+
+from .member import Frame
+
+EXPLAINED_GANG_NODES: Final = 16
+"""Nodes without enough devices that are asked why."""
+
+
+def unplaced(
+    failed: Frame | None, placed: int, size: int, topology: str, *, gave_up: bool
+) -> Generator[Pause, Elapsed, NoPlace]:
+    """``failed`` is the member that found no node with the most others, ``placed``, before it; None: none was tried."""
+    if gave_up:
+        return NoPlace(f"gave up: too many ways to place {size} pods together were tried", is_error=True)
+    if failed is None:
+        return NoPlace(f"no node has the label {topology}", "gang")
+    pod, where = failed.member.pod, f" on nodes with the same value of {topology}" if topology else ""
+    found = f"only {placed} of {size} pods fit together{where}; pod {pod.metadata.name} fits on no other node"
+    alone = yield from plan(failed.member.state)
+    if isinstance(alone, NoPlace):
+        return replace(alone, message=f"{found}: {alone.message}", stuck=())
+    reasons, steps, left = Reasons(), 0, EXPLAINED_GANG_NODES
+    for answer in failed.answers:
+        if isinstance(answer, Obstructed):
+            reasons.add(answer.obstacle)
+        elif isinstance(answer, Lacking) and left:
+            left -= 1
+            steps += EXPLANATION_STEPS
+            reasons.refuse(answer.refusal)
+        if steps >= PAUSE_STEPS:
+            steps = 0
+            yield Pause.SEARCHING
+    nodes = len(failed.member.state.nodes)
+    shown = reasons.obstacles.total() + EXPLAINED_GANG_NODES - left
+    if shown < nodes and not topology:
+        reasons.add(Obstacle(TOO_FEW_DEVICES, "one of the requests"), nodes - shown)
+    return NoPlace(
+        f"{found}: {reasons.line(nodes if not topology else shown)}",
+        reasons.main,
+        short_of_room=True,
+        hints=failed.question.rules.hints(),
+    )

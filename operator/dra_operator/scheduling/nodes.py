@@ -1,0 +1,158 @@
+"""All nodes in the two orders that placement needs: by name, and by the room on them, the best first.
+
+Both are kept up to date one node at a time, so that an attempt can start with the best node instead of looking at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Final
+
+from dra_api.core import Node, Pod
+
+from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
+from dra_operator.scheduling.rules.rule import Surroundings
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
+from dra_operator.scheduling.scoring.every_score import PodScores
+from dra_operator.scheduling.scoring.score import Cluster
+from dra_operator.scheduling.state.asked import Asked
+from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.pods_by_node import PodsByNode
+from dra_operator.scheduling.state.topology import Topologies
+
+LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
+LABELS_PER_SET: Final = 20
+"""Labels that are compared in the time in which a set of pods is looked up."""
+STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
+
+
+class Nodes:
+    """Loaded nodes by name; iterating goes by name. ``strategy``: whether the emptiest node is best, or the fullest."""
+
+    def __init__(self, states: Iterable[LoadedNode] = (), *, strategy: str = LEAST_ALLOCATED) -> None:
+        self._is_packed = strategy == MOST_ALLOCATED
+        self._softly_tainted: set[str] = set()
+        self._states: dict[str, LoadedNode] = {}
+        self._names: list[str] = []
+        self._order: list[tuple[float, str]] = []
+        self._counting: dict[str, set[str]] = {}
+        self._changed: dict[str, int] = {}
+        self.revision = 0
+        """Grows with each change."""
+        self.pods_by_node = PodsByNode()
+        """The pods on the nodes."""
+        self._topologies = Topologies(self._after, self.pods_by_node.forget)
+        for state in states:
+            self.put(state)
+
+    def put(self, state: LoadedNode) -> None:
+        """The node is new, changed, or has another load."""
+        old = self._states.get(state.name)
+        if old is None:
+            insort(self._names, state.name)
+        else:
+            self._take_out(old)
+        self._states[state.name] = state
+        self._note(state.name)
+        if old is None or _counts_otherwise(old.node, state.node):
+            self._topologies.put(state.node, None if old is None else old.node)
+        insort(self._order, (-self.room(state), state.name))
+        if state.soft_taints:
+            self._softly_tainted.add(state.name)
+        for resource in state.counted:
+            self._counting.setdefault(resource, set()).add(state.name)
+
+    def remove(self, name: str) -> None:
+        """The node is gone; an unknown one is ignored."""
+        old = self._states.pop(name, None)
+        if old is not None:
+            self._take_out(old)
+            self._topologies.remove(old.node)
+            del self._names[bisect_left(self._names, name)]
+            self._note(name)
+
+    def get(self, name: str) -> LoadedNode | None:
+        """One node."""
+        return self._states.get(name)
+
+    def changed_since(self, revision: int) -> list[str]:
+        """The nodes that came, went or changed after a revision, the latest first."""
+        return [name for name, _ in takewhile(lambda it: it[1] > revision, reversed(self._changed.items()))]
+
+    def _note(self, name: str) -> None:
+        self.revision += 1
+        self._changed.pop(name, None)
+        self._changed[name] = self.revision
+
+    def counting(self, resource: str) -> frozenset[str]:
+        """The nodes that count an extended resource themselves."""
+        return frozenset(self._counting.get(resource, ()))
+
+    def rules_of(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
+        """What the pod asks of any node."""
+        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies, volumes))
+
+    def rules_between(self, pod: Pod) -> PodRules:
+        """The rules between the pod and those on the nodes alone."""
+        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies), BETWEEN_PODS)
+
+    def scores_of(self, pod: Pod) -> PodScores:
+        """Which nodes the pod prefers."""
+        return PodScores(pod, Cluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted)))
+
+    def prepare(self, asked: Asked) -> Iterator[int]:
+        """Have the answer ready, in pieces: says after each how many labels it has compared, or what takes as long."""
+        yield from self._topologies.making(asked.key, asked.scope)
+        yield from self.pods_by_node.counting(asked.selection)
+        asked.counts(self.pods_by_node, self._topologies)
+        yield len(self) + LABELS_PER_SET * len(asked.selection.sets)
+
+    def prepare_others(self, pod: Pod) -> Iterator[int]:
+        """As ``prepare``, for what pods on nodes ask about the pod."""
+        for carried in (yield from self.pods_by_node.finding(pod, self._topologies.label_keys)):
+            for key in list(carried.by_key):
+                yield from self._topologies.making(key)
+
+    def spread(self, count: int) -> list[str]:
+        """So many names, evenly taken from all of them in order; the same as long as no node comes or goes."""
+        total = len(self._names)
+        return [self._names[number * total // count] for number in range(count)] if total > count else self.names()
+
+    def names(self) -> list[str]:
+        """All names in order."""
+        return list(self._names)
+
+    def room(self, state: LoadedNode) -> float:
+        """How good the node is by the room on it, from 0 to 1."""
+        return 1 - state.emptiness if self._is_packed else state.emptiness
+
+    def best_first(self) -> Iterator[str]:
+        """All names, the best node by its room first, equals by name. Nodes may come, go and change meanwhile."""
+        order = self._order.copy()
+        return (name for _, name in order)
+
+    def _after(self, name: str, most: int) -> list[Node]:
+        start = bisect_right(self._names, name)
+        return [self._states[it].node for it in self._names[start : start + most]]
+
+    def __iter__(self) -> Iterator[LoadedNode]:
+        return (self._states[name] for name in self._names)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._states
+
+    def _take_out(self, state: LoadedNode) -> None:
+        del self._order[bisect_left(self._order, (-self.room(state), state.name))]
+        self._softly_tainted.discard(state.name)
+        for resource in state.counted:
+            self._counting[resource].discard(state.name)
+
+
+def _counts_otherwise(one: Node, other: Node) -> bool:
+    """Whether two versions of a node may belong to different domains: what a kubelet says every minute changes none."""
+    return one is not other and (one.metadata.labels, one.spec.taints) != (other.metadata.labels, other.spec.taints)

@@ -1,0 +1,147 @@
+"""Pods that end together or not at all: those that share a claim, on whatever nodes they are.
+
+A pod alone is a bundle as well. A bundle is of no use if one of its pods must not end: it has the same priority as the
+waiting pod or a higher one, or has no node yet, or is a node's static pod, which the kubelet
+makes again. What comes free with a bundle are the devices of the claims that nobody
+else has reserved. A claim of the waiting pod itself stays: its other consumers are no victims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from dra_api.core import MIRROR_ANNOTATION, Node, Pod
+from dra_api.relations.references import claims_of_pod, is_reserved_for, pod_is_done
+from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim
+
+from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
+from dra_operator.scheduling.cycle.pre_filter import CycleState
+from dra_operator.scheduling.state.placeholder import is_immediate
+
+from .terms import PreemptionTerms, born, priority
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """``leaving`` pods end already, ``victims`` would have to; ``freed`` is what the end of all brings."""
+
+    victims: tuple[Pod, ...]
+    leaving: tuple[Pod, ...]
+    freed: tuple[AllocationResult, ...]
+
+    @cached_property
+    def pods(self) -> tuple[Pod, ...]:
+        """All of them."""
+        return (*self.victims, *self.leaving)
+
+    @cached_property
+    def priority(self) -> int:
+        """The highest one."""
+        return max(map(priority, self.pods))
+
+    @cached_property
+    def rank(self) -> tuple[int, float, str]:
+        """The bundle that matters most is the least: the highest priority, then the oldest."""
+        return -self.priority, min(map(born, self.pods)), min(pod.key for pod in self.pods)
+
+    def frees_on(self, node: Node) -> bool:
+        """Whether some of its devices can be used on the node."""
+        return any(_reaches(allocation, node) for allocation in self.freed)
+
+
+class Bundles:
+    """The bundles of a cluster, each worked out when one of its pods is asked about."""
+
+    def __init__(self, cycle_state: CycleState, terms: PreemptionTerms) -> None:
+        self._terms, self._find_claim = terms, cycle_state.find_claim
+        self._priority = priority(cycle_state.pod)
+        self._own = {claim.metadata.uid for claim in cycle_state.resource_claims}
+        self._known: dict[str, Bundle | None] = {}
+        self.looked = 0
+        """So many claims and consumers were looked at."""
+
+    def may_matter(self, pod: Pod) -> bool:
+        """Whether the pod may be in a bundle that is of use: cheap, without a look at its claims."""
+        return self._may_end(pod) or self._terms.is_leaving(pod)
+
+    def of(self, pod: Pod) -> Bundle | None:
+        """The bundle of the pod; None if it must not end."""
+        uid = pod.metadata.uid
+        if uid not in self._known:
+            members, is_usable = self._members(pod)
+            bundle = self._bundle(members) if is_usable else None
+            self._known.update(dict.fromkeys(members, bundle))
+        return self._known[uid]
+
+    def with_device(self, device: DeviceId) -> Iterator[Bundle]:
+        """Those that hold a device, and may end."""
+        for claim in self._terms.holders(device):
+            for pod in self._consumers(claim):
+                bundle = self.of(pod)
+                if bundle is not None:
+                    yield bundle
+
+    def _may_end(self, pod: Pod) -> bool:
+        is_running = bool(pod.spec.node_name) and pod.metadata.deletion_timestamp is None and not pod_is_done(pod)
+        if not is_running or MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
+            return False
+        return priority(pod) < self._priority and self._terms.may_end(pod)
+
+    def _members(self, pod: Pod) -> tuple[dict[str, Pod], bool]:
+        """Who shares claims with the pod, directly or through others, and whether all of them may end."""
+        found, rest = {pod.metadata.uid: pod}, [pod]
+        while rest:
+            member = rest.pop()
+            if not self.may_matter(member):
+                return found, False
+            for claim in self._claims(member):
+                if claim.metadata.uid in self._own:
+                    return found, False
+                for consumer in self._consumers(claim):
+                    if consumer.metadata.uid not in found:
+                        found[consumer.metadata.uid] = consumer
+                        rest.append(consumer)
+        return found, True
+
+    def _bundle(self, members: dict[str, Pod]) -> Bundle:
+        claims = {claim.metadata.uid: claim for pod in members.values() for claim in self._claims(pod)}
+        freed = [claim.status.allocation for claim in claims.values() if _comes_free(claim)]
+        leaving = [pod for pod in members.values() if self._terms.is_leaving(pod)]
+        victims = [pod for pod in members.values() if not self._terms.is_leaving(pod)]
+        return Bundle(
+            tuple(sorted(victims, key=lambda pod: pod.key)),
+            tuple(leaving),
+            tuple(allocation for allocation in freed if allocation is not None),
+        )
+
+    def _claims(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """Those that the pod has reserved."""
+        for use in claims_of_pod(pod):
+            self.looked += 1
+            claim = self._find_claim(f"{pod.metadata.namespace}/{use.name}")
+            if claim is not None and claim.status.allocation is not None and is_reserved_for(pod, claim):
+                yield claim
+
+    def _consumers(self, claim: ResourceClaim) -> Iterator[Pod]:
+        """Those that are there and not done: others give the claim up by themselves."""
+        for consumer in claim.status.reserved_for or ():
+            self.looked += 1
+            pod = self._terms.find_pod(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+            if pod is not None and not pod_is_done(pod):
+                yield pod
+
+
+def _comes_free(claim: ResourceClaim) -> bool:
+    """Whether the devices come free after the last pod: those of an immediate claim do not, nor those of a group."""
+    is_of_pods = all(consumer.resource == "pods" for consumer in claim.status.reserved_for or ())
+    return is_of_pods and FINALIZER in (claim.metadata.finalizers or ()) and not is_immediate(claim)
+
+
+def _reaches(allocation: AllocationResult, node: Node) -> bool:
+    """Nowhere, if what another scheduler wrote there cannot be understood."""
+    try:
+        return allocation.node_selector is None or node_selectors.matches(allocation.node_selector, node)
+    except NodeSelectionError:
+        return False

@@ -1,0 +1,176 @@
+"""Claims of volumes that are bound when their first consumer has a node (kube-scheduler's VolumeBinding).
+
+The class of such a claim says ``WaitForFirstConsumer``. For a node there is either a volume that exists already, or the
+class can have one made there; the PV controller and the provisioner of the class do the binding. Each claim gets the
+smallest volume that suffices, smallest claims first, so that a volume that only a big claim needs is left to it.
+
+Once a node was selected for a claim (annotation), or a volume reserved for it, no other node or volume will do: another
+pod, or an earlier attempt for this one, has begun the binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from dra_api.core import Node
+from dra_api.relations.label_selectors import Selector
+from dra_api.storage import (
+    SELECTED_NODE,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    TopologyTerm,
+)
+from dra_api.values.quantity import Quantity
+
+from dra_operator.allocator import NodeSelectionError, node_selectors
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+
+WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+_NO_PROVISIONER: Final = frozenset({"", "kubernetes.io/no-provisioner"})
+VOLUME_BINDING: Final = Reason(
+    "volume-binding", "node(s) didn't find available persistent volumes to bind", is_about_volumes=True
+)
+VOLUME_SPACE: Final = Reason("volume-space", "node(s) did not have enough free storage", is_about_volumes=True)
+_NO_VOLUME: Final = Obstacle(VOLUME_BINDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """How the unbound claims of a pod get volumes on one node: volumes that exist, each with its claim, or new ones."""
+
+    reserve: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
+    provision: tuple[PersistentVolumeClaim, ...] = ()
+
+
+NO_BINDINGS: Final = Bindings()
+
+
+@dataclass(frozen=True)
+class UnboundClaim:
+    """``volumes`` are those of its class. ``capacities``: see ``Storage.capacities``."""
+
+    claim: PersistentVolumeClaim
+    storage_class: StorageClass
+    volumes: tuple[PersistentVolume, ...]
+    capacities: Sequence[CSIStorageCapacity] | None = None
+
+    @property
+    def selected_node(self) -> str | None:
+        """Where its volume is being made, if that has begun."""
+        return (self.claim.metadata.annotations or {}).get(SELECTED_NODE)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its binding has begun."""
+        return self.selected_node is not None or self.reserved is not None
+
+    @cached_property
+    def size(self) -> int:
+        """How much it asks for, in billionths of a byte."""
+        return _storage(self.claim.spec.resources.requests)
+
+    @cached_property
+    def reserved(self) -> PersistentVolume | None:
+        """A volume that is for this claim and no other."""
+        return next((it for it in self._fitting if it.spec.claim_ref is not None), None)
+
+    @cached_property
+    def free(self) -> tuple[PersistentVolume, ...]:
+        """Volumes that it may get, the smallest first."""
+        selector = self.claim.spec.selector
+        selects = Selector.of(selector).matches if selector is not None else lambda _: True
+        modes = set(self.claim.spec.access_modes or ())
+        free = (it for it in self._fitting if it.spec.claim_ref is None and it.status.phase == "Available")
+        fit = [it for it in free if selects(it.metadata.labels or {}) and modes.issubset(it.spec.access_modes or ())]
+        return tuple(sorted(fit, key=lambda it: (_storage(it.spec.capacity), it.metadata.name)))
+
+    @cached_property
+    def _fitting(self) -> tuple[PersistentVolume, ...]:
+        spec = self.claim.spec
+        return tuple(
+            it
+            for it in self.volumes
+            if (it.spec.claim_ref is None or it.is_reserved_for(self.claim))
+            and _storage(it.spec.capacity) >= self.size
+            and (it.spec.volume_mode or "Filesystem") == (spec.volume_mode or "Filesystem")
+            and (it.spec.volume_attributes_class_name or "") == (spec.volume_attributes_class_name or "")
+            and it.metadata.deletion_timestamp is None
+        )
+
+    def volume_on(self, node: Node, taken: Iterable[str]) -> PersistentVolume | None:
+        """The volume that it gets on the node, if one exists that is not among ``taken``."""
+        if self.reserved is not None:
+            return self.reserved if allows(self.reserved, node) else None
+        return next((it for it in self.free if it.metadata.name not in taken and allows(it, node)), None)
+
+    def may_be_made_on(self, node: Node) -> bool:
+        """Whether the class can have a new volume made for the node."""
+        topologies = self.storage_class.allowed_topologies
+        return self.storage_class.provisioner not in _NO_PROVISIONER and (
+            not topologies or any(_is_met(term, node) for term in topologies)
+        )
+
+    def has_room_on(self, node: Node) -> bool:
+        """Whether the driver has room for a new volume there. One that does not tell is asked by trying."""
+        if self.capacities is None or not self.size:
+            return True
+        return any(_room(it) >= self.size and _reaches(it, node) for it in self.capacities)
+
+
+def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstacle:
+    """What the claims get on the node; ``claims`` are in order of size."""
+    reserve: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
+    provision: list[PersistentVolumeClaim] = []
+    taken: set[str] = set()
+    for it in claims:
+        if it.selected_node is not None and it.selected_node != node.metadata.name:
+            return _NO_VOLUME
+        volume = it.volume_on(node, taken) if it.selected_node is None else None
+        if volume is not None:
+            taken.add(volume.metadata.name)
+            reserve.append((it.claim, volume))
+        elif not it.may_be_made_on(node):
+            return _NO_VOLUME
+        elif not it.has_room_on(node):
+            return Obstacle(VOLUME_SPACE)
+        else:
+            provision.append(it.claim)
+    return Bindings(tuple(reserve), tuple(provision))
+
+
+def allows(volume: PersistentVolume, node: Node) -> bool:
+    """Whether the volume can be used on the node. An affinity that cannot be understood allows no node."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return True
+    try:
+        terms = node_selectors.parse(affinity.required)
+    except NodeSelectionError:
+        return False
+    return any(term.matches(node.metadata.labels or {}, {}) for term in terms)
+
+
+def _storage(amounts: Mapping[str, Quantity] | None) -> int:
+    amount = (amounts or {}).get("storage")
+    return amount.nanos if amount is not None else 0
+
+
+def _room(capacity: CSIStorageCapacity) -> int:
+    """The biggest volume for which there is room, by the more precise of two figures; nothing if there is none."""
+    room = capacity.maximum_volume_size or capacity.capacity
+    return room.nanos if room is not None else -1
+
+
+def _reaches(capacity: CSIStorageCapacity, node: Node) -> bool:
+    return Selector.of(capacity.node_topology).matches(node.metadata.labels or {})
+
+
+def _is_met(term: TopologyTerm, node: Node) -> bool:
+    """A term without expressions is met by no node."""
+    wanted, labels = term.match_label_expressions, node.metadata.labels or {}
+    return bool(wanted) and all(labels.get(it.key) in (it.values or ()) for it in wanted or ())

@@ -1,0 +1,222 @@
+"""Volumes that tie a pod to nodes: kube-scheduler's VolumeBinding, VolumeZone, and VolumeRestrictions for one pod.
+
+What a pod's claims of volumes lead to is worked out once per attempt (``volumes_of``). It is an obstacle of the pod (a
+claim is missing, lost, about to go, not its own, in use, or waits for the PV controller), or its volumes, which
+say of each node whether the pod can use them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from dra_api.core import Node, Pod
+from dra_api.relations.volumes import VolumeUse, is_made_for, volume_uses
+from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
+
+from dra_operator.scheduling.state.attachments import AttachedVolumes
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+
+from .node_volume_limits import AttachLimits
+from .volume_binding import NO_BINDINGS, WAIT_FOR_FIRST_CONSUMER, Bindings, UnboundClaim, allows, bindings_on
+
+VOLUME_AFFINITY: Final = Reason(
+    "volume-affinity", "node(s) didn't match PersistentVolume's node affinity", is_about_volumes=True
+)
+VOLUME_ZONE: Final = Reason("volume-zone", "node(s) had no available volume zone", is_about_volumes=True)
+VOLUME_MISSING: Final = Reason(
+    "volume-missing",
+    "node(s) unavailable: claim {subject} is bound to PersistentVolume {detail}, which does not exist",
+    is_about_volumes=True,
+)
+VOLUMES_UNSEEN: Final = Reason(
+    "volumes-unseen",
+    "the pod uses PersistentVolumeClaims, and {subject} cannot be seen: "
+    "allow dra-operator to list and watch them (manifests/operator/rbac.yaml)",
+    is_about_volumes=True,
+)
+VOLUME_CLAIM_MISSING: Final = Reason(
+    "volume-claim-missing",
+    'persistentvolumeclaim "{subject}" not found: create it, or correct claimName',
+    is_about_volumes=True,
+)
+VOLUME_CLAIM_UNMADE: Final = Reason(
+    "volume-claim-unmade",
+    'waiting for ephemeral volume controller to create the persistentvolumeclaim "{subject}"',
+    is_about_volumes=True,
+)
+VOLUME_CLAIM_FOREIGN: Final = Reason(
+    "volume-claim-foreign",
+    'persistentvolumeclaim "{subject}" was not created for the pod (the pod is not its owner): delete it',
+    is_about_volumes=True,
+)
+VOLUME_CLAIM_LOST: Final = Reason(
+    "volume-claim-lost",
+    'persistentvolumeclaim "{subject}" bound to non-existent persistentvolume "{detail}"',
+    is_about_volumes=True,
+)
+VOLUME_CLAIM_DELETED: Final = Reason(
+    "volume-claim-deleted", 'persistentvolumeclaim "{subject}" is being deleted', is_about_volumes=True
+)
+VOLUME_CLAIM_UNBOUND: Final = Reason(
+    "volume-claim-unbound", 'pod has unbound immediate PersistentVolumeClaim "{subject}"', is_about_volumes=True
+)
+VOLUME_CLAIM_IN_USE: Final = Reason(
+    "volume-claim-in-use",
+    'persistentvolumeclaim "{subject}" has the access mode ReadWriteOncePod and is in use by another pod',
+    is_about_volumes=True,
+)
+
+READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
+_ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+_OLD_ZONE, _OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
+_NEWER: Final = {_ZONE: _ZONE, _REGION: _REGION, _OLD_ZONE: _ZONE, _OLD_REGION: _REGION}
+"""The labels of volumes that must agree with those of nodes, each with the name that nodes have today."""
+_SEVERAL: Final = "__"
+
+
+class Storage(AttachedVolumes, Protocol):
+    """The storage objects of a snapshot, by look-up."""
+
+    @property
+    def unseen(self) -> Iterable[str]:
+        """Kinds that the operator cannot see."""
+        ...
+
+    def volumes_of_class(self, name: str) -> Iterable[PersistentVolume]:
+        """The volumes of a class."""
+        ...
+
+    def capacities(self, storage_class: StorageClass) -> Sequence[CSIStorageCapacity] | None:
+        """What room there is for new volumes of the class; None if its driver does not tell."""
+        ...
+
+    def wait_of(self, pod_uid: str) -> VolumeWait | None:
+        """Set when the pod has its node, and waits for its claims to be bound there."""
+        ...
+
+    def users(self, key: str) -> Iterable[str]:
+        """UIDs of the pods with a node, or on their way to one, that use the claim."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeWait:
+    """The pod is to go to this node; its claims have until ``deadline``."""
+
+    node: str
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BoundVolume:
+    """A claim that has its volume. ``zoned``: zone labels count, which those of ephemeral volumes do not."""
+
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume | None
+    zoned: bool
+
+    def obstacle(self, node: Node) -> Obstacle | None:
+        """Why it cannot be used on the node."""
+        if self.volume is None:
+            return Obstacle(VOLUME_MISSING, self.claim.key, self.claim.spec.volume_name)
+        if not allows(self.volume, node):
+            return Obstacle(VOLUME_AFFINITY)
+        if self.zoned and not _is_in_zone(self.volume, node):
+            return Obstacle(VOLUME_ZONE)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolumes:
+    """The volumes of a pod whose claims are in order; ``volume_binding`` ones by size, the smallest first."""
+
+    bound: tuple[BoundVolume, ...] = ()
+    unbound: tuple[UnboundClaim, ...] = ()
+    limits: AttachLimits | None = None
+
+    def obstacle(self, node: Node, used: Mapping[str, int]) -> Obstacle | None:
+        """Why the pod cannot use its volumes on the node; None if it can. ``used``: what pods there take of it."""
+        exceeded = self.limits.obstacle(node.metadata.name, used) if self.limits is not None else None
+        if exceeded is not None:
+            return exceeded
+        found = self.bindings(node)
+        return found if isinstance(found, Obstacle) else None
+
+    def bindings(self, node: Node) -> Bindings | Obstacle:
+        """How the claims get volumes on the node."""
+        for volume in self.bound:
+            if (obstacle := volume.obstacle(node)) is not None:
+                return obstacle
+        return bindings_on(node, self.unbound) if self.unbound else NO_BINDINGS
+
+
+NO_VOLUMES: Final = PodVolumes()
+
+
+def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
+    """What the pod's claims of volumes lead to."""
+    uses = list(volume_uses(pod))
+    if not uses:
+        return NO_VOLUMES
+    unseen = ", ".join(storage.unseen)
+    if unseen:
+        return Obstacle(VOLUMES_UNSEEN, unseen)
+    bound: list[BoundVolume] = []
+    unbound: dict[str, UnboundClaim] = {}
+    for use in uses:
+        claim = storage.claim(use.key)
+        if claim is None:
+            return Obstacle(VOLUME_CLAIM_UNMADE if use.is_ephemeral else VOLUME_CLAIM_MISSING, use.name)
+        if (obstacle := _obstacle(pod, use, claim, storage)) is not None:
+            return obstacle
+        if claim.is_bound:
+            bound.append(BoundVolume(claim, storage.volume(claim.spec.volume_name), zoned=not use.is_ephemeral))
+        elif (waiting := _unbound(claim, storage)) is not None:
+            unbound[use.key] = waiting
+        else:
+            return Obstacle(VOLUME_CLAIM_UNBOUND, use.name)
+    in_order = tuple(sorted(unbound.values(), key=lambda it: it.size))
+    return PodVolumes(tuple(bound), in_order, AttachLimits.of(pod, storage))
+
+
+def _obstacle(pod: Pod, use: VolumeUse, claim: PersistentVolumeClaim, storage: Storage) -> Obstacle | None:
+    if claim.status.phase == "Lost":
+        return Obstacle(VOLUME_CLAIM_LOST, use.name, claim.spec.volume_name)
+    if claim.metadata.deletion_timestamp is not None:
+        return Obstacle(VOLUME_CLAIM_DELETED, use.name)
+    if use.is_ephemeral and not is_made_for(pod, claim):
+        return Obstacle(VOLUME_CLAIM_FOREIGN, use.name)
+    if READ_WRITE_ONCE_POD in (claim.spec.access_modes or ()) and _is_used_by_others(pod, use, storage):
+        return Obstacle(VOLUME_CLAIM_IN_USE, use.name)
+    return None
+
+
+def _is_used_by_others(pod: Pod, use: VolumeUse, storage: Storage) -> bool:
+    return any(uid != pod.metadata.uid for uid in storage.users(use.key))
+
+
+def _unbound(claim: PersistentVolumeClaim, storage: Storage) -> UnboundClaim | None:
+    """The claim, if it is to be bound when its first consumer has a node."""
+    found = storage.storage_class(claim.storage_class)
+    if found is None or found.volume_binding_mode != WAIT_FOR_FIRST_CONSUMER or claim.spec.volume_name:
+        return None
+    room = storage.capacities(found)
+    return UnboundClaim(claim, found, tuple(storage.volumes_of_class(claim.storage_class)), room)
+
+
+def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
+    """Nodes without any of the labels are in every zone, as in a cluster of one zone."""
+    labels = node.metadata.labels or {}
+    if labels.keys().isdisjoint(_NEWER):
+        return True
+    wanted = ((name, _zones((volume.metadata.labels or {}).get(name))) for name in _NEWER)
+    return all(labels.get(name, labels.get(_NEWER[name])) in zones for name, zones in wanted if zones)
+
+
+def _zones(value: str | None) -> frozenset[str]:
+    """The values of a zone label; none for a label that is missing or cannot be read."""
+    zones = frozenset(part.strip() for part in (value or "").split(_SEVERAL))
+    return frozenset() if "" in zones else zones

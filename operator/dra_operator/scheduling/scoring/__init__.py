@@ -1,0 +1,1 @@
+"""Which of the nodes that fit a pod would rather have: one file for each score."""

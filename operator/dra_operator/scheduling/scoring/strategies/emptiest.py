@@ -1,0 +1,15 @@
+"""The node whose devices have most left: load is spread, and so are failures."""
+
+from __future__ import annotations
+
+from .strategy import Candidate, Strategy
+
+
+class Emptiest(Strategy):
+    """``emptiest``."""
+
+    name, device_order, uses_mix = "emptiest", "reference", False
+
+    def score(self, candidate: Candidate) -> int:
+        """What is left afterwards."""
+        return candidate.after.idle

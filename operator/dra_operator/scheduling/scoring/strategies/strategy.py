@@ -1,0 +1,36 @@
+"""What a strategy is: a whole number for a node and the devices that a pod would take there; the largest is best.
+
+A strategy is pure and exact. Nodes with equal numbers follow each other by their names, so that the same cluster always
+gives the same answer. A new strategy is a file beside the others and a line in ``every_strategy``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple, Protocol
+
+from dra_operator.allocator import Mix, Totals
+
+
+class Candidate(NamedTuple):
+    """A node with the devices that a pod would take there. Devices count in thousandths."""
+
+    mix: Mix
+    """What pods usually ask for."""
+    before: Totals
+    """The devices of the node as they are."""
+    after: Totals
+    """As they would be."""
+    milli_cpu: int
+    """What the node has left of cpu, before the pod."""
+
+
+class Strategy(Protocol):
+    """One way to prefer nodes."""
+
+    name: ClassVar[str]
+    device_order: ClassVar[str]
+    """The order of devices within a node that goes with it, unless a setting names another."""
+    uses_mix: ClassVar[bool]
+
+    def score(self, candidate: Candidate) -> int:
+        """How good the node is."""

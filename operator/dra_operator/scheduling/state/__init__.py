@@ -1,0 +1,78 @@
+"""Nodes, the pods on them, placeholder pods and the scheduling gate, as every phase of a cycle sees them."""
+
+from .anchors import Anchors
+from .attachments import Attachable
+from .gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_key, gang_of
+from .large import LARGEST_OBJECT_BYTES, without_bulk
+from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bulk, size_refusal, spec_without_bulk
+from .node import LoadedNode
+from .nominations import NO_NOMINATIONS, Nomination, Nominations
+from .obstacle import Obstacle
+from .placeholder import (
+    ANNOTATION,
+    HOLD,
+    IMMEDIATE,
+    annotation_fault,
+    claim_behind,
+    is_immediate,
+    is_placeholder,
+    placeholder_key,
+    placeholder_of,
+    title,
+)
+from .pods_by_node import PodsByNode, counts_alike
+from .requests import add, extended_resources, node_requests, pod_requests, served_resources, subtract
+from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
+from .selection import Place
+from .taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
+
+__all__ = [
+    "ANNOTATION",
+    "GANG_CROWDED",
+    "GANG_INCOMPLETE",
+    "GATE",
+    "GATED",
+    "HOLD",
+    "IMMEDIATE",
+    "LARGEST_OBJECT_BYTES",
+    "MOST_GANG_PODS",
+    "NODE_CONDITION",
+    "NO_NOMINATIONS",
+    "OPENED_LAST",
+    "UNSCHEDULABLE",
+    "Anchors",
+    "Attachable",
+    "Gang",
+    "LoadedNode",
+    "Nomination",
+    "Nominations",
+    "Obstacle",
+    "Place",
+    "PodsByNode",
+    "add",
+    "annotation_fault",
+    "bytes_of_large",
+    "claim_behind",
+    "claim_without_bulk",
+    "counts_alike",
+    "extended_resources",
+    "gang_key",
+    "gang_of",
+    "has_gate",
+    "is_at_gate",
+    "is_immediate",
+    "is_placeholder",
+    "metadata_without_bulk",
+    "node_requests",
+    "placeholder_key",
+    "placeholder_of",
+    "pod_requests",
+    "reach",
+    "served_resources",
+    "size_refusal",
+    "spec_without_bulk",
+    "subtract",
+    "title",
+    "untolerated",
+    "without_bulk",
+]

@@ -1,0 +1,201 @@
+"""Topology domains: nodes with the same value of one label.
+
+A topology is updated as nodes come, go and change, and so are its counts of pods by domain. So a rule finds the count
+of a domain by one look-up, for any number of nodes and pods.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from dra_api.core import Node, NodeSelector, Toleration
+
+from dra_operator.allocator import NodeSelectionError, node_selectors
+
+from .rule_count import requirements
+from .taints import repelling, untolerated
+
+KEPT_TOPOLOGIES = 128  # up to date, more than one pod asks for; the least recently used is dropped first
+TOPOLOGY_PART_LABELS: Final = 10_000
+"""Labels that are compared in a row for a new topology: a millisecond or two."""
+_LABELS_PER_PUT: Final = 10
+"""Labels that are compared in the time in which a node is put into a topology."""
+_LABELS_PER_REQUIREMENT: Final = 3
+"""Labels that are compared in the time in which a node is compared with a requirement of an affinity."""
+
+NodesAfter = Callable[[str, int], Sequence[Node]]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScope:
+    """The nodes that count: with all of these labels, selected, and with taints that are tolerated (None: any)."""
+
+    keys: frozenset[str] = frozenset()
+    selector: frozenset[tuple[str, str]] = frozenset()
+    affinity: NodeSelector | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+    @property
+    def asks(self) -> int:
+        """What it takes to compare a node: as long as so many labels of pods."""
+        cheap = len(self.keys) + len(self.selector) + len(self.tolerations or ())
+        return cheap + _LABELS_PER_REQUIREMENT * requirements(self.affinity)
+
+
+ANY_NODE = NodeScope()
+
+
+class DomainCounts:
+    """How many pods of one kind are in each domain, kept up to date; domains without any are left out."""
+
+    __slots__ = ("_by_node", "_fewest", "by_domain", "topology")
+
+    def __init__(self, topology: Topology, by_node: Mapping[str, int]) -> None:
+        self.topology, self._by_node = topology, by_node
+        self.by_domain: dict[str, int] = {}
+        self._fewest: int | None = None
+        for node, count in by_node.items():
+            self.add(node, count)
+        topology.counts.append(self)
+
+    def add(self, node: str, count: int) -> None:
+        """The number of pods on the node changes by so many."""
+        domain = self.topology.domain_of.get(node)
+        if domain is not None:
+            self._add(domain, count)
+
+    def moved(self, node: str, before: str | None, after: str | None) -> None:
+        """The node left one domain for another; None stands for no domain."""
+        count = self._by_node.get(node, 0)
+        for domain, number in ((before, -count), (after, count)):
+            if domain is not None:
+                self._add(domain, number)
+
+    def _add(self, domain: str, count: int) -> None:
+        self._fewest = None
+        total = self.by_domain.pop(domain, 0) + count
+        if total:
+            self.by_domain[domain] = total
+
+    @property
+    def fewest(self) -> int:
+        """The smallest count of all domains; 0 without domains."""
+        if self._fewest is None:
+            some = len(self.by_domain) == len(self.topology.size)
+            self._fewest = min(self.by_domain.values(), default=0) if some else 0
+        return self._fewest
+
+
+class Topology:
+    """The domain of each node that counts; no node does if the affinity cannot be understood."""
+
+    def __init__(self, key: str, scope: NodeScope) -> None:
+        self.key, self.scope = key, scope
+        self.domain_of: dict[str, str] = {}
+        self.size: dict[str, int] = {}
+        """How many nodes each domain has; those without any are left out."""
+        self.counts: list[DomainCounts] = []
+        self._terms: tuple[node_selectors.NodeTerm, ...] = ()
+        with suppress(NodeSelectionError):
+            self._terms = node_selectors.parse(scope.affinity) if scope.affinity is not None else ()
+
+    def put(self, node: Node) -> None:
+        """The node is new or changed."""
+        name = node.metadata.name
+        self._move(name, (node.metadata.labels or {}).get(self.key) if self._includes(node) else None)
+
+    def _includes(self, node: Node) -> bool:
+        scope, labels = self.scope, node.metadata.labels or {}
+        if not all(key in labels for key in scope.keys) or not scope.selector <= labels.items():
+            return False
+        if scope.tolerations is not None and untolerated(repelling(node.spec.taints or ()), scope.tolerations):
+            return False
+        return scope.affinity is None or node_selectors.first_match(self._terms, node) is not None
+
+    def remove(self, name: str) -> None:
+        """The node is gone; an unknown one is ignored."""
+        self._move(name, None)
+
+    def _move(self, name: str, after: str | None) -> None:
+        before = self.domain_of.pop(name, None)
+        if after is not None:
+            self.domain_of[name] = after
+        if before == after:
+            return
+        for domain, number in ((before, -1), (after, 1)):
+            if domain is not None:
+                total = self.size.pop(domain, 0) + number
+                if total:
+                    self.size[domain] = total
+        for counts in self.counts:
+            counts.moved(name, before, after)
+
+
+class Topologies:
+    """The topologies that rules use. ``dropped`` is called with one that is no longer kept up to date.
+
+    ``nodes_after`` gives a part of the nodes by name: at most so many of those behind a name.
+    """
+
+    def __init__(self, nodes_after: NodesAfter, dropped: Callable[[Topology], None]) -> None:
+        self._nodes_after, self._dropped = nodes_after, dropped
+        self._kept: OrderedDict[tuple[str, NodeScope], Topology] = OrderedDict()
+        self._growing: list[Topology] = []
+        self.label_keys: dict[str, int] = {}
+        """How many nodes have each label."""
+
+    def get(self, key: str, scope: NodeScope = ANY_NODE) -> Topology:
+        """The domains of a label among these nodes."""
+        found = self._kept.get((key, scope))
+        if found is None:
+            for _ in self.making(key, scope):
+                pass
+            return self._kept[key, scope]
+        self._kept.move_to_end((key, scope))
+        return found
+
+    def making(self, key: str, scope: NodeScope = ANY_NODE) -> Iterator[int]:
+        """Have a topology ready, in pieces: says after each how many labels it has compared, or what takes as long.
+
+        Nodes may come, change and go meanwhile: those that are looked at already are kept up to date.
+        """
+        if (key, scope) in self._kept:
+            return
+        made, each, name = Topology(key, scope), scope.asks + _LABELS_PER_PUT, ""
+        part = max(1, TOPOLOGY_PART_LABELS // each)
+        self._growing.append(made)
+        try:
+            while nodes := self._nodes_after(name, part):
+                for node in nodes:
+                    made.put(node)
+                name = nodes[-1].metadata.name
+                yield each * len(nodes)
+        finally:
+            self._growing.remove(made)
+        if (key, scope) not in self._kept:
+            self._kept[key, scope] = made
+            if len(self._kept) > KEPT_TOPOLOGIES:
+                self._dropped(self._kept.popitem(last=False)[1])
+
+    def put(self, node: Node, before: Node | None = None) -> None:
+        """The node is new or changed."""
+        self._count(before, -1)
+        self._count(node, 1)
+        for topology in (*self._kept.values(), *self._growing):
+            topology.put(node)
+
+    def remove(self, node: Node) -> None:
+        """The node is gone."""
+        self._count(node, -1)
+        for topology in (*self._kept.values(), *self._growing):
+            topology.remove(node.metadata.name)
+
+    def _count(self, node: Node | None, number: int) -> None:
+        for key in (node.metadata.labels or ()) if node is not None else ():
+            total = self.label_keys.pop(key, 0) + number
+            if total:
+                self.label_keys[key] = total

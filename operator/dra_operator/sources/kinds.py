@@ -1,0 +1,35 @@
+"""The kinds that the operator watches, and the struct each is decoded into."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dra_api.api_resources import (
+    DEVICE_TAINT_RULES,
+    POD_DISRUPTION_BUDGETS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_POOL_STATUS_REQUESTS,
+)
+
+from dra_operator.allocator import Features
+from dra_operator.cache import ClaimTemplate
+
+from .kind_table import OF_STORAGE, TABLE, Kinds
+
+WATCHED: Final[Kinds] = {**TABLE, RESOURCE_CLAIM_TEMPLATES: ClaimTemplate}
+REQUIRED: Final = frozenset(WATCHED) - {
+    DEVICE_TAINT_RULES,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    POD_DISRUPTION_BUDGETS,
+    *OF_STORAGE,
+}
+
+
+def watched_kinds(features: Features, *, preemption: bool = False) -> Kinds:
+    """Those that matter with these gates and settings: some kinds have one of their own."""
+    is_on = {
+        DEVICE_TAINT_RULES: features.taint_rules and features.device_taints,
+        RESOURCE_POOL_STATUS_REQUESTS: features.pool_status,
+        POD_DISRUPTION_BUDGETS: preemption,
+    }
+    return {resource: kind for resource, kind in WATCHED.items() if is_on.get(resource, True)}

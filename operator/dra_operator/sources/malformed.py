@@ -1,0 +1,111 @@
+"""Malformed objects: warns about each, leaves it out, and keeps the devices of malformed claims in use.
+
+The last good version of an object stays in the cache. A claim may have none, if it was malformed from the start. To
+forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
+until the claim is repaired or gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from dra_api.codec import DecodeError, convert
+from dra_api.nesting import TOO_DEEP
+from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
+from dra_kube import RESOURCE_CLAIMS, Resource
+
+from dra_operator.allocator import DeviceId
+from dra_operator.cache import UidMemory
+
+logger = logging.getLogger(__name__)
+
+Hold = Callable[[str, AllocationResult | None], object]
+"""Counts an allocation for the claim with this UID; None undoes that."""
+
+
+class PartiallyDecoded(NamedTuple):
+    """A malformed claim whose devices count as used."""
+
+    uid: str
+    resource_version: str
+
+
+class MalformedObjects:
+    """Takes in malformed versions of objects. ``partially_decoded`` has the claims whose devices are kept, by key."""
+
+    def __init__(self, hold: Hold, counted: Callable[[Resource], None] = lambda _: None) -> None:
+        self._hold, self._counted = hold, counted
+        self._told = UidMemory(1000)
+        self.partially_decoded: dict[str, PartiallyDecoded] = {}
+
+    def take(self, resource: Resource, raw: dict[str, Any] | bytes, error: Exception) -> None:
+        """Warn once about each version of an object: its name, the field at fault, and what becomes of it."""
+        obj = _document(raw)
+        meta = _dict(obj, "metadata")
+        identity = f"{meta.get('uid')}/{meta.get('resourceVersion')}"
+        if identity in self._told:
+            return
+        self._told.add(identity)
+        if obj.get("spec") == TOO_DEEP:
+            error = DecodeError(f"it is {TOO_DEEP}")
+        self._counted(resource)
+        name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
+        kept = self._decode_partially(name, obj) if resource == RESOURCE_CLAIMS else ""
+        logger.warning("%s %s is malformed and left out until it is corrected%s: %s", resource.kind, name, kept, error)
+
+    def deleted(self, key: str, uid: str | None) -> None:
+        """A claim is gone; its devices are free."""
+        entry = self.partially_decoded.get(key)
+        if entry is not None and uid in (None, entry.uid):
+            del self.partially_decoded[key]
+            self._hold(entry.uid, None)
+
+    def mended(self, key: str, uid: str) -> bool:
+        """The cache has a readable version of the claim, whose devices count from now on; whether others were counted
+        before."""
+        entry = self.partially_decoded.pop(key, None)
+        if entry is not None and entry.uid != uid:
+            self._hold(entry.uid, None)
+        return entry is not None
+
+    def _decode_partially(self, key: str, obj: dict[str, Any]) -> str:
+        results = tuple(_results(obj))
+        meta = _dict(obj, "metadata")
+        uid = meta.get("uid")
+        if not results or not isinstance(uid, str):
+            return ""
+        self.mended(key, uid)
+        self.partially_decoded[key] = PartiallyDecoded(uid, str(meta.get("resourceVersion")))
+        self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
+        devices = ", ".join(str(DeviceId.of(result)) for result in results)
+        return f" (its devices stay in use: {devices})"
+
+
+def _results(claim: dict[str, Any]) -> Iterator[DeviceRequestAllocationResult]:
+    """The devices of the allocation, read one by one; a malformed share counts as the whole device."""
+    entries = _dict(claim, "status", "allocation", "devices").get("results")
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            yield convert(DeviceRequestAllocationResult, entry)
+        except (DecodeError, ValueError, TypeError):
+            names = [_dict(entry).get(field) for field in ("driver", "pool", "device")]
+            if all(isinstance(name, str) and name for name in names):
+                driver, pool, device = map(str, names)
+                yield DeviceRequestAllocationResult(request="", driver=driver, pool=pool, device=device)
+
+
+def _document(raw: dict[str, Any] | bytes) -> dict[str, Any]:
+    try:
+        return _dict(msgspec.json.decode(raw) if isinstance(raw, bytes) else raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _dict(obj: Any, *path: str) -> dict[str, Any]:
+    """The dict at the end of the path; an empty one if there is none."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return obj if isinstance(obj, dict) else {}

@@ -1,0 +1,113 @@
+"""What Kopf brings: its events, and before it reads them, the bytes of its watches.
+
+Most events are no news: the operator wrote the object itself and has it from the answer. These end here, before Kopf
+spends its time on them (``deals_with``). The others reach a handler of Kopf, which hands them to ``received``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from dra_api.codec import DecodeError, convert, decode
+from dra_api.core import Pod
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource
+from dra_kube.versions import from_served
+
+from dra_operator.cache import Source
+from dra_operator.controllers import Control
+
+from .audit import Audit
+from .cut import was_cut
+from .kind_table import Kinds
+from .known import Version
+from .malformed import MalformedObjects
+
+
+class Reception:
+    """For one cache. ``kopf_begins`` is called before each Kopf that feeds it."""
+
+    def __init__(self, control: Control, malformed_objects: MalformedObjects, audit: Audit, kinds: Kinds) -> None:
+        self._control, self._malformed_objects, self._audit, self._kinds = control, malformed_objects, audit, kinds
+        self._heard_of: defaultdict[Resource, set[str]] = defaultdict(set)
+        """UIDs of the objects of which Kopf has heard, and therefore keeps a record."""
+        self.pod_seen: Callable[[Pod | None, Pod], None] = lambda _, __: None
+        """Called with each pod that Kopf brings, and with the version that the cache has."""
+
+    def kopf_begins(self) -> None:
+        """A Kopf that begins has heard of no object."""
+        self._heard_of.clear()
+
+    def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
+        """Whether an event is over before Kopf hears of it.
+
+        It is over if the cache has that version or deletion already, and nothing waits for the watch to show it. The
+        node that a pod has from the operator is taken in here. But Kopf keeps a record of each object that it has heard
+        of, so it hears of the end of that object as well.
+        """
+        heard_of = self._heard_of[resource]
+        if is_deleted and version.uid in heard_of:
+            heard_of.remove(version.uid)
+            return False
+        is_over = self._is_over(resource, version, is_deleted, content)
+        if not is_over and not is_deleted:
+            heard_of.add(version.uid)
+        return is_over
+
+    def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
+        """A watch event, or with type None an item of a list that Kopf made."""
+        control, malformed_objects = self._control, self._malformed_objects
+        if event_type == "DELETED":
+            meta = raw["metadata"]
+            name, namespace, uid = meta["name"], meta.get("namespace"), meta.get("uid")
+            key = f"{namespace}/{name}" if namespace else name
+            control.delete(Source.WATCH, self._kinds[resource], key, uid)
+            if resource == RESOURCE_CLAIMS:
+                malformed_objects.deleted(key, uid)
+            return
+        try:
+            current = from_served(resource, version, raw)
+            obj = convert(self._kinds[resource], current)
+        except (DecodeError, ValueError, KeyError, TypeError) as error:
+            malformed_objects.take(resource, raw, error)
+            return
+        self._audit.saw(resource, obj.metadata.resource_version)
+        if isinstance(obj, Pod):
+            self.pod_seen(control.cluster.pods.get(obj.key), obj)
+        control.apply(Source.WATCH, obj, None if was_cut(raw) else current)
+        is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
+        if resource == RESOURCE_CLAIMS and is_taken_in and malformed_objects.mended(obj.key, obj.metadata.uid):
+            control.look_again()  # it may hold less than before
+
+    def _is_over(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
+        control, store = self._control, self._control.cluster.store_of(self._kinds[resource])
+        if resource == RESOURCE_CLAIMS and version.key in self._malformed_objects.partially_decoded:
+            return False
+        if is_deleted:
+            return version.uid in store.deleted
+        if not store.knows(version.key, version.uid, version.resource_version):
+            return resource == PODS and self._takes_binding(version, content)
+        known = store.get(version.key)
+        if known is not None and version == Version.of(known.metadata):
+            if control.awaits(known):
+                return False
+            control.apply(Source.STREAM, known)
+        self._audit.saw(resource, version.resource_version)
+        return True
+
+    def _takes_binding(self, version: Version, content: msgspec.Raw) -> bool:
+        """Take in a pod that has its node from us: the answer to a binding, unlike others, does not hold the object."""
+        control = self._control
+        if version.uid not in control.cluster.bound:
+            return False
+        try:
+            pod = decode(Pod, content)
+        except DecodeError:
+            return False  # Kopf hears of it, and the pod is found malformed
+        if not pod.spec.node_name:
+            return False
+        self._audit.saw(PODS, version.resource_version)
+        control.apply(Source.STREAM, pod)
+        return True

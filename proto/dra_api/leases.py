@@ -1,0 +1,49 @@
+"""coordination.k8s.io/v1 Lease: which of several processes works, and until when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from .codec import DecodeError, decode
+from .meta import Object, Part
+from .values.times import parse_time
+
+SETTINGS: Final = "dra.kopf.dev/settings"
+"""Annotation of the Lease of an operator: those of its settings that decide what fits, as JSON."""
+
+
+class PublishedSettings(Part, frozen=True):
+    """As the operator was given them."""
+
+    feature_gates: str = ""
+    kubernetes_version: str = "auto"
+    controllers: str = "auto"
+    scoring_strategy: str = "LeastAllocated"
+    preemption: bool = False
+    preempt_other_schedulers: bool = False
+
+
+class LeaseSpec(Part, frozen=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(Object, frozen=True):
+    spec: LeaseSpec = LeaseSpec()
+
+    def is_held(self, now: datetime) -> bool:
+        """Whether a holder has renewed it in time."""
+        renewed = parse_time(self.spec.renew_time)
+        duration = timedelta(seconds=self.spec.lease_duration_seconds or 0)
+        return bool(self.spec.holder_identity) and renewed is not None and now <= renewed + duration
+
+    @property
+    def settings(self) -> PublishedSettings | None:
+        """What the leader says of itself; None if it says nothing, or nothing that can be read."""
+        text = (self.metadata.annotations or {}).get(SETTINGS)
+        try:
+            return decode(PublishedSettings, text) if text is not None else None
+        except DecodeError:
+            return None

@@ -1,0 +1,1 @@
+"""What one object means for others: claims of pods, selectors, quotas, admin access, extended resources, volumes."""

@@ -1,0 +1,135 @@
+"""Feature gates: which optional features of Dynamic Resource Allocation are on. ``gate_table`` has the facts.
+
+A component looks at some gates only. It takes changes to those, as Kubernetes does: a gate must exist in the release
+that counts, a locked one keeps its value, and one that is on needs those on which it depends. Gates at which the
+component does not look have the release's default, and no part in that check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from .gate_table import TABLE, Step
+from .release import NEWEST, Release
+
+
+class GateError(ValueError):
+    """A feature gate cannot be set so; the message names it, with the release and a remedy."""
+
+
+class Component(NamedTuple):
+    """Who looks at which gates: ``name`` as in a sentence."""
+
+    name: str
+    gates: frozenset[str]
+
+
+class FeatureGates(Struct, frozen=True, kw_only=True):
+    """The gates at which some part of this project looks, by attributes; the alias is the name in Kubernetes.
+
+    With them the release whose rules count.
+    """
+
+    release: Release = NEWEST
+    admin_access: bool = field(name="DRAAdminAccess")
+    prioritized_list: bool = field(name="DRAPrioritizedList")
+    device_status: bool = field(name="DRAResourceClaimDeviceStatus")
+    filter_timeout: bool = field(name="DRASchedulerFilterTimeout")
+    consumable_capacity: bool = field(name="DRAConsumableCapacity")
+    fractional_capacity_ranges: bool = field(name="DRAFractionalCapacityRange")
+    device_binding_conditions: bool = field(name="DRADeviceBindingConditions")
+    device_taints: bool = field(name="DRADeviceTaints")
+    taint_rules: bool = field(name="DRADeviceTaintRules")
+    extended_resources: bool = field(name="DRAExtendedResource")
+    partitionable_devices: bool = field(name="DRAPartitionableDevices")
+    granular_status_authorization: bool = field(name="DRAResourceClaimGranularStatusAuthorization")
+    list_attributes: bool = field(name="DRAListTypeAttributes")
+    node_allocatable_resources: bool = field(name="DRANodeAllocatableResources")
+    pool_status: bool = field(name="DRAResourcePoolStatus")
+    compatibility_groups: bool = field(name="DRADeviceCompatibilityGroups")
+    derived_attributes: bool = field(name="DRADerivedAttributes")
+    optional_node_operations: bool = field(name="DRAOptionalNodeOperations")
+    partition_types: bool = field(name="DRAPartitionableDevicesType")
+    workload_resource_claims: bool = field(name="DRAWorkloadResourceClaims")
+    resource_health_status: bool = field(name="ResourceHealthStatus")
+    resource_health_status_message: bool = field(name="ResourceHealthStatusMessage")
+
+    @property
+    def binding_conditions(self) -> bool:
+        """Binding conditions need a place in the claim's status to be reported in, hence both gates."""
+        return self.device_binding_conditions and self.device_status
+
+    @classmethod
+    def of(
+        cls, changes: Mapping[str, object], release: Release = NEWEST, component: Component | None = None
+    ) -> FeatureGates:
+        """The release's defaults with these gates changed, by their Kubernetes names. Raises GateError."""
+        by = component or ANY
+        if wrong := sorted(name for name, value in changes.items() if not isinstance(value, bool)):
+            raise GateError(f"neither true nor false: {', '.join(wrong)}")
+        for name in sorted(changes):
+            _check(name, changes[name], release, by)
+        values = {**{name: is_on_by_default(name, release) for name in GATE_OF.values()}, **changes}
+        for name in sorted(by.gates):
+            _check_needs(name, values, release, by)
+        return msgspec.convert({**values, "release": release}, cls)
+
+
+GATE_OF: Final = {field.name: field.encode_name for field in msgspec.structs.fields(FeatureGates) if field.type is bool}
+"""The Kubernetes name of each attribute that is a gate."""
+ANY: Final = Component("this project", frozenset(GATE_OF.values()))
+
+
+def is_on_by_default(name: str, release: Release) -> bool:
+    """Whether the release has the gate, and has it on."""
+    step = TABLE[name].at(release)
+    return step is not None and step.default
+
+
+def _check(name: str, value: object, release: Release, component: Component) -> None:
+    if name not in TABLE:
+        near = get_close_matches(name, component.gates, n=1, cutoff=0.75)
+        remedy = f"did you mean {near[0]}?" if near else f"known are {_known(release, component)}"
+        raise GateError(f"unknown feature gate {name}; {remedy}")
+    if name not in component.gates:
+        raise GateError(f"{component.name} does not look at {name}, only at {_known(release, component)}")
+    step = TABLE[name].at(release)
+    if step is None:
+        raise GateError(f"Kubernetes {release} has no feature gate {name}, {_lifetime(name)}: leave it out")
+    if step.locked and value is not step.default:
+        raise GateError(f"feature gate {name} is locked to {_word(step)} in Kubernetes {release}: leave it out")
+
+
+def _known(release: Release, component: Component) -> str:
+    """The gates of the component that the release has."""
+    return ", ".join(name for name in sorted(component.gates) if TABLE[name].at(release) is not None)
+
+
+def _check_needs(name: str, values: Mapping[str, object], release: Release, component: Component) -> None:
+    if not values[name]:
+        return
+    for needed in TABLE[name].needs:
+        if needed in component.gates and not values[needed]:
+            raise GateError(
+                f"feature gate {name} is on{_by_default(name, release)} and needs {needed}, which is off: "
+                f"set {name}=false, or leave {needed} on"
+            )
+
+
+def _by_default(name: str, release: Release) -> str:
+    return f" by default in Kubernetes {release}" if is_on_by_default(name, release) else ""
+
+
+def _lifetime(name: str) -> str:
+    gate = TABLE[name]
+    end = f" and is gone in {gate.gone}" if gate.gone is not None else ""
+    return f"which came with {gate.steps[0].since}{end}"
+
+
+def _word(step: Step) -> str:
+    return str(step.default).lower()

@@ -1,0 +1,291 @@
+"""Orders of devices: what can be allocated stays the same, every answer keeps the rules, and each does what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import allocator_oracle.search as oracle
+import msgspec
+import pytest
+from allocator_agreement import ask_oracle, comparable, laboratory
+from allocator_lab import (
+    OUTCOMES,
+    Lab,
+    claim,
+    device,
+    difference,
+    first_available,
+    held,
+    lab,
+    pool,
+    request,
+    sub,
+)
+from allocator_oracle.pools import Candidate, candidates
+from allocator_problems import CrowdedMaker, Maker, make_case
+from corpus import kit
+from dra_api.codec import convert, to_dict
+from dra_api.core import Node
+from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
+from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
+from dra_operator.cel_language import CelSelectors
+from kit_cases import expected
+
+Json = dict[str, Any]
+ORDERS = [name for name in DEVICE_ORDERS if name != "reference"]
+ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+
+
+def by(order: str, of: Lab) -> Lab:
+    """The same laboratory with an order; the mix is what the claims ask for."""
+    numbers = iter(range(10_000))
+    allocator = Allocator(of.allocator.inventory, new_share_id=lambda: f"share-{next(numbers)}", order=order)
+    for _ in range(20):
+        allocator.learned.learn(allocator.compile(of.claims))
+    return dataclasses.replace(of, allocator=allocator)
+
+
+def keeps_the_rules(case: Json, node: Json, outcome: Allocated) -> bool:
+    """The oracle, which may take nothing but the devices of the answer in turn, finds the answer, too."""
+    given: dict[tuple[int, str], list[DeviceId]] = {}
+    for claim_number, result in enumerate(outcome.results):
+        for it in result.results:
+            given.setdefault((claim_number, it.request), []).append(DeviceId.of(it))
+    devices = oracle.Search._devices
+
+    def of_claim(self: oracle.Search, claim: int, *rest: Any) -> oracle.End:
+        self.claim = claim  # type: ignore[attr-defined]
+        return devices(self, claim, *rest)
+
+    def offered(self: oracle.Search, wanted: oracle.Wanted, have: int, _: int) -> Iterator[tuple[int, Candidate]]:
+        its = given.get((self.claim, wanted.name), [])[have:]  # type: ignore[attr-defined]
+        if wanted.collected is not None:
+            yield have, wanted.collected[have]
+            return
+        yield from ((have, candidate) for candidate in candidates(self._pools) if candidate.id in its[:1])
+
+    with patch.object(oracle.Search, "_offered", offered), patch.object(oracle.Search, "_devices", of_claim):
+        found = ask_oracle(case, node)
+    return found is not None and found.outcome == "allocated" and _sorted(found.results) == _sorted(outcome.results)
+
+
+def _sorted(results: Any) -> list[Json]:
+    """Whatever the order of devices within a claim."""
+    made = comparable(results)
+    for result in made:
+        result.get("devices", {}).get("results", []).sort(key=repr)
+        for term in result.get("nodeSelector", {}).get("nodeSelectorTerms", []):
+            for requirements in term.values():
+                requirements.sort(key=repr)
+    return made
+
+
+def differing(case: Json, order: str) -> Iterator[str]:
+    """On which nodes of a case an order changes more than which devices are taken."""
+    usual = laboratory(case)
+    ordered = by(order, usual)
+    for node in case["nodes"]:
+        before, after = (it.decide(convert(Node, node)) for it in (usual, ordered))
+        if type(before) is not type(after):
+            yield f"{node['metadata']['name']}: {OUTCOMES[type(after)]} instead of {OUTCOMES[type(before)]}"
+        elif isinstance(before, Failed) and isinstance(after, Failed) and str(before.error) != str(after.error):
+            yield f"{node['metadata']['name']}: {after.error} instead of {before.error}"
+        elif isinstance(before, Allocated) and isinstance(after, Allocated):
+            if before.chosen != after.chosen:
+                yield f"{node['metadata']['name']}: other alternatives"
+            elif before.results != after.results and not keeps_the_rules(case, node, after):
+                yield f"{node['metadata']['name']}: {comparable(after.results)} breaks a rule"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("maker", [Maker, CrowdedMaker])
+def test_random_problems_are_allocated_as_before_and_keep_the_rules(order: str, maker: type[Maker]) -> None:
+    wrong = {}
+    for number in range(25):
+        case = make_case(Random(f"order/{number}"), maker)
+        if found := list(differing(case, order)):
+            wrong[number] = found
+    assert not wrong
+
+
+@pytest.mark.parametrize("order", DEVICE_ORDERS)
+def test_the_kit_agrees_under_every_order(order: str) -> None:
+    """In the kind of each answer; with the reference's order in all of it."""
+    wrong = {}
+    for case in (case for number, case in enumerate(kit("allocator/generated")) if not number % 8):
+        ordered = by(order, laboratory(case))
+        for expect in expected(case, "documented") or ():
+            node = next(node for node in case["nodes"] if node["metadata"]["name"] == expect["node"])
+            outcome = ordered.decide(convert(Node, node))
+            if order == "reference" and difference(outcome, expect["outcome"], expect.get("results")):
+                wrong[case["name"]] = to_dict(outcome.results) if isinstance(outcome, Allocated) else outcome
+            elif OUTCOMES[type(outcome)] != expect["outcome"]:
+                wrong[case["name"]] = outcome
+    assert not wrong
+
+
+def taken(order: str, of: Lab) -> list[str]:
+    """The names of the devices."""
+    found = by(order, of).devices()
+    assert isinstance(found, list)
+    return sorted(text.rpartition("/")[2] for text in found[0])
+
+
+def gpus(roots: str) -> list[Json]:
+    """GPUs g0, g1 and so on; a letter for each says below which root it is. Two roots each are on one NUMA node."""
+    devices = []
+    for number, root in enumerate(roots):
+        attributes: Json = {ROOT: root, NUMA: (ord(root) - ord("a")) // 2}
+        devices.append(device(f"g{number}", **attributes))
+    return pool(*devices)
+
+
+@pytest.mark.parametrize(
+    ("roots", "count", "expected"),
+    [
+        pytest.param("aaabb", 2, ["g3", "g4"], id="the smallest root that suffices"),
+        pytest.param("aaabb", 3, ["g0", "g1", "g2"], id="the only root that suffices"),
+        pytest.param("abcccd", 2, ["g2", "g3"], id="no other root suffices"),
+        pytest.param("abbccdd", 4, ["g3", "g4", "g5", "g6"], id="the NUMA node that suffices, if no root does"),
+        pytest.param("abbccdd", 3, ["g0", "g1", "g2"], id="the smallest NUMA node that suffices"),
+    ],
+)
+def test_aligned_devices_leave_large_groups_whole(roots: str, count: int, expected: list[str]) -> None:
+    assert taken("aligned", lab(gpus(roots), [claim(request("r", count=count))])) == expected
+
+
+def test_a_claim_goes_on_below_the_root_that_it_has_begun() -> None:
+    asked = [claim(request("q", count=2), request("r"))]
+    assert taken("aligned", lab(gpus("abbb"), asked)) == ["g1", "g2", "g3"]
+
+
+def shared(*left: int) -> Lab:
+    """Devices that are shared, of whose 1000 thousandths so much is left; a claim asks for 300."""
+    some = [
+        device(f"g{number}", capacity={"milli": 1000}, extra={"allowMultipleAllocations": True})
+        for number in range(len(left))
+    ]
+    made = lab(pool(*some), [claim(request("r", capacity={"requests": {"milli": "300"}}))])
+    for number, it in enumerate(left):
+        if it < 1000:
+            id_ = DeviceId("drv", "p", f"g{number}")
+            made.usage.take_share(id_, f"s{number}", {"milli": (1000 - it) * 10**9})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("order", "left", "expected"),
+    [
+        ("reference", (1000, 700, 400), "g0"),
+        ("best-fit", (1000, 700, 400), "g2"),
+        ("best-fit", (1000, 200, 700), "g2"),
+        ("least-loss", (1000, 700, 650), "g2"),
+    ],
+)
+def test_a_share_is_cut_from_the_device_that_the_order_says(order: str, left: tuple[int, ...], expected: str) -> None:
+    assert taken(order, shared(*left)) == [expected]
+
+
+def test_least_loss_keeps_room_for_what_is_asked_most() -> None:
+    """A share of 300 would make the device with 500 left useless to shares of 500; one with 800 left can spare it."""
+    made = shared(800, 500)
+    assert taken("best-fit", made) == ["g1"]
+    ordered = by("least-loss", made)
+    halves = lab((), [claim(request("r", capacity={"requests": {"milli": "500"}}), name="half")]).claims
+    for _ in range(100):
+        ordered.allocator.learned.learn(ordered.allocator.compile(halves))
+    assert ordered.devices() == [["r=drv/p/g0"]]
+
+
+def test_best_fit_takes_the_smallest_device_that_suffices() -> None:
+    some = [device(f"g{number}", capacity={"memory": size}) for number, size in enumerate(("80Gi", "24Gi", "40Gi"))]
+    assert taken("best-fit", lab(pool(*some), [claim(request("r"))])) == ["g1"]
+
+
+def slices_of_two_gpus() -> list[Json]:
+    """Partitions of two GPUs of four slices: of one slice each, and of two beside each other."""
+    ones = [
+        device(f"one-{gpu}{at}", kind="one", consumes={f"gpu{gpu}": {f"slice{at}": 1}})
+        for gpu in (0, 1)
+        for at in range(4)
+    ]
+    twos = [
+        device(f"two-{gpu}{at}", kind="two", consumes={f"gpu{gpu}": {f"slice{at}": 1, f"slice{at + 1}": 1}})
+        for gpu in (0, 1)
+        for at in (0, 2)
+    ]
+    return pool(*ones, *twos, counters={f"gpu{gpu}": {f"slice{at}": 1 for at in range(4)} for gpu in (0, 1)})
+
+
+def kind(name: str) -> str:
+    return f'device.attributes["drv"].kind == "{name}"'
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("reference", "one-00"), ("best-fit", "one-10"), ("least-loss", "one-10")]
+)
+def test_a_partition_is_cut_where_others_are(order: str, expected: str) -> None:
+    """GPU 1 has lost its slice 1: the slice beside it serves no partition of two."""
+    made = lab(slices_of_two_gpus(), [claim(request("r", kind("one")))], usage=held("drv/p/one-11"))
+    ordered = by(order, made)
+    twos = lab((), [claim(request("r", kind("two")), name="two")]).claims
+    for _ in range(40):
+        ordered.allocator.learned.learn(ordered.allocator.compile(twos))
+    found = ordered.devices()
+    assert found == [[f"r=drv/p/{expected}"]]
+
+
+def test_alternatives_come_before_the_order() -> None:
+    """The first request takes the device that the reference takes: the choice of alternatives depends on it."""
+    some = pool(device("g0", capacity={"memory": "80Gi"}), device("g1", capacity={"memory": "24Gi"}))
+    is_large = 'device.capacity["drv"].memory.isGreaterThan(quantity("40Gi"))'
+    asked = [claim(request("r"), first_available("s", sub("large", is_large), sub("any")))]
+    assert lab(some, asked).devices() == [["r=drv/p/g0", "s/any=drv/p/g1"]]
+    assert by("best-fit", lab(some, asked)).devices() == [["r=drv/p/g0", "s/any=drv/p/g1"]]
+    assert taken("best-fit", lab(some, [claim(first_available("s", sub("any")))])) == ["g1"]
+
+
+def test_an_answer_that_breaks_a_rule_is_told_from_one_that_does_not() -> None:
+    """The check of this file can fail."""
+    for number in range(100):
+        case = make_case(Random(f"order/{number}"), Maker)
+        for node in case["nodes"]:
+            outcome = laboratory(case).decide(convert(Node, node))
+            if isinstance(outcome, Allocated) and (result := outcome.results[0]).devices.results:
+                wrong = allocation_of(result.devices.results[0], "unknown")
+                other = dataclasses.replace(outcome, results=(wrong, *outcome.results[1:]))
+                assert keeps_the_rules(case, node, outcome)
+                assert not keeps_the_rules(case, node, other)
+                return
+    pytest.fail("no case is allocated")
+
+
+def allocation_of(given: DeviceRequestAllocationResult, device: str) -> AllocationResult:
+    """One device instead of another."""
+    return AllocationResult(devices=DeviceAllocationResult(results=(msgspec.structs.replace(given, device=device),)))
+
+
+def test_what_orders_cost_is_charged_as_steps_of_the_search() -> None:
+    some = pool(*(device(f"g{number}") for number in range(100)))
+    usual, ordered = lab(some, [claim(request("r"))]), by("least-loss", lab(some, [claim(request("r"))]))
+    before, after = usual.decide(), ordered.decide()
+    assert isinstance(before, Allocated)
+    assert isinstance(after, Allocated)
+    assert after.steps - before.steps == 100
+
+
+def test_the_mix_forgets_what_is_asked_no_more_and_leaves_costly_selectors_out() -> None:
+    language = CelSelectors(Features())
+    old, new = (lab((), [claim(request("r", kind(name)))], language=language) for name in ("old", "new"))
+    costly = lab((), [claim(request("r", " && ".join(kind("x") for _ in range(300))))])
+    learned, compiler = old.allocator.learned, old.allocator
+    for of, pods in ((old, 1000), (new, 3000), (costly, 1000)):
+        for _ in range(pods):
+            learned.learn(compiler.compile(of.claims))
+    shares = {it.alternative.expressions: it.weight for it in learned.mix.classes}
+    assert shares.keys() == {(kind("old"),), (kind("new"),)}
+    assert shares[(kind("new"),)] > 8 * shares[(kind("old"),)]

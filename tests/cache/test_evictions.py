@@ -1,0 +1,132 @@
+"""No change that decides about a pod's eviction goes by without naming the pod (TE-05)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dra_api.meta import Object
+from dra_api.resource import Device, DeviceTaintRule
+from dra_operator.allocator import Features, Inventory
+from dra_operator.cache import Cluster, Key
+from dra_operator.cache.hints import evictions
+from dra_operator.eviction import Eviction
+from eviction_lab import claim, owned_by, pod, result, rule, slice_of, taint
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PODS, CLAIMS, DEVICES = ("p", "q"), ("c", "d"), ("dev-0", "dev-1")
+
+
+class NoSelectors:
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        raise ValueError("no selectors in these tests")
+
+
+def make_cluster() -> Cluster:
+    return Cluster(Inventory(Features(taint_rules=True), language=NoSelectors()))
+
+
+Change = Callable[[int], Object]
+"""Makes an object of the given resourceVersion."""
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Change:
+    name, generation = draw(st.sampled_from(["s", "t"])), draw(st.integers(1, 2))
+    effects = draw(st.tuples(*[st.sampled_from(["", "NoExecute", "NoSchedule"])] * 2))
+    devices = {
+        device: [taint(effect=effect)] if effect else [] for device, effect in zip(DEVICES, effects, strict=True)
+    }
+    return lambda version: slice_of(devices, name=name, generation=generation, version=version)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Change:
+    selector = draw(st.sampled_from([None, {}, {"device": "dev-0"}, {"driver": "other"}]))
+    effect, uid = draw(st.sampled_from(["NoExecute", "None"])), draw(st.sampled_from(["one", "two"]))
+    return lambda version: rule(selector=selector, effect=effect, uid=uid, version=version)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> Change:
+    name, devices = draw(st.sampled_from(CLAIMS)), draw(st.lists(st.sampled_from(DEVICES), max_size=2))
+    forever = {"operator": "Exists", "effect": "NoExecute"}
+    tolerations = [forever] if draw(st.booleans()) else []
+    users = tuple(draw(st.lists(st.sampled_from(PODS), unique=True)))
+    owner = {"ownerReferences": owned_by(draw(st.sampled_from(PODS)))} if draw(st.booleans()) else {}
+    results = [result(device, *tolerations) for device in devices]
+    return lambda version: claim(*results, name=name, users=users, version=version, **owner)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Change:
+    name, uses = draw(st.sampled_from(PODS)), draw(st.lists(st.sampled_from(CLAIMS), unique=True))
+    node, successor = draw(st.sampled_from(["", "node-a"])), draw(st.booleans())
+    extended: Any = {"resourceClaimName": draw(st.sampled_from(CLAIMS))} if draw(st.booleans()) else None
+    status: Any = {"extendedResourceClaimStatus": extended} if extended else {}
+    if draw(st.booleans()):
+        status["resourceClaimStatuses"] = [{"name": "generated", "resourceClaimName": draw(st.sampled_from(CLAIMS))}]
+    uid = f"uid-{name}-2" if successor else f"uid-{name}"
+    return lambda version: pod(*uses, "", name=name, node=node, uid=uid, version=version, **status)
+
+
+CHANGES = st.tuples(st.one_of(slices(), rules(), claims(), pods()), st.booleans())
+
+
+def verdicts(cluster: Cluster) -> dict[str, tuple[str, Eviction | None]]:
+    return {it.key: (it.metadata.uid, evictions.eviction_of(cluster, it, NOW)) for it in cluster.pods}
+
+
+@pytest.mark.rule("TE-05")
+@given(st.lists(CHANGES, max_size=10))
+def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, bool]]) -> None:
+    cluster = make_cluster()
+    cluster.put(slice_of({"dev-0": [taint()], "dev-1": []}, name="s"))
+    for name, device in zip(CLAIMS, DEVICES, strict=True):
+        cluster.put(claim(result(device), name=name, users=PODS, ownerReferences=owned_by("p")))
+    cluster.put(pod("c", name="p"))
+    cluster.put(rule(selector={"device": "dev-1"}))
+    for version, (change, removes) in enumerate(history, start=2):
+        before = verdicts(cluster)
+        obj = change(version)
+        keys = {*(cluster.remove(type(obj), obj.key) if removes else cluster.put(obj))}
+        for key in [key for key in keys if key.controller == "taint-rules"]:
+            keys.update(*evictions.users_of_changed(cluster, key.object))
+        after = verdicts(cluster)
+        changed = {key for key in before.keys() | after.keys() if due(before.get(key)) != due(after.get(key))}
+        assert {Key("eviction", key) for key in changed} <= keys
+        keys = {key for part in evictions.everything(cluster) for key in part}
+        for key in [key for key in keys if key.controller == "taint-rules"]:
+            keys.update(*evictions.users_of_changed(cluster, key.object))
+        named = {key.object for key in keys if key.controller == "eviction"}
+        assert {key for key, verdict in after.items() if verdict[1] is not None} <= named
+
+
+def due(verdict: tuple[str, Eviction | None] | None) -> object:
+    """None for a pod that may stay, or is not there."""
+    return verdict if verdict is not None and verdict[1] is not None else None
+
+
+def test_without_evicting_taints_no_pod_is_named() -> None:
+    cluster = make_cluster()
+    objects: list[Object] = [
+        slice_of({"dev-0": [taint(effect="NoSchedule")]}),
+        claim(result(), users=("p",)),
+        pod("claim", name="p"),
+    ]
+    for obj in objects:
+        assert [key for key in cluster.put(obj) if key.controller in ("evict", "rule")] == []
+
+
+def test_a_rule_names_itself_only_when_it_is_new_or_its_spec_changed() -> None:
+    cluster = make_cluster()
+    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, version=1))
+    condition = {"type": "EvictionInProgress", "status": "True"}
+    assert cluster.put(rule(selector={}, version=2, conditions=[condition])) == ()
+    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, uid="successor", version=3))
+    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, effect="None", uid="successor", version=4))
+    assert Key("taint-rules", "rule") in cluster.remove(DeviceTaintRule, "rule")

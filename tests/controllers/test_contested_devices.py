@@ -1,0 +1,413 @@
+"""Beside another scheduler on the same driver: a pod is bound only to devices that are certainly its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
+from dra_operator.cache import InvariantViolated, Source
+from dra_operator.controllers import BackoffSettings
+from dra_operator.sources import last_look
+from fake_api import ERRORS, Call
+from objects import Make, Obj
+from reconcile_world import World
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def add_foreign(world: World, make: type[Make]) -> None:
+    """A pod that the other scheduler is about to place."""
+    world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
+    world.api.add(PODS, make.pod("theirs", claims=[make.use("theirs")], schedulerName="default-scheduler"))
+
+
+def allocate_foreign(world: World, device: str) -> None:
+    """What the other scheduler writes."""
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
+    users = [{"resource": "pods", "name": "theirs", "uid": world.api[PODS, "ns/theirs"]["metadata"]["uid"]}]
+
+    def edit(claim: dict[str, Any]) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/theirs", edit)
+
+
+def device_of(world: World, claim: str) -> str | None:
+    allocation = (world.api[RESOURCE_CLAIMS, f"ns/{claim}"].get("status") or {}).get("allocation")
+    return allocation["devices"]["results"][0]["device"] if allocation else None
+
+
+def node_of(world: World, pod: str = "ours") -> str | None:
+    node: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
+    return node
+
+
+def lists_of_claims(world: World) -> list[Call]:
+    return [call for call in world.api.calls if call.plural == "resourceclaims" and call.name == "(list)"]
+
+
+def add_ours(world: World, make: type[Make]) -> None:
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
+    world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+
+
+async def until_allocated(world: World) -> None:
+    """Our allocation is written; the watch has brought nothing of it yet."""
+    while device_of(world, "ours") is None:
+        await world.tick()
+
+
+async def idle(world: World) -> None:
+    for _ in range(10):
+        await world.control.queues.idle()
+        await world.tick()
+
+
+async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await idle(world)  # no event of the watch
+        assert node_of(world) == "node-0"
+        assert not lists_of_claims(world)
+
+
+async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        assert node_of(world) is None
+        assert world.cluster.loads.used("node-0")["pods"] == 10**9  # the room is held meanwhile
+        await world.quiet()
+        assert node_of(world) == "node-0"
+
+
+@pytest.mark.rule("AA-07")
+async def test_a_gate_opens_after_the_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
+    gates = [{"name": "dra.kopf.dev/allocate"}]
+    pod = make.pod("ours", claims=[make.use("ours")], schedulerName="default-scheduler", schedulingGates=gates)
+    world.api.add(PODS, pod)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        assert world.api[PODS, "ns/ours"]["spec"].get("schedulingGates") == gates
+        await world.quiet()
+        assert not world.api[PODS, "ns/ours"]["spec"].get("schedulingGates")
+
+
+async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_conditions(
+    world: World, make: type[Make]
+) -> None:
+    """It waits until its allocation is confirmed."""
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    amounts = {"deviceclass.resource.kubernetes.io/gpu": "1"}
+    world.api.add(PODS, make.pod("ours", containers=[make.asking("main", **amounts)]))
+    await world.settle()
+    assert node_of(world) == "node-0"
+    assert world.messages("BindingConditionsPending") == []
+
+
+@pytest.mark.parametrize("contested", [True, False])
+async def test_the_moment_of_our_own_event_counts_where_another_scheduler_allocates(
+    contested: bool, world: World, make: type[Make]
+) -> None:
+    """Then Kopf must not be spared it, since it has to come behind the events before it."""
+    world.furnish(devices=2)
+    if contested:
+        add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        ours = world.cluster.claims.get("ns/ours")
+        assert ours is not None
+        assert world.control.awaits(ours) is contested
+        await world.quiet()
+        assert not world.control.awaits(ours)
+
+
+async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too(
+    world: World, make: type[Make]
+) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    world.api.after = lambda call: world.bring_events() if call.sub == "status" else None
+    async with world.running():
+        await until_allocated(world)
+        await world.quiet()
+        assert node_of(world) == "node-0"
+
+
+@pytest.mark.parametrize("when", ["before ours", "after ours"])
+async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
+    when: str, world: World, make: type[Make]
+) -> None:
+    """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        if when == "before ours":
+            held = world.api.events
+            world.api.before = lambda call: (
+                allocate_foreign(world, "dev-0")
+                if call.sub == "status" and device_of(world, "theirs") is None
+                else None
+            )
+            await until_allocated(world)
+            assert held
+        else:
+            await until_allocated(world)
+            world.bring_events()
+            allocate_foreign(world, "dev-0")
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize("kind", ["a claim of the pod's", "an immediate claim"])
+async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
+    kind: str, failures: int, world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    is_immediate = kind == "an immediate claim"
+    annotations = {"dra.kopf.dev/allocate": "immediate"} if is_immediate else {}
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours", annotations=annotations))
+    if not is_immediate:
+        world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+    world.start()
+    world.api.before = lambda call: (
+        ServerError(500, "InternalError", "etcd is on fire")
+        if call.name == "(list)" and len(lists_of_claims(world)) <= failures
+        else None
+    )
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()  # the watch is broken from here on
+        if is_immediate:
+            world.control.apply(
+                Source.WATCH, convert(Pod, world.api.add(PODS, make.pod("ours", claims=[make.use("ours")])))
+            )
+            world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+        assert len(lists_of_claims(world)) > failures
+
+
+async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:
+    world.sees_others = False
+    world.furnish(devices=2)
+    add_ours(world, make)
+    world.start()
+    add_foreign(world, make)
+    world.api.events.clear()  # neither the pod nor its claim was seen
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+        assert len(lists_of_claims(world)) == 2  # one for each device that ours took
+
+
+async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, make: type[Make]) -> None:
+    world.sees_others = False
+    world.furnish()
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        assert node_of(world) is None
+        world.sees_others = True
+        await world.quiet()
+        assert node_of(world) == "node-0"
+        assert not lists_of_claims(world)
+
+
+async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    lost: list[Call] = []
+
+    def lose(call: Call) -> Exception | None:
+        if call.sub == "status" and call.name == "ours" and call.plural == "resourceclaims" and not lost:
+            lost.append(call)
+            return Unreachable("connection reset")
+        return None
+
+    world.api.after = lose
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert lost
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+
+
+async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    users = [{"resource": "pods", "name": "ours", "uid": world.api[PODS, "ns/ours"]["metadata"]["uid"]}]
+
+    def edit(claim: dict[str, Any]) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", edit)
+    world.start()
+    async with world.running():
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+
+
+async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:
+    world.furnish()
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        allocate_foreign(world, "dev-0")
+        await world.quiet()
+        assert node_of(world) is None
+        assert device_of(world, "ours") is None
+        assert "1 in use" in world.messages("FailedScheduling")[0]
+
+
+def both_hold(world: World, make: type[Make], **ours: Any) -> None:
+    """A claim of ours has the only device of the node, and one of the other scheduler, too, since a restart."""
+    add_foreign(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours", **ours))
+    allocate_foreign(world, "dev-0")
+    allocation = world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["allocation"]
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim.update(status={"allocation": allocation}))
+
+
+async def test_an_immediate_claim_gives_way_after_a_restart(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    immediate = {"annotations": {"dra.kopf.dev/allocate": "immediate"}, "finalizers": ["dra.kopf.dev/immediate"]}
+    both_hold(world, make, **immediate)
+    await world.settle()
+    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+
+
+async def test_a_claim_gives_way_though_it_is_deleted_and_its_pod_waits(world: World, make: type[Make]) -> None:
+    world.furnish()
+    pod = world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+    both_hold(world, make, finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
+    users = [{"resource": "pods", "name": "ours", "uid": pod["metadata"]["uid"]}]
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim["status"].update(reservedFor=users))
+    await world.settle()
+    assert (RESOURCE_CLAIMS, "ns", "ours") not in world.api.objects
+    assert device_of(world, "theirs") == "dev-0"
+
+
+def share(world: World, make: type[Make], *, first_on: str = "") -> None:
+    """Our claim that both hold is that of two pods."""
+    both_hold(world, make, finalizers=[FINALIZER])
+    users = []
+    for name in ("first", "second"):
+        node = {"nodeName": first_on} if first_on and name == "first" else {}
+        pod = world.api.add(PODS, make.pod(name, claims=[make.use("ours")], **node))
+        users.append({"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]})
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim["status"].update(reservedFor=users))
+
+
+async def test_a_claim_of_two_pods_that_wait_gives_way(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    share(world, make)
+    await world.settle()
+    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+    assert {node_of(world, "first"), node_of(world, "second")} == {"node-0"}
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+async def test_a_claim_that_one_of_its_pods_runs_with_stays(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    share(world, make, first_on="node-0")
+    with pytest.raises(InvariantViolated, match="is allocated to claim ns/theirs and to claim ns/ours"):
+        await world.settle()
+    assert device_of(world, "ours") == "dev-0"
+
+
+async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_it_was_refused(
+    world: World, make: type[Make]
+) -> None:
+    """The one gives the claim up, the other keeps its devices, which the watch has not shown yet."""
+    world.times = replace(world.times, placement_retries=BackoffSettings(first=1000.0))
+    world.furnish(devices=4)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    update = world.api.update
+
+    def users() -> list[str]:
+        return [consumer["name"] for consumer in world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]]
+
+    def come(name: str, *claims: str) -> None:
+        added = world.api.add(PODS, make.pod(name, claims=[make.use(claim) for claim in claims]))
+        world.control.apply(Source.WATCH, convert(Pod, added))
+
+    async def refuse(resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
+        if body["metadata"]["name"] != "refused":
+            return await update(resource, body, subresource)
+        come("second", "shared")
+        async with asyncio.timeout(10):
+            while users() != ["first", "second"]:
+                await world.tick()
+        raise ERRORS["forbidden"]()
+
+    async with world.running():
+        await world.quiet()
+        assert lists_of_claims(world), "what was allocated before this list counts as confirmed"
+        for name in ("shared", "refused"):
+            world.api.add(RESOURCE_CLAIMS, make.claim(name))
+        world.bring_events()
+        world.api.update = refuse  # type: ignore[method-assign]
+        come("first", "shared", "refused")
+        async with asyncio.timeout(10):
+            while not device_of(world, "shared") or users() != ["second"]:
+                await world.tick()
+        await idle(world)
+        assert node_of(world, "second") is None, "another scheduler may have taken the device, too"
+        world.api.drop(PODS, "ns/first")
+        await world.quiet()
+    assert node_of(world, "second") == "node-0"

@@ -1,0 +1,323 @@
+"""Pods of a gang are bound together or not at all, whatever happens to writes, pods and the operator."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+
+import pytest
+from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden, ServerError, Unreachable
+from dra_operator.cache import check
+from dra_operator.controllers.work.dispatcher import Decided
+from fake_api import Call
+from objects import Make, Obj
+from reconcile_world import World
+
+HISTORIES = int(os.environ.get("GANG_HISTORIES", "25"))
+
+
+def furnish(world: World, nodes: int, devices: int) -> None:
+    world.furnish(nodes, devices)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+
+
+def add(world: World, gang: str, size: int, pods: range, **annotations: str) -> None:
+    for number in pods:
+        pod = Make.pod(f"{gang}-{number}", claims=[Make.FROM_TEMPLATE])
+        wish = {"dra.kopf.dev/gang": gang, "dra.kopf.dev/gang-size": str(size)}
+        pod["metadata"]["annotations"] = {**wish, **annotations}
+        world.api.add(PODS, pod)
+
+
+def bound(world: World) -> list[str]:
+    return sorted(pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName"))
+
+
+def holders(world: World) -> Counter[str]:
+    """How many claims the server shows for each device."""
+    found: Counter[str] = Counter()
+    for claim in world.api.of(RESOURCE_CLAIMS):
+        allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
+        found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
+    return found
+
+
+def said(world: World, pod: str) -> str:
+    conditions = world.api[PODS, f"ns/{pod}"]["status"].get("conditions", [])
+    return next((str(it["message"]) for it in conditions if it["type"] == "PodScheduled"), "")
+
+
+class Witness:
+    """Looks at the server before each binding: all members of a gang that is not running yet must have devices."""
+
+    def __init__(self, world: World, size: int) -> None:
+        self._world, self._size = world, size
+        self.faults: list[str] = []
+
+    def __call__(self, call: Call) -> Exception | None:
+        if call.sub == "binding":
+            self.look(call.name)
+        return None
+
+    def look(self, name: str) -> None:
+        gang = name.rsplit("-", 1)[0]
+        having = 0
+        for pod in self._world.api.of(PODS):
+            if pod["metadata"]["name"].startswith(f"{gang}-"):
+                claims = [it for it in self._world.api.of(RESOURCE_CLAIMS) if _is_reserved(it, pod)]
+                having += bool(claims) or bool(pod["spec"].get("nodeName"))
+        if having < self._size:
+            self.faults.append(f"{name} is bound while {having} of {self._size} have devices")
+
+
+def _is_reserved(claim: Obj, pod: Obj) -> bool:
+    return any(it["uid"] == pod["metadata"]["uid"] for it in (claim.get("status") or {}).get("reservedFor", ()))
+
+
+async def test_a_gang_is_bound_as_soon_as_all_its_pods_are_there(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 4, range(3))
+    await world.settle()
+    assert bound(world) == []
+    assert not holders(world)
+    assert said(world, "g-0") == "waits for other pods: gang g has fewer than the 4 pods that it needs"
+    add(world, "g", 4, range(3, 4))
+    witness = Witness(world, 4)
+    world.api.before = witness
+    await world.settle()
+    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+    assert not witness.faults
+
+
+async def test_a_gang_that_does_not_fit_keeps_no_devices_and_says_why(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 5, range(5))
+    await world.settle()
+    assert bound(world) == []
+    assert not holders(world)
+    texts = Counter(said(world, f"g-{number}") for number in range(5))
+    [leader] = [text for text in texts if text.startswith("gang g: only 4 of 5 pods fit together; ")]
+    assert leader.endswith("; the pods would not fit even if all nodes and devices were free")
+    assert sorted(texts.values()) == [1, 4]
+
+
+async def test_a_pod_without_a_gang_takes_what_a_waiting_gang_leaves(world: World) -> None:
+    furnish(world, 1, 2)
+    add(world, "g", 3, range(3))
+    world.api.add(PODS, Make.pod("alone", claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    assert bound(world) == ["alone"]
+
+
+async def test_two_gangs_of_which_only_one_fits_do_not_block_each_other(world: World) -> None:
+    furnish(world, 2, 2)
+    for number in range(3):
+        add(world, "a", 3, range(number, number + 1))
+        add(world, "b", 3, range(number, number + 1))
+    await world.settle()
+    assert bound(world) in (["a-0", "a-1", "a-2"], ["b-0", "b-1", "b-2"])
+    assert len(holders(world)) == 3
+    for name in bound(world):
+        await world.api.delete(PODS, name, "ns")
+    first = "a" if not any(pod["metadata"]["name"].startswith("a") for pod in world.api.of(PODS)) else "b"
+    await world.settle()
+    assert len(bound(world)) == 3
+    assert not any(name.startswith(first) for name in bound(world))
+
+
+async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 2, range(2))
+    await world.settle()
+    add(world, "g", 2, range(2, 3))
+    await world.settle()
+    assert bound(world) == ["g-0", "g-1", "g-2"]
+
+
+async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 4, range(4))
+    world.start()
+    refuses = True
+
+    def refuse(call: Call) -> Exception | None:
+        is_allocation = (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status")
+        return Forbidden(403, "Forbidden", "no") if refuses and is_allocation and call.name.startswith("g-2") else None
+
+    world.api.before = refuse
+    async with world.running():
+        for _ in range(80):
+            world.bring_events()
+            await world.tick()
+        assert bound(world) == []
+        refuses = False
+        await world.quiet()
+    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+
+
+async def test_an_operator_that_starts_in_the_middle_completes_the_gang_or_gives_all_back(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 4, range(4))
+    world.start()
+    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
+    async with world.running():
+        for _ in range(60):
+            world.bring_events()
+            await world.tick()
+    assert bound(world) == []
+    assert len(holders(world)) == 4
+    world.api.before = lambda _: None
+    await world.settle()
+    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+
+
+async def test_after_a_restart_a_gang_that_lacks_a_pod_gives_its_devices_back(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 4, range(4))
+    world.start()
+    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
+    async with world.running():
+        for _ in range(60):
+            world.bring_events()
+            await world.tick()
+    world.api.before = lambda _: None
+    await world.api.delete(PODS, "g-3", "ns")
+    await world.settle()
+    assert bound(world) == []
+    assert not holders(world)
+
+
+async def test_gangs_of_the_same_name_in_two_namespaces_are_two(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 2, range(1))
+    other = Make.pod("g-1")
+    other["metadata"].update(namespace="other", annotations=dict(world.api[PODS, "ns/g-0"]["metadata"]["annotations"]))
+    world.api.add(PODS, other)
+    await world.settle()
+    assert bound(world) == []
+
+
+async def test_the_pods_of_a_job_are_a_gang_by_a_number_on_its_template(world: World) -> None:
+    furnish(world, 2, 2)
+    for job, number in (("a", 0), ("a", 1), ("b", 0)):
+        pod = Make.pod(f"{job}-{number}", claims=[Make.FROM_TEMPLATE])
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": f"job-{job}", "controller": True}
+        pod["metadata"].update(annotations={"dra.kopf.dev/gang": "2"}, ownerReferences=[owner])
+        world.api.add(PODS, pod)
+    await world.settle()
+    assert bound(world) == ["a-0", "a-1"]
+    assert said(world, "b-0") == "waits for other pods: gang of Job b has fewer than the 2 pods that it needs"
+
+
+async def test_a_pod_group_of_kueue_is_a_gang(world: World) -> None:
+    furnish(world, 2, 2)
+    for number in range(2):
+        pod = Make.pod(f"k-{number}", claims=[Make.FROM_TEMPLATE])
+        pod["metadata"].update(
+            labels={"kueue.x-k8s.io/pod-group-name": "k"}, annotations={"kueue.x-k8s.io/pod-group-total-count": "2"}
+        )
+        world.api.add(PODS, pod)
+        await world.settle()
+        assert bound(world) == (["k-0", "k-1"] if number else [])
+
+
+async def test_a_gang_of_a_thousand_pods_and_more_costs_other_tenants_nothing(world: World) -> None:
+    """Of 1,200 pods that name one gang none is planned, and the pod of another namespace is placed meanwhile."""
+    world.furnish(1, 1)
+    for number in range(1200):
+        pod = Make.pod(f"h-{number}")
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "h", "dra.kopf.dev/gang-size": "1000"}
+        world.api.add(PODS, pod)
+    pod = Make.pod("other")
+    pod["metadata"]["namespace"] = "other"
+    world.api.add(PODS, pod)
+    world.start()
+    began = time.process_time()
+    decided = await world.control.placer.decide("ns/h-0")
+    assert isinstance(decided, Decided)
+    assert time.process_time() - began < 0.1
+    assert decided.follow_up is not None
+    await decided.follow_up()
+    assert said(world, "h-0").startswith("gang h has 1200 pods, and at most 1000 are supported: ")
+    await world.attempt("other/other")
+    assert world.api[PODS, "other/other"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:
+    furnish(world, 10, 6)
+    add(world, "g", 60, range(60))
+    for number in range(10):
+        world.api.change(NODES, f"node-{number}", lambda obj: obj["status"]["allocatable"].update(pods="50"))
+    await world.settle()
+    assert len(bound(world)) == 60
+
+
+@pytest.mark.parametrize("size", ["100000", "0", "-1", "two", "", "٣"])
+async def test_a_malformed_size_is_told_with_its_key_and_the_pod_is_not_placed(size: str, world: World) -> None:
+    furnish(world, 1, 2)
+    pod = Make.pod("p")
+    pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": size}
+    world.api.add(PODS, pod)
+    await world.settle()
+    assert bound(world) == []
+    assert said(world, "p") == f'dra.kopf.dev/gang-size: "{size}" is not a number of pods; set it to 1 to 1000'
+
+
+async def test_a_pod_without_a_controller_cannot_name_its_gang_by_a_number(world: World) -> None:
+    furnish(world, 1, 2)
+    pod = Make.pod("p")
+    pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "4"}
+    world.api.add(PODS, pod)
+    await world.settle()
+    assert "has no controller" in said(world, "p")
+
+
+async def leave_and_return(world: World, dice: random.Random, sizes: dict[str, int]) -> None:
+    """A pod that has no node is deleted, and another one takes its name, as a Job does."""
+    waiting = [pod["metadata"]["name"] for pod in world.api.of(PODS) if not pod["spec"].get("nodeName")]
+    if waiting:
+        gang, number = dice.choice(waiting).split("-")
+        if not any(name.startswith(gang) for name in bound(world)):
+            world.api.drop(PODS, f"ns/{gang}-{number}")
+            add(world, gang, sizes[gang], range(int(number), int(number) + 1))
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+async def test_no_history_binds_half_a_gang_or_leaves_devices_with_a_gang_that_waits(seed: int, world: World) -> None:
+    """Answers are lost, pods end, the operator starts again; in the end all is quiet and certain."""
+    dice = random.Random(seed)
+    furnish(world, 2, dice.choice((2, 3)))
+    sizes = {name: dice.choice((2, 3)) for name in "ab"}
+    witnesses = {name: Witness(world, size) for name, size in sizes.items()}
+    lossy = True
+
+    def before(call: Call) -> Exception | None:
+        if lossy and call.verb != "get" and dice.random() < 0.1:
+            return dice.choice((Unreachable("cut"), ServerError(503, "ServiceUnavailable", "down")))
+        if call.sub == "binding":
+            witnesses[call.name.split("-")[0]].look(call.name)
+        return None
+
+    world.api.before = before
+    world.api.after = lambda call: Unreachable("lost") if lossy and call.verb != "get" and dice.random() < 0.1 else None
+    for name, size in sizes.items():
+        add(world, name, size, range(size))
+    for _ in range(dice.randint(1, 3)):
+        world.start()
+        async with world.running():
+            for _ in range(dice.randint(5, 40)):
+                world.bring_events()
+                await world.tick()
+        if dice.random() < 0.4:
+            await leave_and_return(world, dice, sizes)
+    lossy = False
+    await world.settle()
+    check(world.cluster)
+    faults = [fault for witness in witnesses.values() for fault in witness.faults]
+    assert not faults
+    running = Counter(name.split("-")[0] for name in bound(world))
+    assert all(running[name] == sizes[name] for name in running), running
+    assert running, "at least one of them fits"
+    assert holders(world).total() == running.total()

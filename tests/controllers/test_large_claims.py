@@ -1,0 +1,98 @@
+"""Claims and templates of half a megabyte: their pods say so, and their devices come free as those of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from objects import Make
+from reconcile_world import World
+
+CONFIG = [{"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 10_000}}}] * 32
+SIZE = "has a spec of 315 KiB, and dra-operator allocates at most 64 KiB: shorten selectors, tolerations, opaque "
+
+
+def furnish(world: World, make: type[Make]) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class("gpu"))
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+
+
+def large(make: type[Make], **status: Any) -> dict[str, Any]:
+    claim = make.claim("large")
+    claim["spec"]["devices"]["config"] = CONFIG
+    return claim | ({"status": status} if status else {})
+
+
+async def test_the_pod_of_a_large_claim_says_how_large_it_is_and_runs_when_it_is_replaced(
+    world: World, make: type[Make]
+) -> None:
+    furnish(world, make)
+    world.api.add(RESOURCE_CLAIMS, large(make))
+    world.api.add(PODS, make.pod("pod", [make.use("large")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert f"claim ns/large {SIZE}" in said(world)
+        world.api.drop(RESOURCE_CLAIMS, "ns/large")
+        world.api.add(RESOURCE_CLAIMS, make.claim("large"))
+        await world.quiet()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_an_event_at_the_pod_says_that_its_template_is_too_large_until_a_shorter_one_is_there(
+    world: World, make: type[Make]
+) -> None:
+    template = make.template()
+    template["spec"]["spec"]["devices"]["config"] = CONFIG
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.api.add(PODS, make.pod("pod", [make.FROM_TEMPLATE]))
+    world.start()
+    with pytest.raises(Exception, match="resource claim template tmpl has a spec of 315 KiB"):
+        await world.control.generator.handle("ns/pod")
+    assert not world.api.of(RESOURCE_CLAIMS)
+    async with world.running():
+        world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+        await world.quiet()
+    (message,) = world.messages("FailedResourceClaimCreation")
+    assert f"resource claim template tmpl {SIZE}" in message
+    assert len(world.api.of(RESOURCE_CLAIMS)) == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_large_claim_that_another_scheduler_allocated_is_released_with_its_devices(
+    world: World, make: type[Make], *, is_deleted: bool
+) -> None:
+    furnish(world, make)
+    pod = make.pod("theirs", [make.use("large")])
+    pod["spec"] |= {"schedulerName": "another", "nodeName": "node-0"}
+    world.api.add(PODS, pod)
+    uid = world.api[PODS, "ns/theirs"]["metadata"]["uid"]
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    allocation = {"devices": {"results": [result], "config": [{"source": "FromClaim", **it} for it in CONFIG]}}
+    claim = large(make, allocation=allocation, reservedFor=[{"resource": "pods", "name": "theirs", "uid": uid}])
+    claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    world.api.add(RESOURCE_CLAIMS, claim)
+    world.api.add(RESOURCE_CLAIMS, make.claim("other"))
+    world.api.add(PODS, make.pod("ours", [make.use("other")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert "nodeName" not in world.api[PODS, "ns/ours"]["spec"]
+        if is_deleted:
+            world.api.deleted(RESOURCE_CLAIMS, "large", "ns")
+        world.api.drop(PODS, "ns/theirs")
+        await world.quiet()
+    assert world.api[PODS, "ns/ours"]["spec"]["nodeName"] == "node-0"
+    left = {claim["metadata"]["name"]: claim for claim in world.api.of(RESOURCE_CLAIMS)}
+    assert ("large" in left) != is_deleted
+    if not is_deleted:
+        assert left["large"]["spec"]["devices"]["config"] == CONFIG
+        assert "allocation" not in left["large"]["status"]
+
+
+def said(world: World) -> str:
+    conditions = world.api[PODS, "ns/pod"]["status"]["conditions"]
+    return str(next(it["message"] for it in conditions if it["type"] == "PodScheduled"))

@@ -1,0 +1,110 @@
+"""In which order keys are worked on: namespaces share the time first, then priority and age decide."""
+
+from __future__ import annotations
+
+from dra_operator.cache import Key
+from dra_operator.controllers.work.line import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Line
+from hypothesis import given
+from hypothesis import strategies as st
+from remembered import sizes
+
+
+class Clock:
+    """Time in hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def key(name: str) -> Key:
+    return Key("placement", name)
+
+
+def drained(line: Line) -> list[str]:
+    return [line.pop().object for _ in range(len(line))]
+
+
+def test_while_nobody_is_in_debt_rank_alone_decides() -> None:
+    line = Line(Clock())
+    for rank, name in enumerate(["b/2", "a/1", "b/1", "a/2"]):
+        line.push(key(name), 0, (rank % 2,))
+    assert drained(line) == ["b/2", "b/1", "a/1", "a/2"]
+
+
+def test_a_namespace_in_debt_comes_after_those_without_and_keeps_its_own_order() -> None:
+    line = Line(Clock())
+    for name in ("a/1", "a/2", "b/1", "c/1"):
+        line.push(key(name), 0, ())
+    line.push(key("a/0"), 1, ())
+    line.charge(key("a/x"), 0.02)
+    line.charge(key("b/x"), 0.01)
+    assert drained(line) == ["c/1", "b/1", "a/1", "a/2", "a/0"]
+
+
+def test_debts_are_paid_back_by_time() -> None:
+    clock = Clock()
+    line = Line(clock)
+    line.charge(key("a/x"), 1.0)
+    for clock.now, order in ((0.99 / PAID_BACK_SHARE, ["b/1", "a/1"]), (1.0 / PAID_BACK_SHARE, ["a/1", "b/1"])):
+        line.push(key("a/1"), 0, ())
+        line.push(key("b/1"), 0, ())
+        assert drained(line) == order
+
+
+def test_no_namespace_owes_more_than_three_seconds() -> None:
+    clock = Clock()
+    line = Line(clock)
+    for _ in range(1000):
+        line.charge(key("a/x"), 1.0)
+    clock.now = MOST_DECISION_SECONDS / PAID_BACK_SHARE
+    line.push(key("a/1"), 0, ())
+    line.push(key("b/1"), 0, ())
+    assert drained(line) == ["a/1", "b/1"]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3)),
+        st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0)),
+        st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("pop"), st.just(""), st.just(0), st.just(0)),
+    )
+)
+
+
+@given(STEPS)
+def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str, str, int, int]]) -> None:
+    clock = Clock()
+    line, paid_at = Line(clock), dict.fromkeys("abc", 0.0)
+    waiting: list[tuple[str, int, int, int]] = []
+    for number, (what, namespace, first, second) in enumerate(steps):
+        if what == "push":
+            line.push(key(f"{namespace}/{number}"), first, (second,))
+            waiting.append((namespace, first, second, number))
+        elif what == "charge":
+            line.charge(key(f"{namespace}/x"), first / 10)
+            due = max(clock.now, paid_at[namespace]) + first / 10 / PAID_BACK_SHARE
+            paid_at[namespace] = min(due, clock.now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
+        elif what == "wait":
+            clock.now += first / 10
+        elif waiting:
+            now = clock.now
+            next_ = min(waiting, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
+            waiting.remove(next_)
+            assert line.pop().object == f"{next_[0]}/{next_[3]}"
+        assert len(line) == len(waiting)
+
+
+def test_what_was_charged_long_ago_is_forgotten_although_others_always_go_first() -> None:
+    clock = Clock()
+    line = Line(clock)
+    line.push(key("a/1"), 0, ())
+    for number in range(10_000):
+        line.push(key("b/1"), 0, ())
+        line.charge(key("a/x"), 0.01)
+        clock.now += 0.01
+        assert line.pop() == key("b/1"), number
+    held = sizes(line)
+    assert max(held.values()) < 100, held

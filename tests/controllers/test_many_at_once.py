@@ -1,0 +1,109 @@
+"""Thousands of objects that need a look at the same moment leave the event loop to others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Features
+from dra_operator.cache import Key
+from dra_operator.controllers.work.failures import Failures
+from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.work.workers import Workers
+from objects import Make
+from prometheus_client import CollectorRegistry
+from reconcile_world import World
+
+MANY = 1000
+DEVICES = 100  # of a slice
+
+
+class TimeSlices:
+    """How often another task has had a turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+@asynccontextmanager
+async def others() -> AsyncIterator[TimeSlices]:
+    """A task that wants each turn of the event loop."""
+    turns = TimeSlices()
+
+    async def want() -> None:
+        while True:
+            turns.number += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(want())
+    await asyncio.sleep(0)
+    try:
+        yield turns
+    finally:
+        task.cancel()
+
+
+def furnish(world: World, make: type[Make]) -> None:
+    """Running pods with a device each."""
+    for first in range(0, MANY, DEVICES):
+        world.api.add(RESOURCE_SLICES, make.slice(f"node-{first}", DEVICES))
+    for number in range(MANY):
+        node, name, claim = f"node-{number - number % DEVICES}", f"pod-{number}", f"claim-{number}"
+        pod = world.api.add(PODS, make.pod(name, [make.use(claim)], node=node))
+        device = {"request": "req", "driver": "gpu.example.com", "pool": node, "device": f"dev-{number % DEVICES}"}
+        reserved = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
+        status = {"allocation": {"devices": {"results": [device]}}, "reservedFor": reserved}
+        finalizers = ["resource.kubernetes.io/delete-protection"]
+        world.api.add(RESOURCE_CLAIMS, {**make.claim(claim, finalizers=finalizers), "status": status})
+
+
+@pytest.mark.parametrize(
+    ("effect", "answer"),
+    [("NoExecute", f"{MANY} pods need to be evicted in 1 namespace."), ("None", f"{MANY} published devices selected.")],
+)
+async def test_a_rule_that_selects_all_devices_is_counted_in_parts(make: type[Make], effect: str, answer: str) -> None:
+    world = World(Features(taint_rules=True))
+    furnish(world, make)
+    taint = {"key": "broken", "effect": effect, "timeAdded": "2027-01-01T00:00:00Z"}
+    world.start()
+    async with world.running():
+        await world.quiet()
+        rule = {"metadata": {"name": "all"}, "spec": {"deviceSelector": {"driver": "gpu.example.com"}, "taint": taint}}
+        world.api.add(DEVICE_TAINT_RULES, rule)
+        world.bring_events()
+        async with others() as turns:
+            await world.control.queues.of("taint-rules").idle()
+            assert turns.number >= MANY // DEVICES
+    conditions = world.api.of(DEVICE_TAINT_RULES)[0]["status"]["conditions"]
+    assert answer in conditions[0]["message"]
+
+
+async def test_when_controllers_become_ours_everything_is_looked_at_in_parts(make: type[Make]) -> None:
+    world = World(Features(taint_rules=True))
+    furnish(world, make)
+    world.start()
+    async with world.running() as control, others() as turns:
+        await control.look_at_everything()
+    assert turns.number >= 2 * MANY // DEVICES
+
+
+async def test_keys_that_need_only_a_look_are_looked_at_with_pauses() -> None:
+    queue = WorkQueue()
+
+    async def look(key: str) -> None:
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.001:
+            pass
+
+    workers = Workers(queue, look, 4, Failures(CollectorRegistry()), lambda: None)
+    task = asyncio.create_task(workers.run())
+    await workers.started.wait()
+    queue.add(Key("release", str(number)) for number in range(200))
+    async with others() as turns:
+        await queue.idle()
+    task.cancel()
+    assert turns.number >= 20

@@ -1,0 +1,456 @@
+"""Pods end so that one of higher priority fits, whatever happens in between (scheduling.md 4.3).
+
+The operator works in virtual time: its pauses of ten seconds cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from dra_kube import (
+    EVENTS,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Forbidden,
+)
+from dra_operator.allocator import Features
+from dra_operator.controllers import PreemptionSettings
+from fake_api import ERRORS, Call, Nth
+from histories.clock import VirtualLoop
+from objects import Make, Obj
+from reconcile_world import HOST, World
+
+HELD = ["example.com/held"]
+REST = 10.5
+"""Seconds after which a pod has had its next attempt."""
+MOST_WRITES = 30
+"""More than there are from the decision to the binding."""
+Story = Callable[[World], Awaitable[None]]
+
+
+def played(story: Story) -> World:
+    """The world after the story, in a loop whose time costs nothing."""
+
+    async def run() -> World:
+        world = World(Features())
+        world.preemption = PreemptionSettings()
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+        await story(world)
+        return world
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(run())
+
+
+async def works(world: World, *lasting: float) -> None:
+    """An operator begins, and works for so many seconds."""
+    world.start()
+    async with world.running():
+        await passes(world, sum(lasting))
+
+
+async def passes(world: World, seconds: float) -> None:
+    """Time goes by while an operator works."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
+    while clock() < end:
+        world.bring_events()
+        await asyncio.sleep(0.05)
+
+
+def pod(name: str, rank: int = 0, *, held: bool = False, **spec: Any) -> Obj:
+    """A pod that wants one device; a ``held`` one takes its time to end."""
+    made = Make.pod(name, **{"claims": [Make.FROM_TEMPLATE], **spec}, priority=rank)
+    if held:
+        made["metadata"]["finalizers"] = HELD
+    return made
+
+
+async def full(world: World, *low: Obj) -> None:
+    """The pods have the one device of a node each."""
+    world.furnish(len(low))
+    for number, it in enumerate(low):
+        it["spec"]["nodeSelector"] = {HOST: f"node-{number}"}
+        world.api.add(PODS, it)
+    await works(world, 1.0)
+    assert all(it["spec"].get("nodeName") for it in world.api.of(PODS))
+
+
+def ends(world: World, name: str) -> None:
+    """What held the pod lets it go."""
+    world.api.drop(PODS, f"ns/{name}")
+
+
+def nodes(world: World) -> dict[str, str]:
+    return {it["metadata"]["name"]: it["spec"].get("nodeName", "") for it in world.api.of(PODS)}
+
+
+def deleted(world: World) -> list[str]:
+    return [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
+
+
+def status(world: World, name: str) -> Obj:
+    found: Obj = world.api[PODS, f"ns/{name}"].get("status", {})
+    return found
+
+
+def condition(world: World, name: str, kind: str) -> Obj:
+    return next((it for it in status(world, name).get("conditions", []) if it["type"] == kind), {})
+
+
+def events(world: World, reason: str) -> list[tuple[str, str]]:
+    found = [it for it in world.api.of(EVENTS) if it["reason"] == reason]
+    return [(it["involvedObject"]["name"], it["message"]) for it in found]
+
+
+def test_a_pod_of_higher_priority_gets_the_device_of_one_of_lower_priority() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("middle", 5))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert nodes(world) == {"middle": "node-1", "high": "node-0"}
+    assert events(world, "Preempted") == [
+        ("low", "Ended for pod ns/high, which has priority 10 and needs what this one had on node node-0")
+    ]
+    assert events(world, "Preempting") == [
+        ("high", "Ending 1 pod of lower priority, after which this one fits on node-0: ns/low")
+    ]
+    counts = {
+        it.name: it.samples[0].value for it in world.registry.collect() if it.name == "scheduler_preemption_attempts"
+    }
+    assert counts == {"scheduler_preemption_attempts": 1.0}
+
+
+def test_the_pod_says_for_what_it_waits_and_the_victim_why_it_ends() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST)
+
+    world = played(story)
+    assert nodes(world)["high"] == ""
+    assert status(world, "high")["nominatedNodeName"] == "node-0"
+    why = condition(world, "high", "PodScheduled")["message"]
+    assert why.startswith("0/1 nodes are available: ")
+    assert why.endswith("; it gets node node-0 once ns/low has ended")
+    disrupted = condition(world, "low", "DisruptionTarget")
+    assert (disrupted["status"], disrupted["reason"]) == ("True", "PreemptionByScheduler")
+
+
+def test_by_default_no_pod_ends_for_another_one() -> None:
+    async def story(world: World) -> None:
+        world.preemption = None
+        await full(world, pod("low"))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 30)
+
+    assert nodes(played(story)) == {"low": "node-0", "high": ""}
+
+
+def test_pods_of_other_schedulers_end_only_by_a_setting() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"))
+        world.api.change(PODS, "ns/low", lambda it: it["spec"].update(schedulerName="default-scheduler"))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+        assert deleted(world) == []
+        world.preemption = PreemptionSettings(other_schedulers=True)
+        await works(world, REST, 2)
+
+    assert nodes(played(story)) == {"high": "node-0"}
+
+
+# --- nobody else gets it meanwhile ---
+
+
+def test_nobody_of_lower_priority_takes_what_the_victim_had() -> None:
+    """The one in between came first, and is woken by the same device."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, 5)
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            assert deleted(world) == ["low"]
+            world.api.add(PODS, pod("between", 5))
+            await passes(world, 30)
+            ends(world, "low")
+            await passes(world, 2)
+
+    world = played(story)
+    assert nodes(world) == {"high": "node-0", "between": ""}
+    assert deleted(world) == ["low"]
+
+
+def test_nobody_of_lower_priority_takes_the_room_that_comes_free() -> None:
+    def asking(name: str, rank: int, cpu: str, *, held: bool = False) -> Obj:
+        return pod(name, rank, held=held, claims=[], containers=[Make.asking("main", cpu=cpu)])
+
+    async def story(world: World) -> None:
+        await full(world, asking("low", 0, "3", held=True))
+        world.api.add(PODS, asking("high", 10, "4"))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.add(PODS, asking("small", 5, "1"))
+            await passes(world, 5)
+            assert nodes(world)["small"] == "", "one cpu is free, but kept"
+            ends(world, "low")
+            await passes(world, 2)
+
+    assert nodes(played(story)) == {"high": "node-0", "small": ""}
+
+
+def test_a_pod_of_higher_priority_than_the_nominated_one_takes_its_place() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.add(PODS, pod("highest", 20))
+            await passes(world, 2)
+            ends(world, "low")
+            await passes(world, 15)
+
+    world = played(story)
+    assert nodes(world) == {"highest": "node-0", "high": ""}
+    assert deleted(world) == ["low"]
+
+
+def test_others_get_it_when_the_nominated_pod_is_deleted() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.add(PODS, pod("between", 5))
+            world.api.drop(PODS, "ns/high")
+            ends(world, "low")
+            await passes(world, 2)
+
+    assert nodes(played(story)) == {"between": "node-0"}
+
+
+def test_nobody_ends_for_a_pod_that_was_deleted_just_before() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"))
+        world.api.add(PODS, pod("high", 10))
+
+        def gone(call: Call) -> Exception | None:
+            if (
+                call.name == "high"
+                and call.verb == "patch"
+                and ("ns", "high") in {key[1:] for key in world.api.objects}
+            ):
+                is_nominated = world.api[PODS, "ns/high"]["status"].get("nominatedNodeName")
+                if is_nominated:
+                    world.api.drop(PODS, "ns/high")
+                    world.bring_events()
+            return None
+
+        world.api.after = gone
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert nodes(world) == {"low": "node-0"}
+    assert deleted(world) == []
+
+
+# --- what fails, and what is lost ---
+
+
+async def two_candidates(world: World) -> None:
+    await full(world, pod("low"), pod("other", 1))
+    world.api.add(PODS, pod("high", 10))
+
+
+@pytest.mark.parametrize(
+    ("when", "error"),
+    [("before", "server error"), ("before", "conflict"), ("after", "server error"), ("after", "no answer")],
+)
+def test_one_pod_ends_whatever_request_fails_or_loses_its_answer(when: str, error: str) -> None:
+    """Each of the requests from the decision on, one after the other."""
+
+    def story(fault: Nth) -> Story:
+        async def failing(world: World) -> None:
+            await two_candidates(world)
+            setattr(world.api, when, fault)
+            await works(world, REST * 4)
+
+        return failing
+
+    faults = [Nth(number, ERRORS[error]) for number in range(1, MOST_WRITES)]
+    for fault in faults:
+        number = fault.left
+        world = played(story(fault))
+        assert nodes(world) == {"other": "node-1", "high": "node-0"}, f"write {number}"
+        if not fault.hit:
+            break
+    assert 6 < sum(fault.hit for fault in faults) < MOST_WRITES - 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_one_pod_ends_whenever_the_operator_crashes(when: str) -> None:
+    def story(crash: Nth) -> Story:
+        async def crashing(world: World) -> None:
+            await two_candidates(world)
+            world.api.before, world.api.after = (crash, crash.is_down) if when == "before" else (crash.is_down, crash)
+            await works(world, REST, 2)
+            world.api.before = world.api.after = lambda _: None
+            await works(world, REST * 2)
+
+        return crashing
+
+    crashes = [Nth(number, ERRORS["no answer"], crash=True) for number in range(1, MOST_WRITES)]
+    for crash in crashes:
+        number = crash.left
+        world = played(story(crash))
+        assert nodes(world) == {"other": "node-1", "high": "node-0"}, f"write {number}"
+        if not crash.hit:
+            break
+    assert 6 < sum(crash.hit for crash in crashes) < MOST_WRITES - 1
+
+
+def test_a_new_operator_waits_for_the_victims_of_the_former_one_and_keeps_what_they_had() -> None:
+    """Nothing but the pod's status and the ending victim tell of it."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True), pod("other", 7))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST)
+        assert deleted(world) == ["low"]
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.add(PODS, pod("between", 5))
+            await passes(world, 40)
+            ends(world, "low")
+            await passes(world, 2)
+
+    world = played(story)
+    assert nodes(world) == {"other": "node-1", "high": "node-0", "between": ""}
+    assert deleted(world) == ["low"]
+
+
+def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            assert deleted(world) == ["low"]
+            await passes(world, 60)
+            assert deleted(world) == ["low"]
+            world.now = "2026-01-01T00:01:05Z"  # a minute after the end of its grace period
+            await passes(world, 3 * REST)
+
+    world = played(story)
+    assert deleted(world) == ["low", "other"]
+    assert nodes(world)["high"] == "node-1"
+
+
+def test_a_victim_that_the_server_refuses_to_delete_is_none() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+
+        def refuse(call: Call) -> Exception | None:
+            is_low = (call.verb, call.plural, call.name) == ("delete", "pods", "low")
+            return Forbidden(403, "Forbidden", "a policy keeps it") if is_low else None
+
+        world.api.before = refuse
+        await works(world, REST * 3)
+
+    world = played(story)
+    assert nodes(world) == {"low": "node-0", "high": "node-1"}
+    assert deleted(world) == ["low", "other"]
+
+
+def test_a_victim_that_was_replaced_meanwhile_stays() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"))
+        world.api.add(PODS, pod("high", 10))
+
+        def replace(call: Call) -> Exception | None:
+            if (call.verb, call.plural, call.name) == ("get", "pods", "low") and "new" not in seen:
+                seen.append("new")
+                world.api.drop(PODS, "ns/low")
+                world.api.add(PODS, pod("low", claims=[]))
+            return None
+
+        seen: list[str] = []
+        world.api.before = replace
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert deleted(world) == []
+    assert nodes(world)["high"] == "node-0"
+
+
+# --- who ends ---
+
+
+def test_a_disruption_budget_is_kept_where_another_pod_will_do() -> None:
+    async def story(world: World) -> None:
+        low = pod("low")
+        low["metadata"]["labels"] = {"app": "guarded"}
+        await full(world, low, pod("other", 5))
+        world.api.add(
+            POD_DISRUPTION_BUDGETS,
+            {
+                "metadata": {"name": "guard", "namespace": "ns"},
+                "spec": {"selector": {"matchLabels": {"app": "guarded"}}},
+                "status": {"disruptionsAllowed": 0},
+            },
+        )
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+
+    assert nodes(played(story)) == {"low": "node-0", "high": "node-1"}
+
+
+def test_all_pods_of_a_shared_claim_end() -> None:
+    async def story(world: World) -> None:
+        world.furnish()
+        world.api.add(RESOURCE_CLAIMS, Make.claim("shared"))
+        for name in ("one", "two"):
+            world.api.add(PODS, pod(name, claims=[Make.use("shared")]))
+        await works(world, 1.0)
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert nodes(world) == {"high": "node-0"}
+    assert sorted(deleted(world)) == ["one", "two"]
+
+
+def test_no_other_pod_ends_while_the_devices_of_the_victim_are_on_their_way() -> None:
+    """The victim is gone at once, and its claim gives its device up half a minute later."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+
+        def slow(call: Call) -> Exception | None:
+            is_release = call.plural == "resourceclaims" and call.verb != "get" and "low" not in nodes(world)
+            too_early = asyncio.get_running_loop().time() < began + REST + 5
+            return ERRORS["server error"]() if is_release and too_early else None
+
+        began = asyncio.get_running_loop().time()
+        world.api.before = slow
+        await works(world, REST * 4)
+
+    world = played(story)
+    assert nodes(world) == {"other": "node-1", "high": "node-0"}

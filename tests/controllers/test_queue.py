@@ -1,0 +1,258 @@
+"""The work queue: one entry per key, one worker per key, back-off per key and per namespace."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dra_operator.cache import Key
+from dra_operator.controllers import WorkQueue
+from dra_operator.controllers.shared.timing import BackoffSettings
+from dra_operator.controllers.work.backoff import Backoff
+
+A, B = Key("templates", "ns/a"), Key("release", "ns/b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_key_that_waits_is_one_entry() -> None:
+    queue = WorkQueue()
+    queue.add([A, B, A])
+    assert [await queue.get(), await queue.get()] == [A, B]
+    assert queue.depth == 0
+
+
+async def test_a_key_added_while_a_worker_has_it_comes_back_afterwards() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    queue.add([A, A])
+    assert queue.depth == 0  # no other worker gets it meanwhile
+    queue.done(A)
+    assert await queue.get() == A
+    queue.done(A)
+    assert queue.is_quiet
+
+
+async def test_a_waiting_worker_gets_the_next_key() -> None:
+    queue = WorkQueue()
+    workers = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.add([A])
+    queue.add([B])
+    assert set(await asyncio.gather(*workers)) == {A, B}
+
+
+async def test_a_cancelled_worker_takes_no_key_with_it() -> None:
+    queue = WorkQueue()
+    lazy, eager = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add([A])
+    lazy.cancel()
+    assert await asyncio.wait_for(eager, 30) == A
+
+
+async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    assert queue.retry(A) == BackoffSettings().first
+    assert queue.depth == 0
+    assert await queue.get() == A
+    for _ in range(12):
+        queue.retry(A)
+        queue.add([A])  # an event: no waiting for the back-off
+        assert queue.depth == 1
+        await queue.get()
+    queue.done(A)
+    assert queue.failures(A) == 0
+    queue.close()
+
+
+async def test_clearing_up_after_a_failure_does_not_end_its_back_off() -> None:
+    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.001)), firm=True)
+    queue.add([A])
+    for pause in (0.001, 0.002, 0.004):
+        await queue.get()
+        assert queue.retry(A) == pause
+        await queue.get()
+        queue.add([A])
+        queue.done(A, is_over=False)
+    await queue.get()
+    queue.done(A)
+    assert queue.failures(A) == 0
+
+
+async def test_a_failure_that_wakes_its_own_key_does_not_go_round_at_once() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    queue.add([A])
+    assert queue.retry(A) > 0
+    assert queue.depth == 0
+    assert not queue.is_quiet
+    queue.close()
+
+
+async def test_the_earliest_of_several_times_counts() -> None:
+    queue = WorkQueue()
+    queue.add_after(A, 1000)
+    queue.add_after(A, 0.001)
+    queue.add_after(A, 500)
+    assert await asyncio.wait_for(queue.get(), 30) == A
+    queue.done(A)
+    assert queue.is_quiet
+
+
+def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
+    backoff = Backoff(Clock(), BackoffSettings(rate=1e9))
+    waits = [backoff.failed(A) for _ in range(40)]
+    assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
+    assert max(waits) == waits[-1] == BackoffSettings().longest
+    assert backoff.failed(B) == BackoffSettings().first
+    backoff.succeeded(A)
+    assert backoff.failed(A) == BackoffSettings().first
+
+
+def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
+    clock = Clock()
+    backoff = Backoff(clock, BackoffSettings())
+    waits = [backoff.failed(Key("templates", f"ns/{number}")) for number in range(BackoffSettings().burst + 10)]
+    assert set(waits[: BackoffSettings().burst]) == {BackoffSettings().first}
+    assert waits[-1] == pytest.approx(1.0)  # ten too many, at ten per second
+    clock.now += 60
+    assert backoff.failed(Key("templates", "ns/later")) == BackoffSettings().first
+
+
+def test_ten_thousand_failing_keys_of_one_namespace_delay_no_key_of_another() -> None:
+    backoff = Backoff(Clock(), BackoffSettings())
+    waits = [backoff.failed(Key("placement", f"a/{number}")) for number in range(10_000)]
+    assert waits[-1] == pytest.approx((10_000 - BackoffSettings().burst) / BackoffSettings().rate)
+    assert backoff.failed(Key("placement", "b/one")) == BackoffSettings().first
+
+
+def test_namespaces_share_the_retries_evenly() -> None:
+    backoff = Backoff(Clock(), BackoffSettings())
+    waits = [backoff.failed(Key("placement", f"{name}/{number}")) for number in range(1000) for name in "abcd"]
+    for name in range(4):
+        later = [wait for wait in waits[name::4] if wait > 1]
+        assert later[8] - later[4] == pytest.approx(4 * 4 / BackoffSettings().rate)
+
+
+def test_a_hundred_namespaces_are_not_a_hundred_times_as_many_retries() -> None:
+    backoff = Backoff(Clock(), BackoffSettings())
+    keys = [Key("placement", f"{name}/{number}") for name in range(100) for number in range(500)]
+    waits = [backoff.failed(key) for key in keys]
+    assert sum(100 < wait <= 101 for wait in waits) <= 5.5 * BackoffSettings().rate
+    assert sum(wait <= 1 for wait in waits) <= 5.5 * (BackoffSettings().burst + BackoffSettings().rate)
+
+
+# --- holds ---
+
+
+async def next_time(queue: WorkQueue, clock: asyncio.AbstractEventLoop) -> float:
+    """Seconds until the queue has a key."""
+    began = clock.time()
+    await asyncio.wait_for(queue.get(), 30)
+    return clock.time() - began
+
+
+async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
+    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.05)), firm=True)
+    queue.add([A])
+    await queue.get()
+    queue.add([A])  # while it is worked on
+    assert queue.retry(A) == 0.05
+    queue.add([A])  # while it waits
+    assert queue.depth == 0
+    assert await next_time(queue, asyncio.get_running_loop()) > 0.04
+    queue.done(A)
+    assert queue.is_quiet
+
+
+@pytest.mark.parametrize("is_known_while", ["it is held", "a worker has it"])
+async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: str) -> None:
+    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=1.0)), firm=True)
+    queue.add([A])
+    for _ in range(3):
+        await queue.get()
+        queue.retry(A)
+        queue.forget(A)
+        assert queue.depth == 1
+    assert queue.failures(A) == 0
+    await queue.get()
+    if is_known_while == "a worker has it":
+        queue.forget(A)
+        assert queue.retry(A) == 1.0
+    else:
+        queue.done(A, rest=1000.0)
+        queue.forget(A)
+        assert queue.is_quiet
+    queue.close()
+
+
+async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
+    queue = WorkQueue(Backoff(Clock(), BackoffSettings()))
+    queue.add([A])
+    await queue.get()
+    queue.add([A])
+    assert queue.retry(A, at_least=3.0) == 3.0
+    queue.close()
+
+
+@pytest.mark.parametrize("firm", [True, False])
+@pytest.mark.parametrize("added", ["meanwhile", "afterwards", "never"])
+async def test_a_key_that_rests_comes_back_only_if_it_is_wanted(added: str, firm: bool) -> None:
+    queue = WorkQueue(firm=firm)
+    queue.add([A])
+    await queue.get()
+    if added == "meanwhile":
+        queue.add([A])
+    queue.done(A, rest=0.05)
+    assert queue.depth == 0
+    if added == "afterwards":
+        queue.add([A])
+        assert queue.depth == (0 if firm else 1)
+    if added == "never":
+        assert queue.is_quiet
+    else:
+        assert await asyncio.wait_for(queue.get(), 30) == A
+    queue.close()
+
+
+# --- order ---
+
+
+async def test_keys_come_in_the_order_of_their_rank_and_then_of_their_arrival() -> None:
+    ranks = {"ns/a": 2, "ns/b": 1, "ns/c": 1, "ns/d": 0}
+    queue = WorkQueue(rank=lambda key: (ranks[key.object],))
+    queue.add([Key("placement", name) for name in ranks])
+    assert [(await queue.get()).object for _ in ranks] == ["ns/d", "ns/b", "ns/c", "ns/a"]
+
+
+async def test_postponed_keys_come_after_all_others_the_lowest_level_first() -> None:
+    keys = [Key("placement", f"ns/{name}") for name in "abc"]
+    queue = WorkQueue()
+    queue.add(keys)
+    for level in (3, 1):
+        queue.postpone(await queue.get(), level)
+    assert [(await queue.get()).object for _ in keys] == ["ns/c", "ns/b", "ns/a"]
+
+
+async def test_a_change_that_comes_while_a_key_is_postponed_brings_it_back_afterwards() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    queue.postpone(await queue.get(), 1)
+    queue.add([A])
+    assert queue.depth == 1
+    assert await queue.get() == A
+    queue.done(A)
+    assert await queue.get() == A
+    queue.done(A)
+    assert queue.is_quiet

@@ -1,0 +1,205 @@
+"""No wake-up is lost: once nothing is left to do, no pod that waits would find a place (SC-02)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+from dra_api.resource import Device
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_operator.allocator import Allocator, Features
+from dra_operator.controllers import OwnControllers
+from dra_operator.controllers.work.dispatcher import Decided, Postponed
+from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filter
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from objects import Make
+from reconcile_world import World
+
+GPU = "example.com/gpu"
+HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
+HAPPENING += ["serving class", "no serving class", "device plugin", "no device plugin"]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(HAPPENING),
+        st.integers(0, 5),
+        st.sampled_from([True, True, False]),
+    ),
+    min_size=8,
+    max_size=16,
+)
+
+
+def step(world: World, make: type[Make], what: str, number: int) -> None:
+    """One thing that happens in the cluster; things that cannot happen now do not."""
+    api, node, pod, claim = world.api, f"node-{number // 2 % 2}", f"pod-{number}", f"claim-{number}"
+    if what == "sharer":
+        what, number, pod, claim = "pod", 2, f"sharer-{number}", "shared"
+    if what == "pod" and number > 3 and (PODS, "ns", pod) not in api.objects:
+        api.add(PODS, make.pod(pod, containers=[make.asking("main", **{GPU: "1"})]))
+    elif what == "pod" and (PODS, "ns", pod) not in api.objects:
+        wanted = {"requests": {"cpu": "1" if claim == "shared" else "3"}}
+        uses = [make.use(claim)] if number else []
+        if (RESOURCE_CLAIMS, "ns", claim) not in api.objects:
+            api.add(RESOURCE_CLAIMS, make.claim(claim, count=1 + number % 2))
+        api.add(PODS, make.pod(pod, uses, containers=[{"name": "main", "resources": wanted}]))
+    elif what == "end" and (PODS, "ns", pod) in api.objects:
+        api.change(PODS, f"ns/{pod}", lambda obj: obj["status"].update(phase="Succeeded"))
+    elif what == "node" and (NODES, "", node) not in api.objects:
+        api.add(NODES, make.node(node))
+        api.add(RESOURCE_SLICES, make.slice(node, 1))
+    elif what.endswith("devices") and (NODES, "", node) in api.objects:
+        devices = [{"name": f"dev-{each}"} for each in range(2 if what.startswith("more") else 0)]
+        name = make.slice(node, 1)["metadata"]["name"]
+        api.change(RESOURCE_SLICES, name, lambda obj: obj["spec"].update(devices=devices))
+    elif what in ("cordon", "uncordon") and (NODES, "", node) in api.objects:
+        api.change(NODES, node, lambda obj: obj.update(spec={"unschedulable": what == "cordon"}))
+    elif what.endswith("device plugin") and (NODES, "", node) in api.objects:
+        amount = "0" if what.startswith("no") else "1"
+        api.change(NODES, node, lambda obj: obj["status"]["allocatable"].update({GPU: amount}))
+    elif what == "serving class" and (DEVICE_CLASSES, "", "serving") not in api.objects:
+        body = make.device_class("serving")
+        api.add(DEVICE_CLASSES, body | {"spec": {"extendedResourceName": GPU}})
+    elif what == "no serving class" and (DEVICE_CLASSES, "", "serving") in api.objects:
+        api.drop(DEVICE_CLASSES, "serving")
+
+
+def would_fit(world: World, key: str) -> bool:
+    """Whether an attempt that is made now finds a place."""
+    cluster = world.cluster
+    pod = cluster.pods.get(key)
+    assert pod is not None
+    allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
+    found = pre_filter(pod, cluster.snapshot(allocator, datetime.now(UTC)))
+    return isinstance(found, CycleState) and not isinstance(decided(plan(found)), NoPlace)
+
+
+def delays(world: World, ticks: list[int]) -> Callable[[], Awaitable[None]]:
+    """Requests and answers take so long in turn; meanwhile others act, and watches bring what happened."""
+    rest = itertools.cycle(ticks)
+
+    async def way() -> None:
+        for _ in range(next(rest)):
+            await world.tick()
+
+    return way
+
+
+@pytest.mark.rule("SC-02")
+@given(STEPS, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+@example([("sharer", 1, False), ("sharer", 2, True)], [0, 2])
+@example([("pod", 2, True), ("pod", 0, True), ("end", 2, True)], [0])
+@example([("fewer devices", 0, True), ("pod", 2, True), ("more devices", 0, True)], [0])
+@example([("pod", 4, True), ("serving class", 0, True)], [0])
+@example([("pod", 4, True), ("device plugin", 0, True)], [0])
+@example([("serving class", 0, True), ("pod", 2, True), ("pod", 4, True), ("end", 2, True)], [0])
+@example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)], [0])
+@example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
+@settings(max_examples=100, deadline=None)
+def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
+    async def history() -> None:
+        world = World(Features())
+        world.api.add(DEVICE_CLASSES, make.device_class())
+        step(world, make, "node", 0)
+        world.start()
+        world.api.way = delays(world, ticks)
+        async with world.running():
+            for what, number, wait in steps:
+                step(world, make, what, number)
+                world.bring_events()
+                if wait:
+                    await world.quiet()
+            await world.quiet()
+            assert [key for key in world.cluster.waiting if would_fit(world, key)] == []
+
+    asyncio.run(history())
+
+
+@pytest.mark.rule("SC-02")
+async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.api.add(NODES, make.node("node-0"))
+    for driver in ("gpu", "nic"):
+        name = f"{driver}.example.com"
+        selector = f'device.driver == "{name}"'
+        world.api.add(DEVICE_CLASSES, make.device_class(driver, selector))
+        world.api.add(RESOURCE_SLICES, make.slice("node-0", 1, name))
+        for pod in ("runs", "waits"):
+            claim = make.claim(f"{driver}-{pod}") | {"spec": make.claim_spec(1, driver)}
+            world.api.add(RESOURCE_CLAIMS, claim)
+            world.api.add(PODS, make.pod(f"{driver}-{pod}", [make.use(f"{driver}-{pod}")]))
+    world.language = OneDriver()
+    world.start()
+    async with world.running():
+        await world.quiet()
+        decided: list[str] = []
+        decide = world.control.placer.decide
+
+        async def noted(key: str) -> Decided | Postponed:
+            decided.append(key)
+            return await decide(key)
+
+        monkeypatch.setattr(world.control.placer, "decide", noted)
+        world.api.change(PODS, "ns/gpu-runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert world.api[PODS, "ns/gpu-waits"]["spec"]["nodeName"] == "node-0"
+    assert set(decided) == {"ns/gpu-waits"}
+
+
+class OneDriver:
+    """The only kind of selector here: ``device.driver == "..."``."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        wanted = expression.split('"')[1]
+        return lambda driver, device: driver == wanted
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ((RESOURCE_CLAIMS, "ns/claim"), 'resourceclaim "claim" not found: create it, or correct resourceClaimName'),
+        ((DEVICE_CLASSES, "gpu"), "device class gpu does not exist"),
+    ],
+)
+async def test_a_pod_that_waits_says_so_when_what_it_uses_is_gone(
+    gone: tuple[Resource, str], says: str, world: World, make: type[Make]
+) -> None:
+    """That helps the pod in no way, but it waits for another reason now."""
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert "0/1 nodes are available" in message(world)
+        world.api.drop(*gone)
+        await world.quiet()
+    assert says in message(world)
+
+
+def message(world: World) -> str:
+    (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
+    return str(condition["message"])
+
+
+@pytest.mark.rule("SC-02")
+async def test_a_pod_whose_claim_gets_the_right_owner_is_tried_again(world: World, make: type[Make]) -> None:
+    world.furnish()
+    body = make.pod(claims=[make.FROM_TEMPLATE])
+    body["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": "claim"}]
+    pod = world.api.add(PODS, body)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.controllers = OwnControllers(templates=False)  # they are another controller's
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert message(world) == "ResourceClaim ns/claim was not created for Pod ns/pod (Pod is not owner)"
+        owned = make.claim("claim", owner=pod["metadata"])["metadata"]
+        world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["metadata"].update(owned))
+        await world.quiet()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"

@@ -1,0 +1,190 @@
+"""Pods with ports have a network of their own, as far as the machine allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_devcluster.agent.containers import runtime
+from dra_devcluster.agent.errors import NetworkError
+from dra_devcluster.agent.network.pod_network import Network, PodNetwork, _relay, can_be_relayed
+from node_exec import execute
+from one_node import OneNode
+from waiting import becomes, until
+
+Json = dict[str, Any]
+_MACHINE = os.readlink("/proc/self/ns/net") if sys.platform == "linux" else ""
+
+
+@pytest.fixture
+async def networks() -> None:
+    """Skip a test on a machine that allows no networks."""
+    try:
+        await (await PodNetwork.open("127.0.0.1", 6443)).close()
+    except NetworkError as error:
+        pytest.skip(f"no network namespaces on this machine: {error}")
+
+
+needs_networks = pytest.mark.usefixtures("networks")
+SERVER = """
+import socket, sys, time
+server = socket.create_server(("0.0.0.0", 8081))
+print("listening", flush=True)
+while True:
+    connection, _ = server.accept()
+    with connection: connection.sendall(sys.argv[1].encode())
+"""
+ASK = """
+import os, ssl, urllib.request
+url = "https://{KUBERNETES_SERVICE_HOST}:{KUBERNETES_SERVICE_PORT}/livez".format_map(os.environ)
+print(urllib.request.urlopen(url, context=ssl._create_unverified_context()).read().decode())
+"""
+
+
+def python(name: str, *arguments: str, **fields: Any) -> Json:
+    command = [sys.executable, "-c", *arguments]
+    return {"name": name, "image": "x", "command": command, "ports": [{"containerPort": 8081}]} | fields
+
+
+async def logs(node: OneNode, pod: str, text: str, **query: str) -> None:
+    async def reached() -> bool:
+        return text in await node.log(pod, **query)
+
+    await node.phase(pod, "Running")
+    await until(f"{text} in the log of {pod}", reached)
+
+
+def network_of(node: OneNode, uid: str) -> Network:
+    assert node.runtime is not None
+    return node.runtime.network(uid)
+
+
+@pytest.fixture
+async def watched(node: OneNode) -> AsyncIterator[OneNode]:
+    """A node whose runtime a test can see."""
+    await node.stop()
+    async with runtime.LocalRuntime(node.root) as shared:
+        node.runtime = shared
+        await node.start()
+        yield node
+        await node.stop()
+
+
+@needs_networks
+async def test_pods_that_listen_on_the_same_port_do_not_meet(watched: OneNode) -> None:
+    volumes: Json = {"volumes": [{"name": "v", "emptyDir": {}}]}
+    mounted = python("c", SERVER, "two", volumeMounts=[{"name": "v", "mountPath": "/v"}])
+    one = await watched.pod("pod-1", containers=[python("c", SERVER, "one")])
+    two = await watched.pod("pod-2", containers=[mounted], **volumes)
+    for pod, answer in ((one, b"one"), (two, b"two")):
+        await logs(watched, pod["metadata"]["name"], "listening")
+        reader, writer = await network_of(watched, pod["metadata"]["uid"]).connect(8081)
+        assert await reader.read() == answer
+        writer.close()
+
+
+@needs_networks
+async def test_containers_of_a_pod_share_its_network_and_reach_the_api_server(watched: OneNode) -> None:
+    ask = {"name": "ask", "image": "x", "command": [sys.executable, "-c", ASK]}
+    look = {"name": "look", "image": "busybox", "command": ["sh", "-c", "readlink /proc/self/ns/net; sleep 100"]}
+    await watched.pod("pod-a", containers=[python("c", SERVER, "one"), look, ask], restartPolicy="Never")
+    await logs(watched, "pod-a", "ok", container="ask")
+    await logs(watched, "pod-a", "net:", container="look")
+    seen = (await watched.log("pod-a", container="look")).strip()
+    joined, _ = await execute(watched, "readlink", "/proc/self/ns/net", container="c")
+    assert joined.decode().strip() == seen != _MACHINE
+
+
+@needs_networks
+async def test_the_network_goes_with_the_pod(watched: OneNode) -> None:
+    pod = await watched.pod("pod-a", containers=[python("c", SERVER, "one")])
+    await logs(watched, "pod-a", "listening")
+    pause_process = network_of(watched, pod["metadata"]["uid"]).pid
+    assert pause_process is not None
+    await watched.delete("pod-a")
+    await watched.gone("pod-a")
+    await becomes(lambda: not Path(f"/proc/{pause_process}").exists())
+
+
+SHARING: dict[str, Json] = {
+    "no ports": {"containers": [{"name": "c", "image": "x", "command": ["sleep", "100"]}]},
+    "the network of the host": {"hostNetwork": True, "containers": [python("c", "import time; time.sleep(100)")]},
+}
+
+
+@pytest.mark.parametrize("case", SHARING)
+async def test_other_pods_share_the_network_of_the_machine(case: str, watched: OneNode) -> None:
+    pod = await watched.pod("pod-a", **SHARING[case])
+    await watched.phase("pod-a", "Running")
+    assert network_of(watched, pod["metadata"]["uid"]).pid is None
+
+
+async def test_a_machine_that_forbids_networks_says_so_and_shares_its_own(
+    watched: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(host: str, port: int) -> PodNetwork:
+        raise NetworkError("unshare: Operation not permitted")
+
+    monkeypatch.setattr(PodNetwork, "open", refuse)
+    await watched.pod("pod-a", containers=[python("c", "print('ran')")])
+    await watched.phase("pod-a", "Succeeded")
+    event = await watched.event("pod-a", "NotCarriedOut")
+    assert event["message"].endswith("which forbids network namespaces: unshare: Operation not permitted")
+
+
+@needs_networks
+async def test_a_network_whose_pause_process_was_killed_refuses_connections() -> None:
+    network = await PodNetwork.open("127.0.0.1", 6443)
+    assert network.pid is not None
+    os.kill(network.pid, 9)
+    with pytest.raises(ConnectionError):
+        for _ in range(1000):  # one more may be answered before it is dead
+            network.socket().close()
+    await network.close()
+
+
+async def test_a_network_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_devcluster.agent.network.pod_network._PAUSE_PROCESS", ["/no/such/program"])
+    with pytest.raises(NetworkError, match="no/such/program"):
+        await PodNetwork.open("127.0.0.1", 6443)
+
+
+@pytest.mark.parametrize(("host", "possible"), [("127.0.0.1", True), ("10.0.0.1", False), ("localhost", False)])
+def test_only_a_server_on_loopback_can_be_reached_from_such_a_network(host: str, possible: bool) -> None:
+    assert can_be_relayed(host) is possible
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+async def test_a_number_that_no_port_has_is_refused(port: int) -> None:
+    with pytest.raises(ValueError, match="there is no port"):
+        await Network().connect(port)
+
+
+async def test_a_port_of_the_host_is_not_carried_out_and_an_event_says_so(watched: OneNode) -> None:
+    ports = [{"containerPort": 8081, "hostPort": 8081}]
+    await watched.pod("pod-a", containers=[python("c", "print('ran')", ports=ports)])
+    await watched.phase("pod-a", "Succeeded")
+    assert (await watched.event("pod-a", "NotCarriedOut"))["message"].endswith("without their hostPort")
+
+
+@pytest.mark.parametrize("unread", [0, 64 * 1024 * 1024], ids=["idle", "a peer that reads no more"])
+async def test_a_relay_that_is_cancelled_leaves_no_open_connection(unread: int) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    (client, near), (far, server) = pairs
+    with client, server:
+        ends = [await asyncio.open_connection(sock=end) for end in (near, far)]
+        ends[1][1].write(bytes(unread))
+        relay = asyncio.create_task(_relay(ends[0], ends[1]))
+        server.sendall(b"x")
+        client.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b"x"
+        relay.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await relay
+        assert [near.fileno(), far.fileno()] == [-1, -1]

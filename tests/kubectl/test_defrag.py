@@ -1,0 +1,137 @@
+"""``kubectl dra defrag``: the fewest moves, of pods that allow it, and moves that stop at the first surprise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from defrag_campaign import fewest, fleet_of, found, replayed
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.policy import PodDisruptionBudget
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import CONFIG_MAPS, NODES, PODS, Api, connection
+from dra_operator.kubectl.labels import selecting
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.reading.snapshot_file import load
+from dra_operator.kubectl.repair.move import Surprise, moved
+from dra_operator.kubectl.whatif.movable import movable_pods
+from dra_operator.kubectl.whatif.moves import Move
+from msgspec.structs import replace
+from waiting import until
+
+FLEET = load(str(Path(__file__).parent / "fleet.yaml"))
+
+
+@pytest.mark.parametrize(("seed", "moves"), [(0, 0), (4, None), (5, 1), (21, 2), (38, 2), (42, 3), (72, 2), (196, 2)])
+def test_a_plan_is_as_short_as_one_of_an_exhaustive_search_and_can_be_made(seed: int, moves: int | None) -> None:
+    seen = fleet_of(seed)
+    plan = found(seen)
+    assert (len(plan.moves) if plan.node else None) == moves == fewest(seen)
+    assert not plan.node or replayed(seen, plan)
+
+
+def names(seen: Observed, selector: str | None = None) -> list[str]:
+    return [pod.metadata.name for pod in movable_pods(seen, selecting(selector) if selector is not None else None)]
+
+
+def changed(name: str, **meta: Any) -> Observed:
+    pod = next(pod for pod in FLEET.every(Pod) if pod.metadata.name == name)
+    other = replace(pod, metadata=replace(pod.metadata, **meta))
+    return Observed([other if obj is pod else obj for obj in FLEET.objects], FLEET.taken)
+
+
+def test_only_pods_that_allow_it_and_come_again_are_moved() -> None:
+    assert names(FLEET) == ["web-a", "web-b", "web-c", "web-d"]
+    assert names(FLEET, "app in (batch,notebook,agent)") == ["batch-1"]
+    assert "web-a" not in names(changed("web-a", annotations={"dra.kopf.dev/movable": "false"}))
+    assert "web-a" not in names(changed("web-a", owner_references=None))
+    assert "web-a" not in names(changed("web-a", deletion_timestamp="2030-01-01T00:00:00Z"))
+
+
+def test_a_budget_that_allows_no_disruption_keeps_its_pods() -> None:
+    spent = {"metadata": {"name": "no", "namespace": "ml"}, "spec": {"selector": {"matchLabels": {"app": "batch"}}}}
+    seen = Observed([*FLEET.objects, convert(PodDisruptionBudget, spent)], FLEET.taken)
+    assert names(seen, "app in (batch,web)") == ["web-a", "web-b", "web-c", "web-d"]
+
+
+async def owner_of_pods(api: Api) -> dict[str, Any]:
+    """An object that exists, in the place of a controller: without one the garbage collector deletes the pods."""
+    meta = (await api.get(CONFIG_MAPS, "web", "default"))["metadata"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": meta["uid"], "controller": True}
+
+
+def pod_of(name: str, node: str, owner: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "default", "ownerReferences": [owner], "labels": {"app": "web"}},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "image"}]},
+    }
+
+
+async def made(api: Api, name: str, node: str, phase: str = "Running") -> dict[str, Any]:
+    await api.create(PODS, pod_of(name, node, await owner_of_pods(api)))
+    conditions = [{"type": "Ready", "status": "True"}] if phase == "Running" else []
+    status = {"status": {"phase": phase, "conditions": conditions}}
+    return await api.patch(PODS, name, status, "default", subresource="status")
+
+
+@asynccontextmanager
+async def cluster(kubeconfig: Path) -> AsyncIterator[Api]:
+    async with DevApiServer() as server:
+        server.write_kubeconfig(kubeconfig)
+        async with Api(connection(str(kubeconfig))) as api:
+            await api.create(CONFIG_MAPS, {"metadata": {"name": "web", "namespace": "default"}})
+            for name in ("node-1", "node-2", "node-3"):
+                await api.create(NODES, {"metadata": {"name": name}})
+            yield api
+
+
+def move_of(name: str, uid: str) -> Move:
+    return Move(pod=f"default/{name}", uid=uid, source="node-1", target="node-2", devices=(), chosen="node-2")
+
+
+async def move_and_answer(api: Api, name: str, node: str, phase: str) -> tuple[str, bool]:
+    """What became of a move to node-2 if the controller answers with a pod on ``node``; was the source cordoned?"""
+    old = await made(api, name, "node-1")
+    move = move_of(name, old["metadata"]["uid"])
+    moving = asyncio.create_task(moved(api, move, 30, pause_seconds=0.01))
+
+    async def evicted() -> bool:
+        listed = {pod["metadata"]["uid"]: pod for pod in (await api.list(PODS, "default"))[0]}
+        return move.uid not in listed or "deletionTimestamp" in listed[move.uid]["metadata"]
+
+    await until("the pod is evicted", evicted)
+    is_cordoned = bool((await api.get(NODES, "node-1"))["spec"].get("unschedulable"))
+    await made(api, f"{name}-again", node, phase)
+    try:
+        return await moving, is_cordoned
+    except Surprise as surprise:
+        return str(surprise), is_cordoned
+
+
+AGAIN = "-again, the successor of default/"
+ANSWERS = [
+    ("good", "node-2", "Running", "good-again"),
+    ("astray", "node-3", "Running", f"astray{AGAIN}astray, is on node-3, not on node-2"),
+    ("broken", "node-2", "Failed", f"broken{AGAIN}broken, has failed"),
+]
+
+
+async def test_a_move_waits_for_the_successor_and_keeps_its_node_closed_meanwhile(tmp_path: Path) -> None:
+    async with cluster(tmp_path / "kubeconfig") as api:
+        for name, node, phase, answer in ANSWERS:
+            said, is_cordoned = await move_and_answer(api, name, node, phase)
+            assert said == answer
+            assert is_cordoned
+            assert not (await api.get(NODES, "node-1"))["spec"].get("unschedulable")
+        alone = await made(api, "alone", "node-1")
+        with pytest.raises(Surprise, match="default/alone was evicted, and after 0 s there is no successor"):
+            await moved(api, move_of("alone", alone["metadata"]["uid"]), 0)
+        await made(api, "other", "node-1")
+        with pytest.raises(Surprise, match="another pod"):
+            await moved(api, move_of("other", "uid-before"), 1)
+        assert "deletionTimestamp" not in (await api.get(PODS, "other", "default"))["metadata"]

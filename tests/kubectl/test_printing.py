@@ -1,0 +1,38 @@
+"""Colours and columns of tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dra_operator.kubectl.answer import Answer, Column, Table
+from dra_operator.kubectl.printing.output import rendered
+from dra_operator.kubectl.tables.top import bar
+
+WORDS = Table(
+    [Column[str]("WORD", str, colour=lambda it: "red" if it == "bad" else ""), Column[str]("SIZE", len, wide=True)],
+    ["bad", "better"],
+    lambda it: f"word/{it}",
+)
+
+
+def test_a_colour_is_outside_of_the_padding_that_aligns_columns() -> None:
+    lines = list(rendered(Answer(WORDS), "wide", coloured=True))
+    assert lines == ["WORD     SIZE", "\x1b[31mbad   \x1b[0m   3", "better   6"]
+
+
+def test_without_colours_and_width_there_are_words_alone() -> None:
+    assert list(rendered(Answer(WORDS), None)) == ["WORD", "bad", "better"]
+
+
+@pytest.mark.parametrize("output", [None, "wide", "json", "yaml", "name"])
+def test_a_terminal_obeys_no_text_of_a_driver_or_user(output: str | None) -> None:
+    hostile = "\x1b]0;pwned\x07\x9b31m\nfake line\u202e"
+    table = replace(WORDS, items=[hostile])
+    printed = [*rendered(Answer(table), output), *rendered(Answer(lines=[hostile], names=[hostile]), output)]
+    assert not any(letter in line for line in printed for letter in "\x1b\x07\x9b")
+    assert not any(line == "fake line" for text in printed for line in text.splitlines() if output != "yaml")
+
+
+def test_a_bar_is_full_only_if_all_is_used_and_empty_only_if_nothing_is() -> None:
+    assert [bar(share).count("█") for share in (0, 0.001, 0.5, 0.999, 1)] == [0, 1, 5, 9, 10]

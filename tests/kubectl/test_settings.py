@@ -1,0 +1,67 @@
+"""An answer goes by what the operator says of itself on its Lease, unless the viewer says otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dra_api.codec import convert, encode
+from dra_api.leases import SETTINGS, Lease, PublishedSettings
+from dra_api.releases.release import Release
+from dra_operator.app.run_command import published
+from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+
+
+def seen(text: str | None, name: str = "dra-operator-dra-scheduler") -> Observed:
+    annotations: dict[str, Any] = {"other": "x"} | ({SETTINGS: text} if text is not None else {})
+    lease = convert(Lease, {"metadata": {"name": name, "namespace": "kube-system", "annotations": annotations}})
+    return Observed([lease], datetime(2030, 1, 1, tzinfo=UTC), release=Release.V1_36)
+
+
+SAID = PublishedSettings(
+    feature_gates="DRADeviceTaintRules=true",
+    kubernetes_version="1.36",
+    controllers="placement",
+    scoring_strategy="MostAllocated",
+)
+TEXT = encode(SAID).decode()
+
+
+def test_what_the_operator_says_counts() -> None:
+    made = pipeline(seen(TEXT))
+    assert made.cluster.features.taint_rules
+    assert made.settings.release is Release.V1_36
+    assert str(made.controllers) == "placement"
+    assert made.settings.scoring_strategy == "MostAllocated"
+
+
+def test_what_the_viewer_says_counts_more() -> None:
+    given = Settings(gates={"DRADeviceTaintRules": False}, scoring_strategy="LeastAllocated")
+    made = pipeline(seen(TEXT), given)
+    assert not made.cluster.features.taint_rules
+    assert made.settings.scoring_strategy == "LeastAllocated"
+    assert str(made.controllers) == "placement"
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"featureGates": 1}', '{"featureGates": "Nope=true"}'])
+def test_what_cannot_be_read_counts_as_nothing_said(text: str | None) -> None:
+    made = pipeline(seen(text))
+    assert not made.cluster.features.taint_rules
+    assert str(made.controllers) == "templates, release, placement, eviction, allocation"
+
+
+def test_another_operator_says_nothing_about_this_one() -> None:
+    assert not pipeline(seen(TEXT, "dra-operator-other")).cluster.features.taint_rules
+
+
+def test_the_operator_says_what_it_was_given() -> None:
+    given = OperatorSettings(
+        feature_gates=SAID.feature_gates,
+        kubernetes_version=SAID.kubernetes_version,
+        controllers=SAID.controllers,
+        scoring_strategy="MostAllocated",
+    )
+    assert published(given) == SAID

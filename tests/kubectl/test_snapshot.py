@@ -1,0 +1,72 @@
+"""``kubectl dra snapshot`` and ``--from``: what goes in comes out, apart from what may be secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.reading.snapshot_file import load
+
+CLUSTER = Path(__file__).parent / "cluster.yaml"
+SECRET = "hunter2"
+
+
+def test_a_snapshot_of_a_snapshot_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = tmp_path / "first.json"
+    assert main(["snapshot", str(first), "--from", str(CLUSTER)]) == 0
+    assert main(["snapshot", "--from", str(first)]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == first.read_text().strip()
+    assert first.stat().st_mode & 0o077 == 0, "names and messages are not for other users"
+    assert load(str(first)).objects == load(str(CLUSTER)).objects
+
+
+def hostile() -> list[dict[str, Any]]:
+    """Objects with something secret wherever the API lets users and drivers write."""
+    meta = {"namespace": "ns", "annotations": {"note": SECRET}}
+    config = [{"opaque": {"driver": "d", "parameters": {"token": SECRET}}}]
+    devices = {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}], "config": config}
+    given = [{"source": "FromClaim", **config[0]}]
+    env = [{"name": "main", "image": SECRET, "args": [SECRET], "env": [{"name": "A", "value": SECRET}]}]
+    volumes = [{"name": "v", "iscsi": {"secretRef": {"name": SECRET}}}, {"name": "s", "secret": {"secretName": SECRET}}]
+    status = {"allocation": {"devices": {"results": [], "config": given}}}
+    status["devices"] = [{"driver": "d", "pool": "p", "device": "x", "data": {"key": SECRET}}]  # type: ignore[assignment]
+    dra = {"apiVersion": "resource.k8s.io/v1"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", **meta},
+            "spec": {"containers": env, "volumes": volumes},
+        },
+        {
+            **dra,
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", **meta},
+            "spec": {"devices": devices},
+            "status": status,
+        },
+        {
+            **dra,
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "t", **meta},
+            "spec": {"metadata": meta, "spec": {"devices": devices}},
+        },
+        {
+            **dra,
+            "kind": "DeviceClass",
+            "metadata": {"name": "c", "annotations": {"note": SECRET}},
+            "spec": {"config": config},
+        },
+    ]
+
+
+def test_a_snapshot_holds_no_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "cluster.json"
+    source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": hostile()}))
+    assert main(["snapshot", "--from", str(source)]) == 0
+    written = capsys.readouterr().out
+    assert {item["kind"] for item in json.loads(written)["items"]} == {item["kind"] for item in hostile()}
+    assert SECRET not in written

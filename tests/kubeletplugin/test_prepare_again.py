@@ -1,0 +1,142 @@
+"""Prepared claims whose devices change: what containers get is written anew, or withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_kubeletplugin import ClaimError, ContainerEdits, HostPartInUse, Prepared
+from node_world import NodeWorld, allocated, ref
+
+Answer = Callable[[Prepared], Any]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeWorld:
+    return NodeWorld(tmp_path)
+
+
+def at(places: dict[str, str]) -> Answer:
+    """A driver whose devices are at these places of the host, each its own."""
+
+    def answer(prepared: Prepared) -> Prepared:
+        if missing := [device.device for device in prepared if device.device not in places]:
+            raise ClaimError(f"{missing} gone")
+        return [
+            replace(device, edits=ContainerEdits(env=(f"AT={places[device.device]}",)), owns=(places[device.device],))
+            for device in prepared
+        ]
+
+    return answer
+
+
+async def again(node: NodeWorld, *devices: str) -> None:
+    """Prepare the claims that hold these devices again."""
+    await node.prepared.prepare_again(node.prepared.holders(devices, "p"))
+
+
+async def test_what_did_not_change_is_not_written(node: NodeWorld) -> None:
+    await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    before = [path.stat().st_mtime_ns for path in node.leftovers()]
+    await again(node, "gpu-0")
+    assert node.driver.calls == ["prepare a: p/gpu-0"] * 2
+    assert [path.stat().st_mtime_ns for path in node.leftovers()][:-1] == before[:-1], "all but the hardware's own"
+
+
+async def test_only_claims_that_hold_the_devices_are_prepared_again(node: NodeWorld) -> None:
+    for name in ("a", "b"):
+        await node.prepared.prepare(allocated(name, f"p/{name}"))
+    await node.prepared.prepare(allocated("c", "q/a"))
+    node.driver.calls.clear()
+    await again(node, "a")
+    assert node.driver.calls == ["prepare a: p/a"]
+
+
+async def test_the_driver_gets_the_configuration_of_the_claim_again(node: NodeWorld) -> None:
+    seen: list[object] = []
+    prepare = node.driver.prepare
+
+    async def look(claim: Any) -> Prepared:
+        seen.append([bytes(config.opaque.parameters) for config in claim.status.allocation.devices.config])
+        return await prepare(claim)
+
+    node.driver.prepare = look  # type: ignore[method-assign]  # a spy
+    await node.prepared.prepare(allocated("a", "p/gpu-0", config={"color": "red"}))
+    await again(node, "gpu-0")
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+async def test_a_claim_that_cannot_be_prepared_loses_its_files_until_it_can(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x"})
+    await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    node.driver.answer = at({})
+    await again(node, "gpu-0")
+    assert node.cdi_files() == []
+    assert node.prepared.claims() == []
+    assert "gone" in str(await node.prepared.prepare(allocated("a", "p/gpu-0")))
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert node.cdi_files() == [], "a new process does not write them again"
+    node.driver.answer = at({"gpu-0": "y"})
+    await again(node)
+    assert node.containers("uid-of-a") == ["AT=y"], "whichever devices have changed"
+    assert [claim.name for claim in node.prepared.claims()] == ["a"]
+
+
+async def test_a_withdrawn_claim_is_unprepared_with_the_devices_that_it_had(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x"})
+    await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    node.driver.answer = at({})
+    await again(node, "gpu-0")
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.driver.calls[-1] == "unprepare a: p/gpu-0"
+    assert node.leftovers() == []
+
+
+async def test_devices_that_changed_places_get_each_others(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    for name in ("0", "1"):
+        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    await again(node, "gpu-0", "gpu-1")
+    assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=y"], ["AT=x"])
+
+
+async def test_two_devices_that_say_to_be_at_one_place_are_not_both_given(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    for name in ("0", "1"):
+        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    node.driver.answer = at({"gpu-0": "z", "gpu-1": "z"})
+    await again(node, "gpu-0", "gpu-1")
+    assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=z"], [])
+
+
+TOGETHER = [
+    ("another device", {}, {}, False),
+    ("an administrator's access", {}, {"adminAccess": True}, True),
+    ("beside an administrator", {"adminAccess": True}, {}, True),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "fits"), [c[1:] for c in TOGETHER], ids=[c[0] for c in TOGETHER])
+async def test_who_may_have_what_a_device_owns(
+    node: NodeWorld, first: dict[str, Any], second: dict[str, Any], fits: bool
+) -> None:
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "x"})
+    await node.prepared.prepare(allocated("a", "p/gpu-0", **first))
+    answer = await node.prepared.prepare(allocated("b", "p/gpu-1", **second))
+    assert isinstance(answer, HostPartInUse) is not fits
+    assert node.containers("uid-of-b") == (["AT=x"] if fits else [])
+    await node.prepared.unprepare(ref("a"))
+    assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1", **second)), Exception)
+
+
+async def test_shares_of_a_device_have_what_it_owns_together(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x"})
+    for name in ("a", "b"):
+        answer = await node.prepared.prepare(allocated(name, "p/gpu-0", shareID=name))
+        assert not isinstance(answer, Exception), answer

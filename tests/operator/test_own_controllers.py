@@ -1,0 +1,194 @@
+"""``--controllers auto`` beside a controller manager that comes and goes, and ``--controllers`` as an option."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
+from dra_operator.app import controller_manager
+from dra_operator.controllers import UnknownController, controllers_of
+from live_cluster import LiveCluster
+from supervised import Supervising
+from waiting import until
+
+ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+
+
+class ControllerManager:
+    """What the operator sees of kube-controller-manager: its Lease, and the claims that it makes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        spec = {"holderIdentity": "cp-1", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+        meta = {"name": "kube-controller-manager", "namespace": "kube-system"}
+        lease = await self._api.create(LEASES, {"metadata": meta, "spec": spec})
+        self._task = asyncio.create_task(self._renew(lease))
+
+    async def _renew(self, lease: dict[str, Any]) -> None:
+        for number in range(10**6):
+            lease["spec"]["renewTime"] = f"2026-01-01T00:00:00.{number:06d}Z"
+            lease = await self._api.update(LEASES, lease)
+            await asyncio.sleep(0.05)
+
+    async def die(self) -> None:
+        """It renews no more; the Lease stays."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+    async def make_claim(self, pod: str, name: str) -> None:
+        """A claim from the template for the pod's entry, recorded as the controller does it."""
+        uid = (await self._api.get(PODS, pod, "ns"))["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid, "controller": True}
+        meta = {"name": name, "namespace": "ns", "annotations": {ANNOTATION: "gpu"}, "ownerReferences": [owner]}
+        requests = [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]
+        await self._api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": {"devices": {"requests": requests}}})
+        await self.record(pod, name)
+
+    async def record(self, pod: str, claim: str) -> None:
+        status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim}]}
+        manager = "ResourceClaimController"
+        await self._api.patch(
+            PODS,
+            pod,
+            {"metadata": {"name": pod, "namespace": "ns"}, "status": status},
+            "ns",
+            kind="apply",
+            subresource="status",
+            field_manager=manager,
+            force=True,
+        )
+
+
+@pytest.fixture
+async def manager(api: Api, monkeypatch: pytest.MonkeyPatch) -> ControllerManager:
+    monkeypatch.setattr(controller_manager, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(controller_manager, "LOOK_SECONDS_WHILE_THEIRS", 0.1)
+    monkeypatch.setattr(controller_manager, "LOOK_SECONDS_WHILE_OURS", 0.1)
+    return ControllerManager(api)
+
+
+async def test_claims_are_left_to_a_controller_manager_until_it_dies(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish(devices=4)
+    await cluster.add_template()
+    await manager.start()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.add_pod("theirs")
+        await cluster.heard()
+        assert await cluster.claims() == []
+        await manager.make_claim("theirs", "made-by-them")
+        await cluster.bound("theirs")
+
+        await cluster.add_pod("ours")
+        await manager.die()
+        await cluster.bound("ours")
+        assert len(await cluster.claims()) == 2
+
+
+async def test_a_controller_manager_that_comes_is_noticed(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish(devices=4)
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.place("ours")
+        await manager.start()
+
+        async def is_left_to_it() -> bool:
+            return not site.operator.control.controllers.templates
+
+        await until("the claims are left to it", is_left_to_it)
+        await cluster.add_pod("theirs")
+        await cluster.heard()
+        assert len(await cluster.claims()) == 1
+        await manager.die()
+
+
+async def test_a_controller_manager_without_a_lease_shows_by_its_first_claim(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish(devices=0)
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.add_pod("first")
+        await manager.make_claim("first", "made-by-them")
+
+        async def is_left_to_it() -> bool:
+            return not site.operator.control.controllers.templates
+
+        await until("the claims are left to it", is_left_to_it)
+        before = {claim["metadata"]["name"] for claim in await cluster.claims()}
+        await cluster.add_pod("second")
+        await cluster.heard()
+        assert {claim["metadata"]["name"] for claim in await cluster.claims()} <= before
+        assert "made-by-them" in before
+
+
+async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
+) -> None:
+    await cluster.furnish(devices=4)
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.place("pod")
+        (claim,) = await cluster.claims()
+        await manager.make_claim("pod", "one-too-many")
+
+        async def is_repaired() -> bool:
+            pod = await cluster.pod("pod")
+            (status,) = pod["status"]["resourceClaimStatuses"]
+            return bool(status["resourceClaimName"] == claim["metadata"]["name"])
+
+        await until("the claim is repaired", is_repaired)
+        await cluster.gone(RESOURCE_CLAIMS, "one-too-many")
+
+
+async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
+) -> None:
+    await cluster.furnish(devices=1)
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.place("victim")
+        await manager.start()
+
+        async def is_left_to_it() -> bool:
+            return not site.operator.control.controllers.eviction
+
+        await until("eviction is left to it", is_left_to_it)
+        (slice_,), _ = await api.list(RESOURCE_SLICES)
+        slice_["spec"]["devices"][0]["taints"] = [{"key": "broken", "effect": "NoExecute"}]
+        await api.update(RESOURCE_SLICES, slice_)
+        await cluster.heard()
+        assert "deletionTimestamp" not in (await cluster.pod("victim"))["metadata"]
+        await manager.die()
+
+        async def is_evicted() -> bool:
+            return "deletionTimestamp" in (await cluster.pod("victim"))["metadata"]
+
+        await until("the pod is evicted", is_evicted)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("auto", None), ("placement", {"placement"}), ("templates, release", {"templates", "release"}), ("", set())],
+)
+def test_concerns_as_they_are_written(text: str, names: set[str] | None) -> None:
+    assert controllers_of(text) == names
+
+
+def test_an_unknown_concern_is_refused() -> None:
+    with pytest.raises(UnknownController, match="preemption"):
+        controllers_of("placement,preemption")

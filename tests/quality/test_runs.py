@@ -1,0 +1,110 @@
+"""Runs of the trace in the repository: their figures are recorded, and hold for any machine.
+
+Whether the policies do as in the study is checked against its published runs, which are not in the repository
+(``docs/quality.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dra_operator.quality.curve import measured
+from dra_operator.quality.policies.choices import POLICIES
+from dra_operator.quality.prices import prices
+from dra_operator.quality.run import NO_NODE_NUMBER, Run
+from dra_operator.quality.states import NodeKinds
+from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
+from dra_operator.quality.workload import Workload, workload
+
+TRACE = Path(__file__).parents[2] / "examples/trace"
+
+
+@cache
+def stand_in(seed: int, inflate: float = 1.3) -> Workload:
+    with (TRACE / "nodes.csv").open() as nodes, (TRACE / "pods.csv").open() as pods:
+        return workload(read_pods(pods), read_nodes(nodes), seed, inflate)
+
+
+@pytest.mark.parametrize(
+    ("policy", "placed", "at_100", "at_130"),
+    [
+        ("emptiest", 1623, (88.8519, 68.1225), (94.61, 97.79)),
+        ("fgd", 1430, (94.96, 99.65), (94.96, 99.65)),
+        ("frag", 1478, (96.9138, 99.1494), (96.96, 99.97)),
+    ],
+)
+def test_a_run_allocates_exactly_what_is_recorded(
+    policy: str, placed: int, at_100: tuple[float, float], at_130: tuple[float, float]
+) -> None:
+    run = Run(stand_in(1), POLICIES[policy])
+    curve = measured(run)
+    found = [tuple(round(it, 4) for it in curve.at(percent)) for percent in (100, 130)]
+    assert (run.placed, found) == (placed, [at_100, at_130])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_gives_away_more_than_a_node_has_or_refuses_a_pod_that_fits(policy: str) -> None:
+    """The state is kept here again, in plain numbers, from the placements alone."""
+    base = stand_in(2, 0)
+    short = base._replace(arrivals=base.arrivals[:150], nodes=base.nodes[:7])
+    left = [Left(node) for node in short.nodes]
+    turned_away = 0
+    for it in Run(short, POLICIES[policy]).placements():
+        if it.node == NO_NODE_NUMBER:
+            turned_away += 1
+            assert not any(node.fits(it.pod) for node in left)
+        else:
+            assert left[it.node].fits(it.pod)
+            assert len(set(it.devices)) == it.pod.shape.gpus
+            left[it.node].take(it.pod, it.devices)
+    assert turned_away > 10
+
+
+class Left:
+    """What is left of a node."""
+
+    def __init__(self, node: TraceNode) -> None:
+        self.cpu, self.memory, self.gpus, self.model = node.cpu, node.memory, [1000] * node.gpus, node.model
+
+    def fits(self, pod: TracePod) -> bool:
+        shape = pod.shape
+        free = sum(left >= shape.milli for left in self.gpus) if shape.gpus else 0
+        has_model = not shape.gpus or shape.accepts(self.model)
+        return self.cpu >= shape.cpu and self.memory >= pod.memory and free >= shape.gpus and has_model
+
+    def take(self, pod: TracePod, devices: Sequence[int]) -> None:
+        self.cpu -= pod.shape.cpu
+        self.memory -= pod.memory
+        for device in devices:
+            self.gpus[device] -= pod.shape.milli
+            assert self.gpus[device] >= 0
+
+
+def test_pods_are_repeated_or_removed_until_they_ask_for_the_demand() -> None:
+    for inflate in (0.5, 1.3):
+        run = stand_in(3, inflate)
+        capacity = 1000 * sum(node.gpus for node in run.nodes)
+        asked = sum(pod.shape.total for pod in run.arrivals)
+        assert inflate * capacity - 8000 <= asked <= inflate * capacity + 7000
+    assert sorted(stand_in(3, 0).arrivals) == list(stand_in(3, 0).pods)
+
+
+def test_a_model_that_few_nodes_have_costs_pods_that_could_go_elsewhere() -> None:
+    nodes = [TraceNode(f"n{number}", 100_000, 10**6, 4, "rare" if number < 2 else "common") for number in range(10)]
+    any_model, named = Shape(1000, 1000, 1, ""), Shape(1000, 1000, 1, "rare")
+    pods = [TracePod(f"p{number}", 1, named if number % 2 else any_model) for number in range(20)]
+    kinds = NodeKinds(nodes)
+    found = prices(pods, kinds)
+    rare, common = (next(n for n, it in enumerate(kinds.listed) if it.model == m) for m in ("rare", "common"))
+    assert found[any_model][common] == 0 < found[any_model][rare]
+    assert (found[named][rare], found[named][common]) == (0, np.inf)
+
+
+def test_pods_that_fit_no_node_are_turned_away() -> None:
+    nodes, pods = [TraceNode("n", 1000, 10, 1, "A")], [TracePod("p", 1, Shape(1000, 1000, 4, ""))]
+    for policy in POLICIES.values():
+        assert [it.node for it in Run(workload(pods, nodes, 1, 0), policy).placements()] == [NO_NODE_NUMBER]

@@ -1,0 +1,262 @@
+"""Placement strategies: which of the nodes that fit is best, that a pod fits as before, and what it costs to know."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import WEIGHT_OF_ALL, Allocator, DeviceId, Inventory, Mix, Totals, Usage
+from dra_operator.allocator.ordering.mix import MixClass
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, Nodes, NoPlace, Pause, Placement, Plan, decided, plan
+from dra_operator.scheduling.cycle.select_host import enough
+from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME
+from dra_operator.scheduling.scoring.strategies.strategy import Candidate
+from placement_lab import Attributes, case, claim, node, pod, prefers, wants
+
+Json = dict[str, Any]
+MIX_USERS = [name for name, it in BY_NAME.items() if it.uses_mix]
+
+
+class Counting(Allocator):
+    """Counts how often each node is scored."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        super().__init__(inventory, new_share_id=lambda: "share")
+        self.scored = Counter[str]()
+
+    def sketch(self, node: Any, *rest: Any) -> Any:
+        self.scored[node.metadata.name] += 1
+        return super().sketch(node, *rest)
+
+
+def cluster(left: Mapping[str, Sequence[int]], strategy: str = "") -> tuple[Counting, Usage]:
+    """Nodes with shared devices, of whose 1000 thousandths so much is left; ``strategy`` is what their class says."""
+    inventory, usage = Inventory(language=Attributes()), Usage()
+    metadata = {"name": "gpu", "annotations": {ANNOTATION: strategy}}
+    inventory.put_class(convert(DeviceClass, {"metadata": metadata}))
+    allocator = Counting(inventory)
+    for name, devices in left.items():
+        offered = [
+            {
+                "name": f"dev-{number}",
+                "allowMultipleAllocations": True,
+                "attributes": {"any": {"bool": True}},
+                "capacity": {"milli": {"value": "1000"}},
+            }
+            for number in range(len(devices))
+        ]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.example.com", "nodeName": name, "pool": pool, "devices": offered}
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    for name, devices in left.items():
+        for number, it in enumerate(devices):
+            if it < 1000:
+                take(allocator, usage, name, f"dev-{number}", 1000 - it)
+    return allocator, usage
+
+
+def take(allocator: Allocator, usage: Usage, name: str, device: str, milli: int) -> None:
+    """A share of a device."""
+    usage.take_share(DeviceId("gpu.example.com", name, device), f"{name}-{device}", {"milli": milli * 10**9})
+
+
+def share(milli: int, count: int = 1, name: str = "c") -> ResourceClaim:
+    request = wants(count=count)
+    request["exactly"]["capacity"] = {"requests": {"milli": str(milli)}}
+    return claim(name, request)
+
+
+def placed(
+    strategy: str,
+    left: Mapping[str, Sequence[int]],
+    wanted: ResourceClaim,
+    mix: Sequence[ResourceClaim] = (),
+    named: str = "",
+) -> str:
+    """``node: devices``."""
+    allocator, usage = cluster(left, named)
+    for _ in range(20 // max(1, len(mix))):
+        for one in mix:
+            allocator.learned.learn(allocator.compile([one]))
+    nodes = Nodes([node(name) for name in left])
+    found = decided(plan(case(pod(), [wanted], nodes, allocator, usage=usage), placement=Placement(strategy)))
+    assert isinstance(found, Plan)
+    (allocation,) = found.allocations.values()
+    return f"{found.node}: {' '.join(it.device for it in allocation.results)}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("first-fit", "a: dev-0"),
+        ("emptiest", "c: dev-0"),
+        ("best-fit", "b: dev-1"),
+        ("packing", "a: dev-1"),
+        ("fgd", "b: dev-1"),
+        ("frag", "b: dev-1"),
+    ],
+)
+def test_each_strategy_has_its_best_node_and_device(strategy: str, expected: str) -> None:
+    left = {"a": (1000, 500), "b": (700, 300), "c": (1000, 1000)}
+    assert placed(strategy, left, share(300), [share(300), share(1000, 2, "large")]) == expected
+
+
+@pytest.mark.parametrize("strategy", MIX_USERS)
+def test_what_pods_usually_ask_for_decides(strategy: str) -> None:
+    """One device of node b serves no pair; without pairs in the mix, b would be kept for requests of 600."""
+    left = {"a": (1000, 1000), "b": (600, 1000)}
+    pairs, parts = share(1000, 2, "pair"), share(600, 1, "part")
+    assert placed(strategy, left, share(400), [pairs]) == "b: dev-0"
+    assert placed(strategy, left, share(400), [parts]).startswith("a")
+
+
+def test_a_class_may_name_a_strategy_and_an_unknown_one_counts_as_none() -> None:
+    left = {"a": (1000, 500), "b": (700, 300)}
+    assert placed("first-fit", left, share(300), named="best-fit") == "b: dev-1"
+    assert placed("best-fit", left, share(300), named="first-fit") == "a: dev-0"
+    assert placed("best-fit", left, share(300), named="worst-fit") == "b: dev-1"
+
+
+def random_problem(random: Random) -> tuple[Mapping[str, Sequence[int]], list[ResourceClaim]]:
+    left = {f"n{number}": [random.choice((0, 300, 500, 1000)) for _ in range(2)] for number in range(5)}
+    claims = [
+        share(random.choice((200, 400, 600, 1000)), random.choice((1, 1, 2)), f"c{number}")
+        for number in range(random.choice((1, 2)))
+    ]
+    return left, claims
+
+
+@pytest.mark.parametrize("strategy", PLACEMENT_STRATEGIES)
+def test_a_pod_fits_under_a_strategy_exactly_if_it_fits_without(strategy: str) -> None:
+    fitting = 0
+    for number in range(60):
+        left, claims = random_problem(Random(number))
+        found = []
+        for placement in (None, Placement(strategy)):
+            allocator, usage = cluster(left)
+            nodes = Nodes([node(name) for name in left])
+            state = case(pod(), claims, nodes, allocator, usage=usage)
+            found.append(decided(plan(state, placement=placement)))
+        usual, other = found
+        assert type(usual) is type(other)
+        if isinstance(usual, NoPlace):
+            assert usual == other
+        else:
+            fitting += 1
+            if strategy == "first-fit":
+                assert usual == other
+    assert 10 < fitting < 55
+
+
+def test_only_nodes_that_changed_are_scored_again() -> None:
+    allocator, usage = cluster({f"n{number}": (1000, 1000) for number in range(20)})
+    nodes, placement = Nodes([node(f"n{number}") for number in range(20)]), Placement("best-fit")
+    wanted = [share(300)]
+    decided(plan(case(pod(), wanted, nodes, allocator, usage=usage.snapshot()), placement=placement))
+    assert allocator.scored.total() == 20
+    allocator.scored.clear()
+    take(allocator, usage, "n7", "dev-0", 300)
+    nodes.put(node("n9", used={"cpu": "1"}))
+    found = decided(plan(case(pod(), wanted, nodes, allocator, usage=usage.snapshot()), placement=placement))
+    assert allocator.scored == {"n7": 1, "n9": 1}
+    assert isinstance(found, Plan)
+    assert found.node == "n7"
+
+
+def test_the_first_pod_of_a_kind_has_no_more_nodes_scored_than_are_enough_and_pays_for_them() -> None:
+    names = [f"n{number}" for number in range(400)]
+    allocator, usage = cluster(dict.fromkeys(names, (1000,)))
+    nodes, placement = Nodes(map(node, names)), Placement("best-fit")
+    pauses = Counter(plan(case(pod(), [share(300)], nodes, allocator, usage=usage), placement=placement))
+    assert allocator.scored.total() == enough(400) < 400
+    assert pauses[Pause.SEARCHING] > 5
+    decided(plan(case(pod(), [share(300)], nodes, allocator, usage=usage), placement=placement))
+    decided(plan(case(pod(), [share(300)], nodes, allocator, usage=usage), placement=placement))
+    assert allocator.scored.total() == 400
+
+
+def test_an_attempt_that_has_seen_less_changes_no_scores() -> None:
+    """It was put aside while another one went on, and sees what was free then."""
+    names = [f"n{number}" for number in range(100)]
+    allocator, usage = cluster(dict.fromkeys(names, (1000,)))
+    nodes, placement, wanted = Nodes(map(node, names)), Placement("best-fit"), [share(300)]
+    older = plan(case(pod(), wanted, nodes, allocator, usage=usage.snapshot()), placement=placement)
+    while allocator.scored.total() < 20:
+        next(older)
+    take(allocator, usage, "n99", "dev-0", 300)
+    newer = case(pod(), wanted, nodes, allocator, usage=usage.snapshot())
+    decided(plan(newer, placement=placement))
+    scored = allocator.scored.total()
+    decided(older)
+    assert allocator.scored.total() == scored
+    found = decided(plan(newer, placement=placement))
+    assert isinstance(found, Plan)
+    assert found.node == "n99"
+
+
+def test_better_alternatives_come_before_the_strategy() -> None:
+    inventory = Inventory(language=Attributes())
+    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
+    for name, attributes in {"a": ["slow", "fast"], "b": ["slow"]}.items():
+        devices = [{"name": f"d{it}", "attributes": {it: {"bool": True}}} for it in attributes]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.example.com", "nodeName": name, "pool": pool, "devices": devices}
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    allocator, nodes = Counting(inventory), Nodes([node("a"), node("b")])
+
+    def best(*selectors: str) -> str:
+        state = case(pod(), [claim("c", prefers(*selectors))], nodes, allocator)
+        found = decided(plan(state, placement=Placement("best-fit")))
+        assert isinstance(found, Plan)
+        return found.node
+
+    assert best("slow", "fast") == "b"
+    assert best("fast", "slow") == "a"
+
+
+def test_preferences_of_the_pod_weigh_more_than_the_strategy_which_counts_like_room() -> None:
+    allocator, usage = cluster({"a": (1000, 1000), "b": (700, 300)})
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}
+    affinity = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
+    }
+    nodes = Nodes([node("a", labels={"zone": "z"}), node("b")])
+    state = case(pod(affinity=affinity), [share(300)], nodes, allocator, usage=usage)
+    found = decided(plan(state, placement=Placement("best-fit")))
+    assert isinstance(found, Plan)
+    assert (found.node, found.points) == ("a", (("node affinity", 200), ("best-fit", 0)))
+
+
+def test_fragmentation_is_scored_as_the_study_does_it() -> None:
+    """With the same truncation, from whole numbers."""
+    asked = cluster({})[0].compile([share(300)]).stages[0].alternatives[0]
+    mix, random = Mix((MixClass(asked, WEIGHT_OF_ALL),)), Random(1)
+    for _ in range(300):
+        before, after = random.randrange(9000), random.randrange(9000)
+        expected = int(100 / (1 + math.exp((after - before) / 1000)))
+        candidate = Candidate(mix, Totals(0, (0,), (before,), (0,)), Totals(0, (0,), (after,), (0,)), 0)
+        assert BY_NAME["fgd"].score(candidate) == expected
+
+
+@pytest.mark.parametrize("strategy", BY_NAME)
+def test_nodes_that_are_alike_have_the_score_that_each_has_by_itself(strategy: str) -> None:
+    """What is kept of one node for others changes no score."""
+    random = Random(2)
+    left = {f"n{number}": [random.choice((300, 500, 1000)) for _ in range(2)] for number in range(30)}
+    allocator, usage = cluster(left)
+    for one in (share(300), share(500), share(1000, 2)):
+        allocator.learned.learn(allocator.compile([one]))
+    program, order = allocator.compile([share(400)]), BY_NAME[strategy].device_order
+    for name in left:
+        alone, alone_usage = cluster({name: left[name]})
+        for one in (share(300), share(500), share(1000, 2)):
+            alone.learned.learn(alone.compile([one]))
+        seen = allocator.sketch(node(name).node, program, usage, order)
+        by_itself = alone.sketch(node(name).node, alone.compile([share(400)]), alone_usage, order)
+        assert (seen.before, seen.after) == (by_itself.before, by_itself.after)

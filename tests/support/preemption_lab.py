@@ -1,0 +1,249 @@
+"""Small clusters in which a pod may preempt others, and the victims by exhaustive search.
+
+The search tries every set of pods that may end, and builds the cluster without them afresh for each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_operator.allocator import Allocator, DeviceId, Usage
+from dra_operator.scheduling import (
+    Budget,
+    CycleState,
+    Fits,
+    Nodes,
+    NoPlace,
+    PodFilter,
+    PostFilterResult,
+    PreemptionTerms,
+    decided,
+    plan,
+    preempt,
+    priority,
+    settled,
+)
+from dra_operator.scheduling.state import LoadedNode, add, node_requests, served_resources
+from placement_lab import allocator, case, claim, node, pod, wants
+
+CREATED = "2026-01-01T00:{:02}:00Z"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def running(name: str, where: str, rank: int = 0, *claims: str, cpu: str = "0", age: int = 0, **spec: Any) -> Pod:
+    """A pod on a node; the higher ``age`` is, the younger it is."""
+    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "creationTimestamp": CREATED.format(age)}
+    meta["labels"] = spec.pop("labels", {})
+    meta["annotations"] = spec.pop("annotations", {})
+    if leaves := spec.pop("leaves", None):
+        meta["deletionTimestamp"] = leaves
+    entries = [{"name": it, "resourceClaimName": it} for it in claims]
+    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+    body = {"nodeName": where, "priority": rank, "resourceClaims": entries, "containers": containers, **spec}
+    return convert(Pod, {"metadata": meta, "spec": body})
+
+
+def held(
+    name: str,
+    where: str,
+    devices: Sequence[str],
+    *users: str,
+    pool: str = "",
+    request: dict[str, Any] | None = None,
+    **more: Any,
+) -> ResourceClaim:
+    """An allocated claim; with a pool of its own name its devices can be used from every node."""
+    results = [
+        {"request": "r", "driver": "gpu.example.com", "pool": pool or where, "device": device, **more}
+        for device in devices
+    ]
+    here = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [where]}]}]}
+    allocation = {"devices": {"results": results}, **({} if pool else {"nodeSelector": here})}
+    reserved = [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users]
+    status = {"allocation": allocation, "reservedFor": reserved}
+    return claim(name, request or wants(count=len(devices)), status=status, metadata={"finalizers": [FINALIZER]})
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``pods`` run, ``claims`` are theirs; ``waiting`` waits with ``wanted``."""
+
+    waiting: Pod
+    wanted: Sequence[ResourceClaim]
+    nodes: Sequence[LoadedNode]
+    devices: Allocator
+    pods: Sequence[Pod] = ()
+    claims: Sequence[ResourceClaim] = ()
+    budgets: Sequence[Budget] = ()
+    leaving: frozenset[str] = frozenset()
+    may_end: Callable[[Pod], bool] = field(default=lambda _: True)
+    nominated: str = ""
+
+    @cached_property
+    def terms(self) -> PreemptionTerms:
+        found = {(it.key, it.metadata.uid): it for it in self.pods}
+        return PreemptionTerms(
+            find_pod=lambda key, uid: found.get((key, uid)),
+            may_end=self.may_end,
+            is_leaving=lambda it: it.metadata.name in self.leaving,
+            holders=lambda device: [it for it in self.claims if device in map(DeviceId.of, it.results)],
+            budgets=lambda _: self.budgets,
+        )
+
+    def without(self, ended: Sequence[Pod]) -> CycleState:
+        """The cluster as it is after these have ended, made afresh."""
+        gone = {it.metadata.uid for it in ended}
+        left = [it for it in self.pods if it.metadata.uid not in gone]
+        used: dict[str, dict[str, int]] = {}
+        for it in left:
+            requests = node_requests(it, served_resources(it))
+            used[it.spec.node_name] = add(used.get(it.spec.node_name, {}), requests)
+        nodes = Nodes([it.with_load(used.get(it.name, {})) for it in self.nodes])
+        for it in left:
+            nodes.pods_by_node.put(it, it.spec.node_name)
+        users = {it.metadata.uid for it in left}
+        allocations = [
+            it.status.allocation
+            for it in self.claims
+            if it.status.allocation is not None and any(user.uid in users for user in it.status.reserved_for or ())
+        ]
+        return case(self.waiting, self.wanted, nodes, self.devices, usage=Usage(allocations), others=list(self.claims))
+
+    def answer(self) -> PostFilterResult | None:
+        """What preemption nominates."""
+        made = decided(plan(self.without(()), post_filter=lambda failed: preempt(failed, self.terms)))
+        return made.nominated if isinstance(made, NoPlace) else None
+
+    def fits_without(self, ended: Sequence[Pod], where: str) -> bool:
+        after = self.without(ended)
+        state = after.nodes.get(where)
+        return state is not None and isinstance(settled(PodFilter(after).filter(state)), Fits)
+
+
+class Found(NamedTuple):
+    """What exhaustive search says."""
+
+    node: str
+    victims: frozenset[str]
+
+
+def exhaustive(scene: Scene) -> Found | None:
+    """The best node with the best set of victims on it."""
+    best: list[tuple[tuple[Any, ...], Found]] = []
+    for state in scene.nodes:
+        groups = [group for group in _groups(scene) if _matters(scene, group, state.name)]
+        sets = [some for some in _subsets(groups) if scene.fits_without(list(chain(*some)), state.name)]
+        if not sets:
+            continue
+        chosen = min(sets, key=lambda some: _importance(groups, some))
+        victims = list(chain(*chosen))
+        found = Found(state.name, frozenset(it.metadata.name for it in victims))
+        best.append((_rank(scene, victims, state.name), found))
+    return min(best)[1] if best else None
+
+
+def _groups(scene: Scene) -> list[tuple[Pod, ...]]:
+    """Pods that share claims, as far as all of them may end."""
+    group = {it.metadata.name: {it.metadata.name} for it in scene.pods}
+    for it in scene.claims:
+        users = [user.name for user in it.status.reserved_for or ()]
+        merged = set(chain(*(group[user] for user in users)))
+        for user in merged:
+            group[user] = merged
+    pods = {it.metadata.name: it for it in scene.pods}
+    groups = {frozenset(names) for names in group.values()}
+    found = [tuple(pods[name] for name in sorted(names)) for names in groups]
+    return [pods for pods in found if all(priority(it) < priority(scene.waiting) for it in pods)]
+
+
+def _matters(scene: Scene, group: Sequence[Pod], where: str) -> bool:
+    names = {it.metadata.name for it in group}
+    claims = [it for it in scene.claims if any(user.name in names for user in it.status.reserved_for or ())]
+    selectors = [it.status.allocation.node_selector for it in claims if it.status.allocation is not None]
+    return None in selectors or any(it.spec.node_name == where for it in group)
+
+
+def _subsets(groups: Sequence[tuple[Pod, ...]]) -> Iterator[tuple[tuple[Pod, ...], ...]]:
+    return chain.from_iterable(combinations(groups, number) for number in range(len(groups) + 1))
+
+
+def _importance(groups: Sequence[tuple[Pod, ...]], some: Sequence[tuple[Pod, ...]]) -> list[Any]:
+    """Least for the best set: by falling priority, how many end, and then that older ones stay."""
+    ordered = sorted(groups, key=_order)
+    key: list[Any] = []
+    for level in sorted({max(map(priority, it)) for it in groups}, reverse=True):
+        of_level = [it for it in ordered if max(map(priority, it)) == level]
+        key.append((sum(len(it) for it in of_level if it in some), [it in some for it in of_level]))
+    return key
+
+
+def _order(group: Sequence[Pod]) -> tuple[Any, ...]:
+    return min(it.metadata.creation_timestamp or "" for it in group), min(it.key for it in group)
+
+
+def _rank(scene: Scene, victims: Sequence[Pod], where: str) -> tuple[Any, ...]:
+    ranks = [priority(it) for it in victims]
+    highest = max(ranks, default=-(2**31))
+    minutes = [int((it.metadata.creation_timestamp or "")[14:16]) for it in victims if priority(it) == highest]
+    names = {it.metadata.name for it in victims}
+    freed = [
+        it for it in scene.claims if (users := {user.name for user in it.status.reserved_for or ()}) and users <= names
+    ]
+    return (
+        highest,
+        sum(rank + 2**31 for rank in ranks),
+        len(ranks),
+        -min(minutes, default=0),
+        sum(len(it.results) for it in freed),
+        where,
+    )
+
+
+def random_scene(seed: int) -> Scene:
+    """Up to three nodes and seven pods with claims of their own, shared ones, and devices that any node can use."""
+    dice = random.Random(seed)
+    names = ["a", "b", "c"][: dice.randint(1, 3)]
+    kinds = {name: [dice.choice("xxy") for _ in range(dice.randint(1, 4))] for name in names}
+    free = {name: [f"dev-{number}" for number in range(len(kinds[name]))] for name in names}
+    devices = allocator(**kinds)
+    network = ["net-0", "net-1"][: dice.choice((0, 0, 1, 2))]
+    if network:
+        spec = {"driver": "gpu.example.com", "allNodes": True}
+        pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+        shown = [{"name": it, "attributes": {"n": {"bool": True}}} for it in network]
+        slice_ = {"metadata": {"name": "net-gpu"}, "spec": {**spec, "pool": pool, "devices": shown}}
+        devices.inventory.put_slice(convert(ResourceSlice, slice_))
+    pods, users = [], dict[str, list[str]]()
+    made: dict[str, tuple[str, list[str], str]] = {}
+    for number in range(dice.randint(1, 7)):
+        name, where = f"p{number}", dice.choice(names)
+        claims: list[str] = []
+        if free[where] and dice.random() < 0.85:
+            count = min(len(free[where]), dice.choice((1, 1, 2)))
+            made[f"c{number}"] = where, [free[where].pop(0) for _ in range(count)], ""
+            claims.append(f"c{number}")
+        if network and dice.random() < 0.3:
+            made[f"n{number}"] = where, [network.pop()], "net"
+            claims.append(f"n{number}")
+        shareable = [it for it, (there, _, pool_) in made.items() if it not in claims and (pool_ or there == where)]
+        if shareable and dice.random() < 0.25:
+            claims.append(dice.choice(shareable))
+        for it in claims:
+            users.setdefault(it, []).append(name)
+        cpu = dice.choice(("0", "0", "1", "2"))
+        pods.append(running(name, where, dice.choice((0, 0, 1, 1, 2, 2, 5)), *claims, cpu=cpu, age=dice.randint(0, 9)))
+    held_claims = [held(it, where, got, *users[it], pool=pool_) for it, (where, got, pool_) in made.items()]
+    wanted = [
+        claim(f"w{number}", wants(count=dice.choice((1, 1, 2, 2, 3)), selector=dice.choice((None, None, "x", "n"))))
+        for number in range(dice.choice((0, 1, 1, 1, 1, 2)))
+    ]
+    waiting = pod(cpu=dice.choice(("1", "3", "4")), priority=dice.choice((2, 3, 3)))
+    return Scene(waiting, wanted, [node(name) for name in names], devices, pods, held_claims)
