@@ -379,6 +379,18 @@ BAD_CLAIMS = [
 ]
 
 
+async def test_what_belongs_to_a_device_is_as_it_was_when_it_was_looked_at(host: FakeHost, read: Read) -> None:
+    def look() -> Found:
+        found = scan(config, host)
+        host.unplug("ttyUSB0")
+        return found
+
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]")
+    host.serial_adapter("ttyUSB0")
+    (made,) = await HostdevDriver(DRIVER, look, Hotplug(config, Found).health).prepare(claim_of("s-ttyusb0"))
+    assert made.owns == ("/dev/ttyUSB0", "c 188:0")
+
+
 @pytest.mark.parametrize(("name", "parameters", "text"), BAD_CLAIMS)
 async def test_a_claim_that_cannot_be_prepared(
     host: FakeHost, read: Read, name: str, parameters: str, text: str

@@ -95,8 +95,9 @@ class FakeHost(HostTree):
         link.symlink_to(made)
 
     def unplug(self, name: str) -> None:
-        """The node and its folder vanish."""
-        folder = self.at(f"/sys/dev/char/{self.number(f'/dev/{name}')}")
-        shutil.rmtree(folder.resolve())
-        folder.unlink()
+        """The node vanishes, then its number, then its folder: in the order of the kernel's ``device_del``."""
+        link = self.at(f"/sys/dev/char/{self.number(f'/dev/{name}')}")
+        folder = link.resolve()
         self.at(f"/dev/{name}").unlink()
+        link.unlink()
+        shutil.rmtree(folder)

@@ -47,7 +47,12 @@ class HostDevice:
 
 @dataclass(frozen=True)
 class Found:
-    """One look at the host."""
+    """One look at the host.
+
+    ``owned`` says by device what of the host belonged to it alone when it was looked at: read later, the number of a
+    node that was pulled meanwhile would be missing, and the device would seem to be another one.
+    """
 
     devices: dict[str, HostDevice] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    owned: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from dra_kubeletplugin import (
 )
 
 from .device import Found
-from .edits import edits_of, owned
+from .edits import edits_of
 
 
 class Parameters(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ class HostdevDriver(Driver):
         for config in configs_for(self._name, claim, result, Parameters):
             path = config.parameters.container_path or path
         try:
-            return PreparedDevice.of(result, edits=edits_of(made, path), owns=owned(made))
+            return PreparedDevice.of(result, edits=edits_of(made, path), owns=found.owned[made.name])
         except (CdiError, ValueError) as error:
             raise ClaimError(f"device {result.device}: {error}") from error
 

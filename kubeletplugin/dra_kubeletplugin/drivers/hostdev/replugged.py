@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dra_kubeletplugin import KubeletPlugin
 
 from .device import Found
-from .edits import owned
 from .hotplug import Hotplug
 
 log = logging.getLogger(__name__)
@@ -42,10 +41,9 @@ async def _follow(hotplug: Hotplug, plugin: KubeletPlugin) -> None:
 
 def _moved(plugin: KubeletPlugin, found: Found) -> set[str]:
     """The devices of prepared claims that have other nodes now, or are gone."""
-    here = {name: owned(made) for name, made in found.devices.items()}
     return {
         device.device
         for claim in plugin.prepared_claims
         for device in claim.devices
-        if here.get(device.device) != device.owns
+        if found.owned.get(device.device) != device.owns
     }

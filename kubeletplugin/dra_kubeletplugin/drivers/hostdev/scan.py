@@ -54,16 +54,20 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
                 continue
             by_name.setdefault(made.name, []).append(made)
     devices: dict[str, HostDevice] = {}
+    belongings: dict[str, tuple[str, ...]] = {}
     owners: dict[str, HostDevice] = {}
     for name, same in by_name.items():
         kept, faults = _the_one(same, before.devices.get(name))
         problems += faults
-        if kept and (other := next((owners[part] for part in owned(kept) if part in owners), None)):
+        if not kept:
+            continue
+        own = owned(kept)
+        if other := next((owners[part] for part in own if part in owners), None):
             problems.append(f"{_where(kept.entry, kept.parts)}: {other.name} has its node already; match each once")
-        elif kept:
-            devices[name] = kept
-            owners |= dict.fromkeys(owned(kept), kept)
-    return Found(devices, tuple(problems))
+        else:
+            devices[name], belongings[name] = kept, own
+            owners |= dict.fromkeys(own, kept)
+    return Found(devices, tuple(problems), belongings)
 
 
 def _the_one(same: list[HostDevice], before: HostDevice | None) -> tuple[HostDevice | None, list[str]]:
