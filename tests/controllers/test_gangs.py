@@ -8,7 +8,16 @@ import time
 from collections import Counter
 
 import pytest
-from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden, ServerError, Unreachable
+from dra_kube import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    ApiError,
+    Forbidden,
+    ServerError,
+    Unreachable,
+)
 from dra_operator.cache import check
 from dra_operator.controllers.work.dispatcher import Decided
 from fake_api import Call
@@ -272,6 +281,33 @@ async def test_a_pod_without_a_controller_cannot_name_its_gang_by_a_number(world
     world.api.add(PODS, pod)
     await world.settle()
     assert "has no controller" in said(world, "p")
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+async def test_a_pod_that_is_not_bound_keeps_its_devices_if_its_gang_runs(refused: int, world: World) -> None:
+    """If none was bound, all give their devices back. Either way all are bound in the end."""
+    furnish(world, 1, 3)
+    add(world, "g", 3, range(3))
+    witness, left = Witness(world, 3), refused
+    fewest = 3
+
+    def before(call: Call) -> Exception | None:
+        nonlocal left, fewest
+        having = sum(holders(world).values())
+        if call.sub == "binding":
+            witness.look(call.name)
+            if left:
+                left -= 1
+                return ApiError(409, "Conflict", "a webhook says no")
+        if left < refused:
+            fewest = min(fewest, having)
+        return None
+
+    world.api.before = before
+    await world.settle()
+    assert bound(world) == ["g-0", "g-1", "g-2"]
+    assert not witness.faults
+    assert fewest == (3 if refused == 1 else 0)
 
 
 async def leave_and_return(world: World, dice: random.Random, sizes: dict[str, int]) -> None:

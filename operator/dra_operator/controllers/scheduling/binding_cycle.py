@@ -134,14 +134,14 @@ class Commit:
         """All of it but the ending: the claims as they are then. Raises as ``write``."""
         return await self._or_undo(self._write_claims())
 
-    async def end(self, claims: Sequence[ResourceClaim]) -> None:
-        """The ending. Raises as ``write``."""
-        await self._or_undo(self._write_ending(claims))
+    async def end(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
+        """The ending. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
+        await self._or_undo(self._write_ending(claims), undo=undo)
         if not is_placeholder(self._pod):
             self._conflict_check.forget(claims)
 
     def release(self) -> None:
-        """The reverse of ``take``, before anything was written."""
+        """The reverse of ``take``; what was written stays."""
         self._give_back_devices()
         self._wake(self._cluster.forget_placed(self._pod))
 
@@ -168,14 +168,14 @@ class Commit:
         self._check_recorded(claims)
         await self._ending.write(self._pod, self._plan.node, claims)
 
-    async def _or_undo(self, work: Awaitable[T]) -> T:
+    async def _or_undo(self, work: Awaitable[T], *, undo: bool = True) -> T:
         try:
             return await work
         except Exception as error:
-            if is_over(error):
-                await self._undo(vanished=isinstance(error, PodVanished))
-            else:
+            if not is_over(error):
                 self._give_back_devices()
+            elif undo or isinstance(error, PodVanished):
+                await self._undo(vanished=isinstance(error, PodVanished))
             if isinstance(error, KubeError | ObjectChanged):
                 raise self._failure(error) from error
             raise

@@ -43,6 +43,10 @@ class SchedulingContext:
         else:
             self.queue.add([Key("placement", pod)])
 
+    def is_working(self, pod: str) -> bool:
+        """Whether the pod of this key is being decided on, or a decision about it is being written."""
+        return self.queue.is_working(Key("placement", pod))
+
     def readiness(self, claim: ResourceClaim) -> ClaimReadiness:
         """How far the claim's devices are."""
         return claim_readiness(claim, self.clock(), self.times.binding_timeout)

@@ -70,7 +70,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
             if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
                 yield Pause.SEARCHING
             found = pre_filter(pod, snapshot)
-            if isinstance(found, CycleState) and not self._is_unsure(pod):
+            if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
                 self.states.append(found)
             elif unready is None:
                 unready = Unready(pod, found)

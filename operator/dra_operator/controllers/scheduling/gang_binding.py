@@ -2,7 +2,8 @@
 
 The devices and the room of all members are taken at once. Then the claims of all are written, side by side. If one
 write fails, all give back what they got, and no pod was bound. Only when the devices of all are certain and ready are
-the pods bound. A binding that fails then leaves its pod to wait as one that joins late: the others may run already.
+the pods bound. A binding that fails then leaves its pod to wait as one that joins late, with its devices: the others
+may run already. If no binding succeeds, all give back what they have.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
-from dra_operator.controllers.shared.errors import CommitRefused, PlacementFailed
+from dra_operator.controllers.shared.errors import CommitRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.scheduling import JointPlan, Plan
 from dra_operator.scheduling.state import title
@@ -106,16 +107,30 @@ class GangBinding:
     async def _end(
         self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
     ) -> None:
-        ends = (part.commit.end(its) for part, its in zip(parts, claims, strict=True))
+        ends = (part.commit.end(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
+        unanswered = self._context.writing.pods.unanswered
+        runs = any(
+            not isinstance(answer, BaseException) or unanswered(part.pod) is not None
+            for part, answer in zip(parts, answers, strict=True)
+        )
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, BaseException):
+                if not isinstance(answer, PodVanished) and unanswered(part.pod) is None:
+                    await self._let_go(part, keep=runs)
                 self._come_back(attempt, part)
             else:
                 pod = self._cluster.pods.get(part.pod.key, part.pod.metadata.uid) or part.pod
                 self._permit.ended(pod, part.plan, self._bind)
         if errors := _errors(answers):
             await self._raise(attempt, errors[0])
+
+    async def _let_go(self, part: Part, *, keep: bool) -> None:
+        """A pod was not bound: it keeps its devices if others of its gang were, and gives them back if none was."""
+        if keep:
+            part.commit.release()
+        else:
+            await part.commit.take_back()
 
     def _come_back(self, attempt: GangAttempt, part: Part) -> None:
         """A write for the pod failed: it is looked at again by itself. The leader is, since its decision fails."""

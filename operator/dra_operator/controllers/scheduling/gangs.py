@@ -61,6 +61,8 @@ class Gangs:
         """By gang: the pod that is being decided on, or whose plan is being written."""
         self._asked: dict[str, set[str]] = {}
         """By gang: pods that were to be decided on meanwhile."""
+        self._written: dict[str, Gang] = {}
+        """By the key of a pod: its gang, while the plan is being written."""
         self._put_aside: dict[str, GangAttempt] = {}
         self._refusals: dict[str, Refusal] = {}
 
@@ -69,6 +71,13 @@ class Gangs:
         attempt = self._put_aside.pop(key, None)
         if attempt is not None:
             self._over(attempt.gang)
+
+    def puts_off(self, key: str) -> bool:
+        """Whether the plan of its gang is being written: nobody else writes for the pod meanwhile."""
+        gang = self._written.get(key)
+        if gang is not None:
+            self._asked.setdefault(gang.key, set()).add(key)
+        return gang is not None
 
     def taken_up(self, key: str) -> GangAttempt | None:
         """The plan that was put aside for this leader, if it still counts."""
@@ -117,9 +126,15 @@ class Gangs:
         return next((value for value in values if value is not None), None)
 
     def _is_unsure(self, pod: Pod) -> bool:
-        """Whether a write for the pod was not answered: it asks what became of that first."""
-        is_assumed = bool(self._cluster.allocated_devices.assumed_for(pod.key))
-        return is_assumed or self._context.writing.pods.unanswered(pod) is not None
+        """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""
+        is_unsure = (
+            self._context.is_working(pod.key)
+            or bool(self._cluster.allocated_devices.assumed_for(pod.key))
+            or self._context.writing.pods.unanswered(pod) is not None
+        )
+        if is_unsure:
+            self._context.look_again(pod.key)
+        return is_unsure
 
     def lacks_pods(self, pod: Pod, text: str) -> Decided:
         """The gang has fewer pods than it needs: no pod of it keeps devices."""
@@ -156,6 +171,10 @@ class Gangs:
                 self._put_aside[attempt.leader.key] = attempt
                 return Postponed(attempt.spent)
             if isinstance(answer, tuple) and not isinstance(answer, Unready):
+                if any(self._is_unsure(pod) for pod in attempt.members if pod is not attempt.leader):
+                    self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
+                    self._over(attempt.gang)
+                    return Decided(None, attempt.spent)
                 try:
                     parts = self._binding.take(attempt, answer)
                 except PlacementFailed:
@@ -163,6 +182,7 @@ class Gangs:
                     raise
                 for pod in attempt.members:
                     self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+                    self._written[pod.key] = attempt.gang
                 self._refusals.pop(attempt.gang.key, None)
                 return Decided(partial(self._write, attempt, parts), attempt.spent)
         return self._wait(attempt, answer) if isinstance(answer, Unready) else self._refuse(attempt, answer)
@@ -171,6 +191,8 @@ class Gangs:
         try:
             return await self._binding.write(attempt, parts)
         finally:
+            for part in parts:
+                self._written.pop(part.pod.key, None)
             self._over(attempt.gang)
 
     def _wait(self, attempt: GangAttempt, unready: Unready) -> Decided:

@@ -122,6 +122,8 @@ class PodPlacer:
     async def decide(self, key: str) -> Decided | Postponed:
         """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
         attempt = self._put_aside.pop(key, None)
+        if self._gangs.puts_off(key):
+            return Decided()
         if self._cluster.allocated_devices.assumed_for(key):
             return Decided(partial(self._unreserve.settle, key), clears_up=True)
         pod = self._cluster.applicant(key)

@@ -169,6 +169,10 @@ class WorkQueue:
         """Seconds for which the oldest of them has waited."""
         return self._loop.time() - next(iter(self._since.values())) if self._since else 0.0
 
+    def is_working(self, key: Key) -> bool:
+        """Whether a worker has the key, or writes what it decided about it."""
+        return key in self._working
+
     @property
     def is_idle(self) -> bool:
         """Nothing to do now, and nothing being done."""
