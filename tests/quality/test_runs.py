@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dra_operator.quality.curve import measured
+from dra_operator.quality.fragmentation import Fragmentation
 from dra_operator.quality.policies.choices import POLICIES
 from dra_operator.quality.prices import prices
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
-from dra_operator.quality.states import NodeKinds
+from dra_operator.quality.states import NodeKinds, State, StateTable
 from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
-from dra_operator.quality.workload import Workload, workload
+from dra_operator.quality.workload import TypicalPod, Workload, workload
 
 TRACE = Path(__file__).parents[2] / "examples/trace"
 
@@ -82,6 +83,33 @@ class Left:
         for device in devices:
             self.gpus[device] -= pod.shape.milli
             assert self.gpus[device] >= 0
+
+
+def test_fragmentation_is_summed_in_the_order_of_the_study() -> None:
+    """Exactly: the last digit decides how the study cuts a score. Each kind of pods names a model here."""
+    typical = [TypicalPod(Shape(100 * n, 10 * n + 1, 1, "A" if n % 3 else "B"), 0.1 / (n + 3)) for n in range(1, 60)]
+    nodes = [TraceNode(f"n{n}", 5000, 1, 3, "AB"[n % 2]) for n in range(6)]
+    kinds = NodeKinds(nodes)
+    table, states = StateTable(kinds), []
+    for number, node in enumerate(nodes):
+        states.append(table.number(kinds.empty(node, 0).after(Shape(611 * number, 97 * number, 1, ""), [0])))
+    found = Fragmentation(typical, kinds).of(table.states(states)).tolist()
+    assert found == [summed(typical, kinds, table.state(it)) for it in states]
+
+
+def summed(typical: Sequence[TypicalPod], kinds: NodeKinds, state: State) -> float:
+    """The same in plain numbers, one after the other."""
+    sums = dict.fromkeys([(False, False), (True, False), (False, True), "access"], 0.0)
+    idle = sum(state.gpus)
+    for shape, part in typical:
+        cpu, gpu = state.cpu >= shape.cpu, any(it >= shape.milli for it in state.gpus)
+        if not shape.accepts(kinds.listed[state.kind].model):
+            sums["access"] += part * idle
+        elif cpu and gpu:
+            sums[True, False] += part * sum(it for it in state.gpus if it < shape.milli)
+        else:
+            sums[cpu, gpu] += part * idle
+    return sum(sums.values())
 
 
 def test_pods_are_repeated_or_removed_until_they_ask_for_the_demand() -> None:

@@ -6,6 +6,8 @@ typical kinds.
 
 The sums of F are taken in the order of the study's program: each of six reasons on its own, kind by kind, then one
 after the other. Its scores are cut to whole numbers, and whether two states are exactly equal depends on that order.
+Numpy keeps the order if the states lie beside each other in memory, as ``take`` puts them; an index would put the kinds
+beside each other, and add them pairwise.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Fragmentation:
         amount = np.where(has_gpus & has_cpu, on_small, idle) * self._parts
         no_access = np.zeros(len(states))
         if self._is_choosy:
-            accepted = self._accepting[:, states.kind]
+            accepted = self._accepting.take(states.kind, axis=1)
             no_access = (np.where(accepted, 0, idle) * self._parts).sum(axis=0)
             amount = np.where(accepted, amount, 0.0)
         lacks_both = _where(~has_gpus & ~has_cpu, amount)
