@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -21,6 +23,7 @@ from allocator_lab import (
     first_available,
     held,
     lab,
+    make_node,
     pool,
     request,
     sub,
@@ -32,6 +35,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
+from dra_operator.allocator.ordering.supply import Kinds
 from dra_operator.cel_language import CelSelectors
 from kit_cases import expected
 
@@ -206,7 +210,7 @@ def test_best_fit_takes_the_smallest_device_that_suffices() -> None:
     assert taken("best-fit", lab(pool(*some), [claim(request("r"))])) == ["g1"]
 
 
-def slices_of_two_gpus() -> list[Json]:
+def slices_of_two_gpus(**where: Any) -> list[Json]:
     """Partitions of two GPUs of four slices: of one slice each, and of two beside each other."""
     ones = [
         device(f"one-{gpu}{at}", kind="one", consumes={f"gpu{gpu}": {f"slice{at}": 1}})
@@ -218,7 +222,8 @@ def slices_of_two_gpus() -> list[Json]:
         for gpu in (0, 1)
         for at in (0, 2)
     ]
-    return pool(*ones, *twos, counters={f"gpu{gpu}": {f"slice{at}": 1 for at in range(4)} for gpu in (0, 1)})
+    counters = {f"gpu{gpu}": {f"slice{at}": 1 for at in range(4)} for gpu in (0, 1)}
+    return pool(*ones, *twos, counters=counters, **where)
 
 
 def kind(name: str) -> str:
@@ -289,3 +294,19 @@ def test_the_mix_forgets_what_is_asked_no_more_and_leaves_costly_selectors_out()
     shares = {it.alternative.expressions: it.weight for it in learned.mix.classes}
     assert shares.keys() == {(kind("old"),), (kind("new"),)}
     assert shares[(kind("new"),)] > 8 * shares[(kind("old"),)]
+
+
+def test_nothing_is_kept_of_a_mix_that_was_replaced() -> None:
+    """Not even by a node that nobody asks about any more."""
+    ordered = by("least-loss", lab(slices_of_two_gpus(allNodes=True), [claim(request("r", kind("one")))]))
+    for name in ("n1", "n2"):
+        assert isinstance(ordered.decide(make_node(name)), Allocated)
+    mix = ordered.allocator.learned.mix
+    old = [weakref.ref(it) for it in gc.get_objects() if isinstance(it, Kinds) and it.mix is mix]
+    assert old
+    twos = lab((), [claim(request("r", kind("two")), name="two")]).claims
+    while ordered.allocator.learned.mix is mix:
+        ordered.allocator.learned.learn(ordered.allocator.compile(twos))
+    assert isinstance(ordered.decide(make_node("n1")), Allocated)
+    gc.collect()
+    assert [it() for it in old] == [None]

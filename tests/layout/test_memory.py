@@ -57,7 +57,7 @@ OTHERWISE = {
     "operator/dra_operator/scheduling/state/topology.py": "64 topologies of the nodes",
     "operator/dra_operator/kube/claim_access.py": "UIDs and resourceVersions: of a fixed size",
     "operator/dra_operator/kube/pods.py": "writes of this process without an answer",
-    "operator/dra_operator/allocator/ordering/supply.py": "4,096 nodes that are alike, of 256 devices each",
+    "operator/dra_operator/allocator/ordering/supply.py": "for one mix: 4,096 nodes that are alike; 256 of each node",
     "operator/dra_operator/cache/objects/store.py": "UIDs: of a fixed size",
     "operator/dra_operator/cel_language.py": "256 devices, which drivers publish",
     "operator/dra_operator/controllers/work/growing_pauses.py": "10,000 UIDs: of a fixed size",
@@ -68,7 +68,16 @@ OTHERWISE = {
 }
 COMMANDS_ONLY = {"commands", "quality"}
 """Rooms that the operator's process does not load."""
-MAKERS = {"Cache", "Memo", "OrderedDict", "WeakValueDictionary", "cache", "lru_cache", "remember_short"}
+MAKERS = {
+    "Cache",
+    "Memo",
+    "OrderedDict",
+    "WeakKeyDictionary",
+    "WeakValueDictionary",
+    "cache",
+    "lru_cache",
+    "remember_short",
+}
 
 
 def remembers(path: Path) -> bool:

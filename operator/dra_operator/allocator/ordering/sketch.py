@@ -56,10 +56,11 @@ def _alike(
     node: NodeState, program: ClaimProgram, kinds: Kinds, supply: Supply, order: DeviceOrder | None
 ) -> Hashable | None:
     """Equal for nodes that are alike; None if no other node is known to be."""
-    known: tuple[Hashable] | None = node.view.units.get((kinds, program.stages))
+    kept = kinds.kept(node.view)
+    known: tuple[Hashable] | None = kept.get(program.stages)
     if known is None:
         known = (_offered(node, program),)
-        node.view.units.put((kinds, program.stages), known)
+        kept.put(program.stages, known)
     offered = known[0]
     if offered is None or supply.has_partitions:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.memo import Memo
@@ -20,7 +21,7 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import NodeState
 from dra_operator.allocator.published.counter_table import Block, Charges
-from dra_operator.allocator.published.node_view import Offer
+from dra_operator.allocator.published.node_view import NodeView, Offer
 
 from .mix import Mix
 
@@ -63,15 +64,25 @@ class Kind(NamedTuple):
 
 
 class Kinds:
-    """The kinds of devices of a cluster, for one mix."""
+    """The kinds of devices of a cluster, for one mix; with it goes all that was counted for the mix."""
 
     _MOST: Final = 4096
+    _KEPT: Final = 256
+    """What is kept of a node."""
 
     def __init__(self, mix: Mix) -> None:
         self.mix = mix
         self.sketches: Memo[Hashable, Any] = Memo(self._MOST)
         """Of nodes that are alike, with their units; kept for ``sketch``, which knows their type."""
         self._known: dict[object, Kind] = {}
+        self._views: WeakKeyDictionary[NodeView, Memo[Hashable, Any]] = WeakKeyDictionary()
+
+    def kept(self, view: NodeView) -> Memo[Hashable, Any]:
+        """What was found out about a node, whatever is allocated, and about units of partitions by their state."""
+        known = self._views.get(view)
+        if known is None:
+            known = self._views[view] = Memo(self._KEPT)
+        return known
 
     def of(self, node: NodeState, offers: Sequence[Offer], device: int) -> Kind:
         """The kind of a device."""
@@ -99,16 +110,16 @@ class Supply:
     """The units of one node as the allocated state leaves it."""
 
     def __init__(self, node: NodeState, kinds: Kinds) -> None:
-        self._node, self._mix, self._key = node, kinds.mix, kinds
+        self._node, self._mix, self._kept = node, kinds.mix, kinds.kept(node.view)
         view = node.view
-        known: tuple[list[Offer], list[Kind]] | None = view.units.get(kinds)
+        known: tuple[list[Offer], list[Kind]] | None = self._kept.get(())
         if known is None:
             offers = [offer(node, Domain(it.alternative, 0, 0)) for it in kinds.mix.classes]
             known = (
                 offers,
                 [kinds.of(node, offers, device) for device in range(min(len(view.devices), WEIGHED_DEVICES))],
             )
-            view.units.put(kinds, known)
+            self._kept.put((), known)
         self._offers, self._kinds = known
         self._blocks: dict[int, tuple[int, Block]] = {}
         """Of each partition the place of its pool, and its unit."""
@@ -195,11 +206,11 @@ class Supply:
             free &= ~(1 << device - offset)
             for number, amount in charges.groups[charges.of[device - offset]][0]:
                 left[number] -= amount
-        state = (self._key, place, block.counters, free, tuple([left[number] for number in block.counters]))
-        known: Totals | None = view.units.get(state)
+        state = (place, block.counters, free, tuple([left[number] for number in block.counters]))
+        known: Totals | None = self._kept.get(state)
         if known is None:
             known = self._count_block(place, block, free, left)
-            view.units.put(state, known)
+            self._kept.put(state, known)
         return known
 
     def _count_block(self, place: int, block: Block, free: int, left: Sequence[int]) -> Totals:
@@ -258,10 +269,11 @@ def _added(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 def supply_of(node: NodeState, kinds: Kinds) -> Supply:
     """The supply of a node; kept with the state of the node."""
-    known: Supply | None = node.supplies.get(kinds)
+    version = kinds.mix.version
+    known: Supply | None = node.supplies.get(version)
     if known is None:
         known = Supply(node, kinds)
-        node.supplies.put(kinds, known)
+        node.supplies.put(version, known)
     return known
 
 

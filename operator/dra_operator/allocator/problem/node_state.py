@@ -56,7 +56,7 @@ class NodeState:
         self.filtered: Memo[Hashable, Filtered] = Memo(self._PROGRAMS)
         """What filters leave to the requests of a program; kept for the problems, which find it out."""
         self.supplies: Memo[Hashable, Any] = Memo(1)
-        """What the devices could still serve, by the mix; kept for the room ``ordering``, which knows its type."""
+        """What the devices could still serve, by the mix's version; kept for ``ordering``, which knows its type."""
         self._counters: dict[int, Counters] = {}
 
     def exempt(self, domain: Domain) -> bool:

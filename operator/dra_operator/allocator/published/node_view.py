@@ -7,7 +7,7 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.resource import Device
@@ -84,8 +84,6 @@ class NodeView:
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()
         """By ``Alternative.offer``; the filters compute and keep them here."""
-        self.units: Memo[Hashable, Any] = Memo(256)
-        """What a unit could still serve, by its state; kept for the room ``ordering``, whose values it knows."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
