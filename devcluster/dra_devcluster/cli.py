@@ -74,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
         "--kubeconfig",
         default="dra-devcluster.kubeconfig",
         metavar="FILE",
-        help="written when the cluster is ready; other clusters in it stay (default dra-devcluster.kubeconfig)",
+        help="kubeconfig to write at the end of the start; its other clusters stay (default dra-devcluster.kubeconfig)",
     )
     up.add_argument(
         "--name",
         type=_name,
         default="dra-devcluster",
         metavar="NAME",
-        help="of cluster, user and context in the kubeconfig (default dra-devcluster)",
+        help="name of cluster, user and context in the kubeconfig (default dra-devcluster)",
     )
     up.add_argument(
         "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
@@ -108,12 +108,12 @@ def parser() -> argparse.ArgumentParser:
         "--kubelet-defects",
         default="",
         metavar="A,B",
-        help="known defects of the kubelet of Kubernetes 1.36 that the nodes shall have (docs/node-agent.md)",
+        help="known defects of the kubelet (Kubernetes 1.36) that the nodes reproduce (docs/node-agent.md)",
     )
     up.add_argument(
         "--programs",
         metavar="DIR",
-        help="where containers look for programs first, as images are not pulled (default: the system's folders only)",
+        help="where containers look for programs first, since no image is pulled (default: the system's folders only)",
     )
     commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser

@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
         help="run the checks that fit, such as 'cdi.*'; may be repeated (all)",
     )  # fmt: skip
     for flag, metavar, help_ in (
-        ("--registry", "DIR", "of a driver that runs: the folder with its registration socket; no check restarts it"),
-        ("--cdi-dir", "DIR", "of a driver that runs: where it writes CDI files"),
+        ("--registry", "DIR", "of a running driver: folder with its registration socket; no check restarts the driver"),
+        ("--cdi-dir", "DIR", "of a running driver: folder to which it writes CDI files"),
         (
             "--kubeconfig",
             "FILE",

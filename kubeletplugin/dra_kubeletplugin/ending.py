@@ -48,8 +48,8 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
 
 def _end() -> None:
     log.critical(
-        "the process was to end %.0f s ago, but the driver is still at work, see the stacks below: it ends without "
-        "that; the next process does it again",
+        "the process should have ended %.0f s ago, but the driver is still at work (stacks below): ending now; the "
+        "next process repeats that work",
         _END_SECONDS,
     )
     faulthandler.dump_traceback(all_threads=True)

@@ -229,7 +229,7 @@ BAD_INPUT = [
     ("a kubeconfig that is a folder", ["--kubeconfig", "HOME"],
      "cannot write the kubeconfig HOME: it is a folder; name a file with --kubeconfig"),
     ("a kubeconfig that is none", ["--kubeconfig", "HOME/broken"],
-     "HOME/broken exists, and it is no YAML: "),
+     "HOME/broken exists, and it is not YAML: "),
     ("too many nodes", ["--nodes", "1000000"], "argument --nodes: '1000000' is not a number from 0 to 1000"),
     ("nodes that are no number", ["--nodes", "abc"], "argument --nodes: 'abc' is not a number from 0 to 1000"),
     ("fewer nodes than none", ["--nodes=-1"], "argument --nodes: '-1' is not a number from 0 to 1000"),

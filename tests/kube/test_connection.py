@@ -314,7 +314,7 @@ def test_a_plugin_that_gives_no_credentials_is_an_error_and_nothing_is_asked_wit
     "proxy", ["http://user:s3cret/x@proxy:3128", "http://user:s3cret#x@proxy:3128", "http://:s3cret@"]
 )
 def test_a_proxy_that_cannot_be_read_is_named_without_its_password(tmp_path: Path, proxy: str) -> None:
-    with pytest.raises(ConnectionSettingsError, match=r"cluster's proxy-url in .* is no address such as") as caught:
+    with pytest.raises(ConnectionSettingsError, match=r"cluster's proxy-url in .* is not an address such as") as caught:
         connection(write(tmp_path, "https://api.example.com", proxy))
     assert "s3cret" not in str(caught.value)
 

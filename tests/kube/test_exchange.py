@@ -118,7 +118,7 @@ async def test_a_write_without_a_whole_answer_is_in_doubt_and_not_repeated(name:
 async def test_an_answer_that_breaks_a_rule_of_http_in_its_content_is_in_doubt() -> None:
     async with serving(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n") as server:
         async with client(server.url) as api:
-            with pytest.raises(Unreachable, match="no answer in HTTP"):
+            with pytest.raises(Unreachable, match="did not answer in HTTP"):
                 await api.update(PODS, POD)
 
 
@@ -348,7 +348,7 @@ async def test_a_proxy_gets_to_know_the_server_and_nothing_of_the_request(has_tl
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "the proxy 127.0.0.1 refuses: HTTP/1.1 407"),
         (b"HTTP/1.1 200", "the proxy closed the connection"),
-        (b"x" * 70_000, "the proxy's answer is no answer in HTTP"),
+        (b"x" * 70_000, "the proxy did not answer in HTTP"),
     ],
     ids=["refuses", "breaks off", "never ends"],
 )

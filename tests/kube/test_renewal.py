@@ -193,7 +193,7 @@ async def test_a_plugin_that_fails_is_asked_again_and_the_former_certificate_is_
         await ask(api)
         lab.now = 11.0
         await ask(api)
-        assert caplog.text.count("cannot renew the credentials, keeping the former ones") == 1
+        assert caplog.text.count("cannot renew the credentials, keeping the previous ones") == 1
         lab.prints("two", datetime.now(UTC) + timedelta(hours=1))
         lab.now = 30.0
         await ask(api)

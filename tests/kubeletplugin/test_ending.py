@@ -96,7 +96,7 @@ async def test_sigterm_ends_it_in_bounded_time(short_path: Path, devices: str, c
             process.kill()
             await process.wait()
     assert time.monotonic() - began < 30
-    told = "the process was to end 2 s ago, but the driver is still at work" in log.read_text()
+    told = "the process should have ended 2 s ago, but the driver is still at work" in log.read_text()
     assert told is bool(code)
     assert ("most recent call first" in log.read_text()) is bool(code), "where each thread is"
 

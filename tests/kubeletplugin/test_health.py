@@ -113,8 +113,8 @@ WRONG: list[tuple[str, BaseException | DeviceHealth | list[Any], str]] = [
     ("no list", GOOD, "yield a list of DeviceHealth"),
     ("names", ["gpu-0"], r"health yielded \['gpu-0'\]"),
     ("an ending of its own", asyncio.CancelledError(), "is called again: CancelledError"),
-    ("a negative time", [replace(GOOD, timeout_seconds=-1)], "gpu-0: timeout_seconds -1 is no whole number from 1"),
-    ("half a second", [replace(GOOD, timeout_seconds=cast("Any", 0.5))], "timeout_seconds 0.5 is no whole number"),
+    ("a negative time", [replace(GOOD, timeout_seconds=-1)], "gpu-0: timeout_seconds -1 is not a whole number from 1"),
+    ("half a second", [replace(GOOD, timeout_seconds=cast("Any", 0.5))], "timeout_seconds 0.5 is not a whole number"),
 ]
 
 

@@ -192,7 +192,8 @@ PODS_AND_ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], lis
         {},
         ["--controllers", "templates,release"],
         [
-            "pod ns/pod is not placed: the operator runs without the controller placement; what it would do:\n"
+            "pod ns/pod is not placed: the operator runs without the controller placement; "
+            "what dra-operator would do:\n"
             "pod ns/pod would fit 1 of 1 node: node-0\n"
         ],
     ),

@@ -176,7 +176,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(schedulerName="default-scheduler"),
         [claim(), *THEIRS],
         [
-            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
+            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what dra-operator would do:",
             "pod ns/web would fit 1 of 1 node: n1",
         ],
     ),
@@ -185,7 +185,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [claim({"allocation": GIVEN, "reservedFor": [USER]}), *THEIRS],
         [
             "pod ns/web would fit 1 of 1 node: n1",
-            "  waits for a list of all claims, to see that no other scheduler gave away devices of ns/c as well",
+            "  waits for a list of all claims, to see that no other scheduler allocated devices of ns/c as well",
         ],
     ),
     "it is gated": (
@@ -197,8 +197,8 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(schedulingGates=[{"name": "dra.kopf.dev/alocate"}]),
         [],
         [
-            "pod ns/web waits for its scheduling gates to be removed: dra.kopf.dev/alocate; dra.kopf.dev/alocate is no "
-            "gate of the operator, which removes only dra.kopf.dev/allocate"
+            "pod ns/web waits for its scheduling gates to be removed: dra.kopf.dev/alocate; dra.kopf.dev/alocate is "
+            "not the operator's gate, which is dra.kopf.dev/allocate"
         ],
     ),
     "it waits at our gate, fits, and was refused": (
@@ -211,7 +211,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [
             AT_GATE,
             "pod ns/web would fit 1 of 1 node: n1",
-            "  nothing holds it back as it seems, but its condition says SchedulingGated: cannot open the gate: no",
+            "  apparently nothing holds it back, but its condition says SchedulingGated: cannot open the gate: no",
             "  if that stays, look at the operator's log, and give this command the operator's settings "
             "(--feature-gates)",
         ],
@@ -265,7 +265,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(schedulerName=""),
         [claim()],
         [
-            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
+            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what dra-operator would do:",
             "pod ns/web would fit 1 of 1 node: n1",
         ],
     ),
@@ -331,7 +331,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [claim()],
         [
             "pod ns/web would fit 1 of 1 node: n1",
-            "  nothing holds it back as it seems, but its condition says SchedulerError: cannot allocate: a quota",
+            "  apparently nothing holds it back, but its condition says SchedulerError: cannot allocate: a quota",
             "  if that stays, look at the operator's log, and give this command the operator's settings "
             "(--feature-gates)",
         ],
@@ -506,7 +506,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
         [
             "claim ns/c: not allocated",
             "  is allocated together with a node for one of its waiting pods: web",
-            "  pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
+            "  pod ns/web is placed by default-scheduler, not by dra-scheduler; what dra-operator would do:",
             "  pod ns/web would fit 1 of 1 node: n1",
         ],
     ),

@@ -69,7 +69,7 @@ def test_help_names_every_policy() -> None:
     ("words", "message"),
     [
         (["--policy", "best"], "--policy: 'best' is unknown; choose from random, first-fit"),
-        (["--seed", "a"], "--seed: 'a' is no seed; write a number"),
+        (["--seed", "a"], "--seed: 'a' is not a seed; write a number"),
         (["--inflate", "0"], "--inflate: expected a number above 0"),
         (["--inflate", "nan"], "--inflate: expected a number above 0"),
         (["--jobs", "0"], "--jobs: expected a number from 1"),
@@ -90,8 +90,8 @@ def test_wrong_tables_are_told_with_file_line_and_column(
 ) -> None:
     pods = tmp_path / "pods.csv"
     for content, message in (
-        (b"name,cpu_milli,num_gpu\na,x,1\n", "line 2, column cpu_milli: 'x' is no whole number"),
-        (b"\x1f\x8b\xff", "no text in UTF-8; give the CSV file itself"),
+        (b"name,cpu_milli,num_gpu\na,x,1\n", "line 2, column cpu_milli: 'x' is not a whole number"),
+        (b"\x1f\x8b\xff", "not UTF-8 text; pass the CSV file itself"),
         (b"name,cpu_milli,num_gpu\na,1,0\n", "no pod asks for a GPU"),
     ):
         pods.write_bytes(content)

@@ -54,7 +54,7 @@ FAULTS = [
         ("it refuses its registration", "registration.accepts-success", "not wanted"),
         ("it gives up after a refusal", "registration.survives-a-refusal", "the driver ended"),
         ("GetInfo works once", "registration.can-be-repeated", "asked already"),
-        ("GetInfo changes", "registration.can-be-repeated", "different things"),
+        ("GetInfo changes", "registration.can-be-repeated", "answers differently"),
         ("it leaves its registration socket", "registration.ends-with-the-driver", "still there"),
         ("it leaves its service socket", "registration.leaves-no-service-socket", "still there"),
         ("it trips over stale sockets", "registration.replaces-stale-sockets", "in use"),
@@ -125,7 +125,7 @@ FAULTS = [
         ("it works on after a given up call", "concurrency.leaves-nothing-after-a-given-up-call", "still describe"),
         # --- versions ---
         ("v1beta1 is offered and not served", "versions.are-served-as-offered", "v1beta1.DRAPlugin is offered"),
-        ("it offers v1beta1 only", "versions.include-v1", "will go"),
+        ("it offers v1beta1 only", "versions.include-v1", "will remove v1beta1"),
         ("v1beta1 answers without devices", "versions.prepare-the-same", "over v1beta1"),
         ("v1beta1 unprepares nothing", "versions.share-their-state", "still describe"),
         # --- configuration ---
@@ -165,7 +165,7 @@ FAULTS = [
         ("it removes files that begin like its own", "cdi.files-of-neighbours-stay", "example.com-2-"),
         ("it removes all files of a claim", "cdi.files-of-neighbours-stay", "my-bad"),
         ("every user can write its files", "cdi.files-are-not-open-to-all", "mode 666"),
-        ("it leaves temporary files", "cdi.scrap-is-not-left", "no CDI file"),
+        ("it leaves temporary files", "cdi.scrap-is-not-left", "not a CDI file"),
         ("it writes files in place", "cdi.files-appear-whole", "rename"),
         # --- what CDI edits contain ---
         ("every container gets the first device", "edits.are-of-the-device", "gpu-0"),

@@ -171,7 +171,9 @@ async def scrap_is_not_left(bench: Bench) -> None:
     await bench.prepare(claim)
     scrap = {path.name for path in bench.cdi.folder.iterdir()} - before - {path.name for path in bench.cdi.files()}
     if scrap:
-        raise Finding(f"{', '.join(sorted(scrap))} in the CDI folder is no CDI file")
+        raise Finding(
+            f"{', '.join(sorted(scrap))} in the CDI folder is not a CDI file: write what is unfinished elsewhere"
+        )
 
 
 @check("TD-02", level=Level.SHOULD)

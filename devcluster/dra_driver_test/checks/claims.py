@@ -168,7 +168,7 @@ async def _fail(bench: Bench, device: Device) -> None:
             failed = True
         await bench.unprepare(claim)
     if not failed:
-        raise Skipped("the driver prepares all that the check knows to be wrong: give some --bad-parameters")
+        raise Skipped("the driver accepted all wrong parameters that the check knows: give some with --bad-parameters")
 
 
 @check("KM-19", "NOD-011", "TD-03")

@@ -49,4 +49,4 @@ def _versions(file: Path) -> Iterator[str]:
             yield str(entry["apiVersion"])
             text = text[end:].lstrip()
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Finding(f"the device metadata {file} are no JSON objects with a version: {error!r}") from error
+        raise Finding(f"the device metadata {file} are not JSON objects with a version: {error!r}") from error

@@ -193,7 +193,7 @@ async def can_be_repeated(bench: Bench) -> None:
     socket = bench.registration.socket
     first, *others = [await bench.kubelet.info(socket) for _ in range(3)]
     if any(other != first for other in others):
-        raise Finding(f"GetInfo says different things: {first} and {others}")
+        raise Finding(f"GetInfo answers differently from call to call: {first} and {others}")
     await bench.kubelet.notify(socket)
     if [known for known in bench.kubelet.registrations() if known.socket == socket] != [bench.registration]:
         raise Finding("the driver's registration ended when it was notified again")

@@ -173,7 +173,7 @@ async def are_not_written_without_need(bench: Bench) -> None:
     before = _versions(await bench.slices())
     await bench.quiet()
     if changed := _changed(before, _versions(await bench.slices())):
-        raise Finding(f"within {bench.limits.quiet:g} s without any reason these slices were written: {changed}")
+        raise Finding(f"the driver wrote slices without a reason within {bench.limits.quiet:g} s: {changed}")
 
 
 def _versions(slices: list[Json]) -> dict[str, str]:

@@ -35,7 +35,7 @@ async def include_v1(bench: Bench) -> None:
     """The driver offers v1, which kubelets speak since Kubernetes 1.34."""
     offered = await _offered(bench)
     if V1 not in offered:
-        raise Finding(f"the driver offers {', '.join(offered)}, and v1beta1 will go")
+        raise Finding(f"the driver offers {', '.join(offered)}, and Kubernetes will remove v1beta1: offer v1 as well")
 
 
 @check("KM-06", "PH-08")

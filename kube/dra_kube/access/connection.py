@@ -272,7 +272,7 @@ def _check_proxy(proxy: str, where: str) -> None:
         is_usable = False
     if not is_usable:
         raise ConnectionSettingsError(
-            f"the {where} is no address such as http://HOST:PORT; "
+            f"the {where} is not an address such as http://HOST:PORT; "
             "in a user name or password write / as %2F, # as %23, ? as %3F and @ as %40"
         )
 

@@ -66,7 +66,7 @@ class Credentials:
         """Log what goes wrong, once while it stays the same."""
         words = _words(error) if error is not None else ""
         if words and words != self._told.get(step):
-            logger.warning("cannot renew the credentials, keeping the former ones: %s", words)
+            logger.warning("cannot renew the credentials, keeping the previous ones: %s", words)
         self._told[step] = words
 
     def _is_ending(self) -> bool:

@@ -81,7 +81,7 @@ class _Greeting(asyncio.Protocol):
         if b"\r\n\r\n" in self._head:
             self.answer.set_result(self._head.partition(b"\r\n")[0])
         elif len(self._head) > _LONGEST_GREETING:
-            self.answer.set_exception(OSError("the proxy's answer is no answer in HTTP"))
+            self.answer.set_exception(OSError("the proxy did not answer in HTTP"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The proxy has closed the connection."""

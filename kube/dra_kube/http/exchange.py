@@ -98,7 +98,7 @@ class Exchange(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(CutOff(f"this is no answer in HTTP: {error}"))
+            self._fail(CutOff(f"the server did not answer in HTTP: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Without a length of its content, an answer ends with the connection."""

@@ -103,7 +103,7 @@ class PreparedClaims:
         except CheckpointNewer as error:
             return error
         except CheckpointCorrupted as error:
-            log.warning("claim %s is unprepared without its record: %s", claim, error)
+            log.warning("unpreparing claim %s without its record: %s", claim, error)
             record = None
         except ClaimError as error:
             return error
@@ -203,7 +203,7 @@ class PreparedClaims:
         if record and _is_prepared(record) and record.fingerprint == wanted.fingerprint:
             return await asyncio.to_thread(self._files.write, record)
         if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
-            log.warning("claim %s was prepared for another allocation, which is unprepared first", claim.key)
+            log.warning("claim %s was prepared for another allocation: unpreparing that first", claim.key)
             await self._undo(record.ref, record)
         elif record and record.boot_id == wanted.boot_id:
             wanted = msgspec.structs.replace(wanted, devices=record.devices)  # its containers may have what they own
@@ -237,7 +237,7 @@ class PreparedClaims:
             try:
                 self._records.write(msgspec.structs.replace(record, phase="unpreparing"), durable=False)
             except ClaimError as error:  # a full disk must not keep what would empty it
-                log.warning("claim %s is unprepared without a note of that: %s", claim, error)
+                log.warning("unpreparing claim %s without recording that: %s", claim, error)
         with span("driver", claim=str(claim)):
             answer: object = await answer_of(self._driver.unprepare(claim))
         if answer is not None:

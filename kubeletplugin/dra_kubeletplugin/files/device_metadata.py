@@ -71,7 +71,7 @@ def versions_to_write(asked: bool | Sequence[str]) -> tuple[str, ...]:
         return (_ALPHA,) if asked else ()
     names = ", ".join(VERSIONS)
     if isinstance(asked, str) or not set(asked) <= set(VERSIONS):
-        raise ValueError(f"{asked!r} is no list of versions of the file; known are {names}")
+        raise ValueError(f"{asked!r} is not a list of versions of the file; known are {names}")
     if _BETA not in asked or len(set(asked)) < len(asked):
         raise ValueError(f"the versions {list(asked)} must have {_BETA} among them, and each once; known are {names}")
     return tuple(asked)

@@ -131,7 +131,7 @@ def _checked(report: Any) -> tuple[DeviceHealth, ...]:
     for item in report:
         if not isinstance(item.timeout_seconds, int) or item.timeout_seconds < 0:
             raise ValueError(
-                f"health of device {item.device}: timeout_seconds {item.timeout_seconds!r} is no whole number from 1 "
-                "(or 0, for the kubelet's default of 30)"
+                f"health of device {item.device}: timeout_seconds {item.timeout_seconds!r} is not a whole "
+                "number from 1 (or 0, for the kubelet's default of 30)"
             )
     return tuple(report)

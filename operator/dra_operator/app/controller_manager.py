@@ -159,8 +159,8 @@ class ControllerManager:
     def _tell_denied(self, error: Forbidden) -> None:
         if not self._is_denied:
             logger.warning(
-                "cannot see whether kube-controller-manager works, so making and releasing claims, and eviction, are "
-                "left to it: %s; allow to get leases in %s (Role dra-operator-leader-election in "
+                "cannot see whether kube-controller-manager is running, so templates, release and eviction are left to "
+                "it: %s; allow the operator to get leases in %s (Role dra-operator-leader-election in "
                 "manifests/operator/rbac.yaml), or set --controllers",
                 error,
                 NAMESPACE,

@@ -135,7 +135,7 @@ class Leader:
         try:
             await self._lock.release()
         except KubeError as error:
-            logger.warning("cannot release the %s, it ends by itself: %s", self._where, error)
+            logger.warning("cannot release the %s, which expires by itself: %s", self._where, error)
 
     async def close(self) -> None:
         """Disconnect. A lease that is not released is free after its time."""

@@ -196,7 +196,7 @@ class Supervisor:
             self.health.look()
             self._stream_log.look()
             await asyncio.sleep(STREAM_LOOK_SECONDS)
-        return f"Kopf stopped asking for {', '.join(idle)}"
+        return f"Kopf stopped watching {', '.join(idle)}"
 
     async def _served_again(self) -> None:
         """Wait until the server serves kinds again that Kopf did not find: it looks for kinds at its start only.

@@ -21,5 +21,5 @@ def gated_by_others(pod: Pod) -> str:
     then = f"; then the operator allocates its devices and removes {GATE}" if GATE in gates else ""
     last = "".join(f"; {name} is removed after that" for name in gates if name in after_ours)
     alike = [name for name in gates if name != GATE and name.startswith(GATE.partition("/")[0])]
-    misspelt = "".join(f"; {name} is no gate of the operator, which removes only {GATE}" for name in alike)
+    misspelt = "".join(f"; {name} is not the operator's gate, which is {GATE}" for name in alike)
     return f"waits for its scheduling gates to be removed: {', '.join(gates_of_others(pod))}{then}{last}{misspelt}"

@@ -49,7 +49,7 @@ class EventReason(Enum):
     FAILED_CLAIM_CREATION = (
         "Warning",
         "FailedResourceClaimCreation",
-        "A claim of the pod could not be made from its template, or not be recorded.",
+        "The operator cannot make a claim of the pod from its template, or cannot record its name.",
     )
 
     PREEMPTING = (

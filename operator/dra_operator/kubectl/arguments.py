@@ -56,10 +56,14 @@ def add_watch_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     """Settings of the operator that decide what fits."""
-    operator = parser.add_argument_group("settings of the operator, if its Lease does not tell them")
+    operator = parser.add_argument_group("settings of the operator, where its Lease does not name them")
     operator.add_argument("--scheduler-name", default="dra-scheduler", help="that of the operator (%(default)s)")
-    operator.add_argument("--kubernetes-version", default=AUTO, choices=(AUTO, *BUILT), help="release to go by")
-    operator.add_argument("--feature-gates", default="", metavar="A=true,B=false", help="changes to its gates")
+    operator.add_argument(
+        "--kubernetes-version", default=AUTO, choices=(AUTO, *BUILT), help="Kubernetes release that decides"
+    )
+    operator.add_argument(
+        "--feature-gates", default="", metavar="A=true,B=false", help="changes to the feature gates of that release"
+    )
     operator.add_argument("--controllers", default="auto", metavar="LIST", help="controllers that it runs")
     operator.add_argument("--scoring-strategy", choices=("LeastAllocated", "MostAllocated"), help="which node is best")
 
@@ -67,7 +71,7 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
 def positive(text: str) -> int:
     """A number of at least 1. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
 
 

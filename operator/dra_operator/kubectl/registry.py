@@ -44,11 +44,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "free": Command("free", "devices that are free now, per class and node"),
     "lint": Command("lint", "what is wrong with manifests, before they are applied"),
     "doctor": Command("doctor", "what is broken in claims and slices, and how to repair it"),
-    "taint": Command("taint", "a rule that taints devices, and whom it would end"),
+    "taint": Command("taint", "a rule that taints devices, and the pods that it would evict"),
     "topology": Command("topology", "the devices of a node as a tree, or as a picture"),
     "fit": Command("fit", "whether pods would fit before they exist, where, and how many"),
     "drain": Command("drain", "what a drain of a node would do to the pods on it"),
-    "ui": Command("ui", "a web page about all devices, on this machine alone"),
+    "ui": Command("ui", "a web page about all devices, served on this machine only"),
     "defrag": Command("defrag", "the fewest moves of pods after which another one fits"),
     "snapshot": Command("snapshot", "save what these commands see, for --from"),
 }

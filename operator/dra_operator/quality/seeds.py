@@ -14,7 +14,9 @@ def read_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (_is_seed(first) and (not dash or _is_seed(last))):
-            raise ValueError(f"{part!r} is no seed; write a number from 0 to {LARGEST_SEED}, or a range such as 42-51")
+            raise ValueError(
+                f"{part!r} is not a seed; write a number from 0 to {LARGEST_SEED}, or a range such as 42-51"
+            )
         numbers = range(int(first), int(last or first) + 1)
         if not numbers:
             raise ValueError(f"{part!r} is empty; write the smaller number first")

@@ -114,7 +114,7 @@ class _Row(NamedTuple):
         text = self.text(column)
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_CELL_VALUE)) else -1
         if not 0 <= number <= most:
-            raise self.error(column, f"{text!r} is no whole number from 0 to {most}; correct or delete the row")
+            raise self.error(column, f"{text!r} is not a whole number from 0 to {most}; correct or delete the row")
         return number
 
     def new_name(self, column: str, known: Container[str]) -> str:

@@ -113,5 +113,5 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, FolderEvents | None] = We
 
 def _warn(error: OSError) -> None:
     limit = _LIMITS.get(error.errno or 0)
-    remedy = f"; more of them: sudo sysctl {limit}" if limit else ""
-    logger.warning("inotify is not available (%s): plugin sockets are looked for once a period%s", error, remedy)
+    remedy = f"; to allow more, run sudo sysctl {limit}" if limit else ""
+    logger.warning("inotify is unavailable (%s): looking for plugin sockets once a period instead%s", error, remedy)

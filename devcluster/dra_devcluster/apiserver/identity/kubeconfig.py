@@ -56,12 +56,12 @@ def read_kubeconfig(path: Path) -> Json:
     except FileNotFoundError:
         return {}
     except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"it is not YAML: {' '.join(str(error).split())}") from error
     if found is None:
         return {}
     entries = [found.get(part) or [] for part in _PARTS] if isinstance(found, dict) else [""]
     if not all(isinstance(part, list) and all(isinstance(entry, dict) for entry in part) for part in entries):
-        raise ValueError("it is no kubeconfig")
+        raise ValueError("it is not a kubeconfig")
     kept: Json = found
     return kept
 

@@ -36,7 +36,7 @@ async def _follow(hotplug: Hotplug, plugin: KubeletPlugin) -> None:
         try:
             await plugin.prepare_again(_moved(plugin, found))
         except Exception:
-            log.exception("cannot prepare the claims of devices again that were plugged in again; retrying soon")
+            log.exception("cannot prepare the claims of replugged devices again; retrying soon")
 
 
 def _moved(plugin: KubeletPlugin, found: Found) -> set[str]:

@@ -159,7 +159,7 @@ def _attribute(given: str | int | bool | IntegerFact, facts: Facts) -> str | int
         return given
     text = template.filled(given.int, facts)
     if text is not None and not _INTEGER.fullmatch(text):
-        raise ValueError(f"{given.int} is {text!r}, which is no integer: give it as a text, without int")
+        raise ValueError(f"{given.int} is {text!r}, which is not an integer: leave int out to make it a string")
     return None if text is None else int(text)
 
 

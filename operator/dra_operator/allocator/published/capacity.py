@@ -126,7 +126,7 @@ def _fault(name: str, requested: Quantity | None, capacity: DeviceCapacity, feat
         return ""
     unit = _unit(allowed, features)
     if unit == MILLI and requested.nanos % MILLI:
-        return f"{requested} of {name} is no multiple of 1m, in which its device counts: ask for such an amount"
+        return f"{requested} of {name} is not a multiple of 1m, the unit of its device: ask for such an amount"
     if max(requested.rounded_up(unit), amount.rounded_up(unit)) > LARGEST_QUANTITY:
         return f"{requested} of {name} is more than can be counted when it is rounded up: ask for less"
     return ""

@@ -24,7 +24,7 @@ Probe = Callable[[], Awaitable[Sequence[Check]]]
 _Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 _PAGES = {
-    "/metrics": "figures for Prometheus",
+    "/metrics": "metrics for Prometheus",
     "/readyz?verbose": "whether the cache is complete and up to date, check by check",
     "/livez?verbose": "whether only a new process would help, check by check",
     "/healthz?verbose": "the same as /livez",
@@ -55,7 +55,7 @@ async def serve(host: str, port: int, answers: Answering) -> AsyncIterator[int]:
     async def figures(_: web.Request) -> web.Response:
         body = await answers.metrics()
         if body is None:
-            return web.Response(status=503, text="the operator is too busy to render its figures, ask again\n")
+            return web.Response(status=503, text="the operator is too busy to render its metrics: ask again\n")
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

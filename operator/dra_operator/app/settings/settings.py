@@ -98,7 +98,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     request_timeout: Annotated[
         float,
         Meta(ge=1, le=300),
-        _about("seconds for one request to the API server, which drops a write after 0.9 of them"),
+        _about("seconds for one request to the API server, which may spend 0.9 of them on a write"),
     ] = 30.0
     template_workers: Annotated[_Count, _about("pods whose claims are made from templates at the same time")] = (
         _TIMES.workers["templates"]
@@ -112,7 +112,9 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
         _TIMES.workers["placement"]
     )
-    retry: Annotated[RetrySettings, _about("failed pods and, counted apart, failed claims")] = _retries(_TIMES.retries)
+    retry: Annotated[RetrySettings, _about("failed pods and failed claims, counted separately")] = _retries(
+        _TIMES.retries
+    )
     placement_retry: Annotated[RetrySettings, _about("pods that could not be placed because of an error")] = _retries(
         _TIMES.placement_retries
     )
@@ -177,10 +179,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = DEVICE_ORDERS[0]
     preemption: Annotated[
-        bool, _about("a pod that fits nowhere ends pods of lower priority, for their devices and their room")
+        bool, _about("let a pod that fits nowhere end pods of lower priority, for their devices and their room")
     ] = False
     preempt_other_schedulers: Annotated[
-        bool, _about("with --preemption, end pods as well that another scheduler has placed")
+        bool, _about("with --preemption, also end pods that another scheduler has placed")
     ] = False
     audit_interval: Annotated[
         float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole cache with the API server")

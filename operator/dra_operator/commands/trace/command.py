@@ -76,7 +76,7 @@ def _read(path: str, reader: Callable[[Iterable[str]], T]) -> T:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path}: no text in UTF-8; give the CSV file itself, not compressed") from None
+        raise BadInput(f"{path}: not UTF-8 text; pass the CSV file itself, not compressed") from None
     except TraceError as error:
         raise BadInput(f"{path}: {error}") from None
 

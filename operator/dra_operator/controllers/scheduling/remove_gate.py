@@ -58,4 +58,4 @@ class OpenGate:
             raise PodVanished(str(error)) from error
         except PodChanged as error:
             raise CommitFailed(str(error)) from error
-        tell(logger, logging.INFO, "gate opened", pod=pod.key, node=node)
+        tell(logger, logging.INFO, "gate removed", pod=pod.key, node=node)

@@ -79,7 +79,7 @@ class Unreserve:
         self._context.look_again(pod.key)
         if not is_done:
             return None
-        what = "gate opened" if is_at_gate(pod) else "pod bound"
+        what = "gate removed" if is_at_gate(pod) else "pod bound"
         tell(logger, logging.INFO, what, pod=pod.key, node=node)
         if news := ending.news(pod, node or ""):
             self._context.events.post(*news)

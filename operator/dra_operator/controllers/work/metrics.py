@@ -88,7 +88,7 @@ class PlacementMetrics:
 
         self._gave_way = Counter(
             "dra_operator_allocations_given_up",
-            "Allocations taken back because another scheduler had given the same device to another claim",
+            "Allocations released because another scheduler had given the same device to another claim",
             registry=registry,
         )
 
@@ -171,7 +171,7 @@ class PoolRequestMetrics:
         )
         self._seconds = Histogram(
             f"{prefix}_request_processing_duration_seconds",
-            "From the calculation of an answer to its write",
+            "Seconds from the calculation of an answer to its write",
             labels,
             buckets=[0.001 * 2**power for power in range(15)],
             registry=registry,

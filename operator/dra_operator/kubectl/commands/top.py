@@ -17,7 +17,7 @@ from dra_operator.kubectl.edge import answered
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     ways = ("nodes", "drivers", "classes", "namespaces")
-    parser.add_argument("by", nargs="?", choices=ways, default=ways[0], help="what to add up by (%(default)s)")
+    parser.add_argument("by", nargs="?", choices=ways, default=ways[0], help="what to group by (%(default)s)")
     add_selector_argument(parser, "nodes, for top nodes")
     add_watch_argument(parser)
     add_output_argument(parser)

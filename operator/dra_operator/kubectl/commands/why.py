@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TYPE/NAME",
-        help="pod, claim, deployment or job; also as two words, and by short names; none with -A: all that wait",
+        help="a pod, claim, deployment or job, also as TYPE NAME; with -A and without a name: all that wait",
     )
     add_namespace_argument(parser)
     add_watch_argument(parser)

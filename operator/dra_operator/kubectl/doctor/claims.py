@@ -68,7 +68,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         remedy = "it ends with its pods; if they are not needed any more, delete them"
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
     elif status.allocation is not None or status.reserved_for:
-        remedy = "the operator or the kube-controller-manager gives its devices back: check that one of them runs"
+        remedy = "the operator or the kube-controller-manager releases them: check that one of the two is running"
         yield _stuck(claim, f"{message}: it still has devices, which no pod uses", remedy)
     elif others:
         remedy = "look at the controllers that these finalizers belong to"

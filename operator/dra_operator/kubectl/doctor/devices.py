@@ -88,5 +88,5 @@ def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
         users_text = f"{counted(len(set(pods)), 'pod')} there {'uses' if len(set(pods)) == 1 else 'use'} its devices"
         message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(set(pods)))}"
         command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}")
-        remedy = "see whether the pod of the driver runs there: without it these pods neither start nor end"
+        remedy = "check that the pod of the driver runs there: without it these pods neither start nor end"
         yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)

@@ -27,14 +27,16 @@ def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
         if slice_.key not in counting:
             pool = newest[PoolId.of(slice_)][0].spec.pool
             message = f"is of generation {slice_.spec.pool.generation}, and pool {pool.name} has {pool.generation}"
-            remedy = "the driver deletes what is old; if it does not run any more, delete it"
+            remedy = "the driver deletes old slices; if it no longer runs, delete this one"
             yield _stale(slice_, message, remedy)
     for id_, several in sorted(newest.items()):
         announced = several[0].spec.pool.resource_slice_count
         if len(several) != announced:
             since = age(max(slice_.metadata.creation_timestamp or "" for slice_ in several), seen.taken)
             message = f"has {len(several)} of {counted(announced, 'slice')}" + (f" since {since}" if since else "")
-            remedy = "no device of it is given away until all are there: look at the log of the driver, or restart it"
+            remedy = (
+                "its devices are allocated only when all slices are there: look at the log of the driver, or restart it"
+            )
             yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
 
 

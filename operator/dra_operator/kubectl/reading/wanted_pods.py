@@ -63,7 +63,7 @@ def _items(paths: Sequence[str], namespace: str) -> Iterator[tuple[str, JSON]]:
 def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Object]) -> None:
     if isinstance(obj, Node | ResourceSlice):
         title = f"{where}: {type(obj).__name__} {obj.key}"
-        raise BadInput(f"{title} is no pod, nor what one refers to: give the file by --add-nodes")
+        raise BadInput(f"{title} is neither a pod nor what one refers to: pass the file with --add-nodes")
     if not isinstance(obj, Pod):
         objects.append(obj)
     elif obj.spec.node_name:

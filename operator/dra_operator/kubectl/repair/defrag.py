@@ -46,7 +46,7 @@ async def _applied(found: Defragmentation, options: argparse.Namespace) -> tuple
     async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
         for number, move in enumerate(found.moves):
             if not (options.yes or _is_wanted(move)):
-                return number, "no yes was given"
+                return number, "the move was not confirmed"
             try:
                 successor = await moved(api, move, options.wait)
             except Surprise as surprise:

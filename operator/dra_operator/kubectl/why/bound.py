@@ -51,15 +51,18 @@ def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
         yield from unmade(made, pod)
-    preset = "the pod was given its node past the scheduler (spec.nodeName in its manifest), and so no devices"
-    remedy = "create it without nodeName, and with nodeSelector kubernetes.io/hostname"
+    preset = "the pod's manifest names the node (spec.nodeName), so no scheduler allocated devices"
+    remedy = "create the pod with nodeSelector kubernetes.io/hostname instead"
     for use, claim in made.cluster.claims_of(pod):
         if claim is None:
             continue
         if claim.status.allocation is None:
             yield f"claim {use.name} is not allocated: {preset}; {remedy}"
         elif not is_reserved_for(pod, claim):
-            yield f"claim {use.name} is not reserved for the pod, and the kubelet waits for that"
+            yield (
+                f"claim {use.name} is not reserved for the pod, and the kubelet waits for that: check that the "
+                "operator is running"
+            )
 
 
 def _node(made: Pipeline, pod: Pod) -> Iterator[str]:
@@ -67,7 +70,7 @@ def _node(made: Pipeline, pod: Pod) -> Iterator[str]:
     node = made.cluster.nodes.get(name)
     if node is None:
         if "nodes" not in made.seen.unseen and len(made.cluster.nodes):
-            yield f"node {name} does not exist (any more): delete the pod"
+            yield f"node {name} does not exist: delete the pod"
     elif (state := ready_state(node)) != "True":
         yield f"node {name} is not ready (its condition Ready is {state}): look at its kubelet"
 

@@ -67,7 +67,7 @@ def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
     if lacking:
         best = max(lacking, key=lambda refusal: refusal.closeness)
         where = f" ({best.node} is the closest)" if len(members) > 1 else ""
-        yield f"and {whose} would not do either{where}: {best.line()}"
+        yield f"and {whose} would not suffice either{where}: {best.line()}"
 
 
 def _lacking(

@@ -22,11 +22,11 @@ def not_ours(made: Pipeline, pod: Pod) -> str:
     controllers, cluster = made.controllers, made.cluster
     if is_at_gate(pod):
         gated = f"waits at the scheduling gate {GATE}, but the operator runs without the controller allocation"
-        return "" if controllers.allocation else f"{gated}; what it would do"
+        return "" if controllers.allocation else f"{gated}; what dra-operator would do"
     if pod.spec.scheduler_name != cluster.scheduler_name:
         name = pod.spec.scheduler_name or DEFAULT
-        return f"is placed by {name}, not by {cluster.scheduler_name}; what we would do"
-    missing = "is not placed: the operator runs without the controller placement; what it would do"
+        return f"is placed by {name}, not by {cluster.scheduler_name}; what dra-operator would do"
+    missing = "is not placed: the operator runs without the controller placement; what dra-operator would do"
     return "" if controllers.placement else missing
 
 
@@ -46,7 +46,7 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
     elif lease is None and not _was_looked_at(pod):
         kind = "no dra-operator" if is_operators else "no scheduler"
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
-        yield f"{kind} serves the scheduler name {name}, as it seems: {seems}"
+        yield f"apparently {kind} serves the scheduler name {name}: {seems}"
 
 
 def _was_looked_at(pod: Pod) -> bool:

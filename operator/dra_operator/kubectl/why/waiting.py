@@ -156,7 +156,7 @@ def _free_to_go(pod: Pod) -> Iterator[str]:
     if not said or said[0].message == _SAID_OF_GATES:
         yield "nothing holds it back any more; if it stays, look at the operator's log"
         return
-    yield f"nothing holds it back as it seems, but its condition says {said[0].reason}: {said[0].message}"
+    yield f"apparently nothing holds it back, but its condition says {said[0].reason}: {said[0].message}"
     yield "if that stays, look at the operator's log, and give this command the operator's settings (--feature-gates)"
 
 

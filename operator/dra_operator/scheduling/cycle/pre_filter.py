@@ -202,7 +202,7 @@ class ConflictCheckDue:
     def text(self) -> str:
         """With the claims."""
         names = ", ".join(claim.key for claim in self.claims)
-        return f"waits for a list of all claims, to see that no other scheduler gave away devices of {names} as well"
+        return f"waits for a list of all claims, to see that no other scheduler allocated devices of {names} as well"
 
 
 PreFilterResult = (

@@ -70,7 +70,7 @@ def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
         left = tuple(each for each in node.spec.taints or () if each.key != taint.key)
         after = replace(node, spec=replace(node.spec, taints=left))
         condition = taint.key.removeprefix(NODE_CONDITION)
-        yield Change(f"get node {state.name} out of {condition}", (Edit(Node, state.name, after),), 6)
+        yield Change(f"end the condition {condition} of node {state.name}", (Edit(Node, state.name, after),), 6)
         return
     how = f'operator: Equal, value: "{taint.value}"' if taint.value else "operator: Exists"
     operator = "Equal" if taint.value else "Exists"
