@@ -16,11 +16,12 @@ from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_api.version import VERSION
 from dra_devcluster.cli import EXTRA
 
+from .harness.limits import CHECK_SECONDS
+
 NODE = "driver-test"
-TIMEOUT = 180.0
 RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]
 """Earlier ones lack what checks need."""
-INTERRUPTED = 130
+INTERRUPTED_CODE = 130
 """As shells have it for a command that was ended by Ctrl-C; the driver is ended, too."""
 
 
@@ -37,11 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dra-driver-test: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_CODE
     try:
         return execute(options)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_CODE
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -85,7 +86,11 @@ def parser() -> argparse.ArgumentParser:
         parser.add_argument(flag, metavar=metavar, help=help_)
     parser.add_argument("--node-name", metavar="NAME", default=NODE, help=f"name of the node ({NODE})")
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT, metavar="SECONDS", help=f"time for one check ({TIMEOUT:g})"
+        "--timeout",
+        type=float,
+        default=CHECK_SECONDS,
+        metavar="SECONDS",
+        help=f"time for one check ({CHECK_SECONDS:g})",
     )
     parser.add_argument(
         "--kubernetes-version",

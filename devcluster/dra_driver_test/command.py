@@ -19,7 +19,7 @@ from .report import as_json, as_junit, line, listing, summary
 from .runner import Result, Verdict, run
 from .target import Target, bench_for
 
-FAILED, USAGE, NO_BENCH, NOT_JUDGED = 1, 2, 3, 4
+FAILED_CODE, USAGE_CODE, NO_BENCH_CODE, NOT_JUDGED_CODE = 1, 2, 3, 4
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -35,18 +35,18 @@ def execute(options: argparse.Namespace) -> int:
         _check_files(options)
     except BenchError as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
-        return USAGE
+        return USAGE_CODE
     try:
         driver, results = asyncio.run(_run(target, checks, options.timeout))
         _write(options, driver, results)
     except (BenchError, OSError) as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
-        return NO_BENCH
+        return NO_BENCH_CODE
     print(summary(results))
     verdicts = {one.verdict for one in results}
     if Verdict.FAILED in verdicts:
-        return FAILED
-    return NOT_JUDGED if Verdict.NOT_JUDGED in verdicts else 0
+        return FAILED_CODE
+    return NOT_JUDGED_CODE if Verdict.NOT_JUDGED in verdicts else 0
 
 
 async def _run(target: Target, checks: list[Check], timeout: float) -> tuple[str, list[Result]]:

@@ -12,14 +12,14 @@ from importlib import metadata
 from .check import Check
 from .runner import Result, Verdict
 
-_NAME = 58  # columns of the table
+_NAME_WIDTH = 58  # columns of the table
 _MARGIN = " " * 11
 _UNPRINTABLE = {code: None for code in range(32) if code not in (9, 10, 13)}  # that XML cannot hold
 
 
 def line(result: Result) -> str:
     """One line of the table, with what the check says below it."""
-    head = f"{result.verdict:10} {result.check.name:{_NAME}} {result.seconds:6.2f} s"
+    head = f"{result.verdict:10} {result.check.name:{_NAME_WIDTH}} {result.seconds:6.2f} s"
     if result.verdict is Verdict.PASSED:
         return head
     text = f"{head}\n{textwrap.indent(result.text, _MARGIN)}"

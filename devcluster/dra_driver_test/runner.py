@@ -17,9 +17,7 @@ from dra_kube import KubeError
 from .check import Check, Level
 from .errors import BenchError, Finding, NotJudged, Skipped
 from .harness.bench import Bench
-
-TIMEOUT = 180.0
-"""Seconds for one check: the slowest waits for slices that others deleted, and the reference's library needs 30 s."""
+from .harness.limits import CHECK_SECONDS
 
 
 class Verdict(StrEnum):
@@ -42,13 +40,13 @@ class Result:
     seconds: float
 
 
-async def run(checks: Iterable[Check], bench: Bench, timeout: float = TIMEOUT) -> AsyncIterator[Result]:
+async def run(checks: Iterable[Check], bench: Bench, timeout: float = CHECK_SECONDS) -> AsyncIterator[Result]:
     """The results, each as soon as it is there. Raises BenchError when the bench itself breaks."""
     for one in checks:
         yield await run_check(one, bench, timeout)
 
 
-async def run_check(check: Check, bench: Bench, timeout: float = TIMEOUT) -> Result:
+async def run_check(check: Check, bench: Bench, timeout: float = CHECK_SECONDS) -> Result:
     """Run one check."""
     start = time.monotonic()
     verdict, text = await _judged(check, bench, timeout)

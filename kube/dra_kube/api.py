@@ -39,7 +39,7 @@ _PATCH_TYPES: dict[PatchKind, str] = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",  # JSON is YAML
 }
-_PAGE = 1000
+_PAGE_OBJECTS = 1000
 
 
 class TypedList(msgspec.Struct, frozen=True):
@@ -295,7 +295,7 @@ class Api:
         path = resource.path(await self.version_of(resource), namespace, None)
         token = ""
         while True:
-            query = {**selectors, "limit": str(_PAGE)} | ({"continue": token} if token else {})
+            query = {**selectors, "limit": str(_PAGE_OBJECTS)} | ({"continue": token} if token else {})
             content = await self._transport.request("GET", path, query=query, headers=headers)
             meta = self._meta(resource, content)
             yield content, meta

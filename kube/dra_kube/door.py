@@ -1,9 +1,9 @@
 """The door of a small HTTP server for probes and metrics: who comes in, and for how long.
 
 Anyone who reaches the port could hold all descriptors of the process with connections that say nothing. So at most
-``MOST`` are open at a time, each has to send its request within ``HEAD`` seconds, and is closed after ``LIFE``. Where
-descriptors run out all the same, asyncio tries again each second, and would log a traceback for each place of its
-queue: it is said once a minute.
+``MOST_CONNECTIONS`` are open at a time, each has to send its request within ``HEAD_SECONDS``, and is closed after
+``LIFE_SECONDS``. Where descriptors run out all the same, asyncio tries again each second, and would log a traceback
+for each place of its queue: a warning replaces them, once in ``WARNING_SECONDS``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-MOST: Final = 64
-HEAD: Final = 5.0
-LIFE: Final = 60.0
-BACKLOG: Final = 16
+MOST_CONNECTIONS: Final = 64
+HEAD_SECONDS: Final = 5.0
+LIFE_SECONDS: Final = 60.0
+BACKLOG_CONNECTIONS: Final = 16
 """Connections that wait to be accepted."""
-SELDOM: Final = 60.0
+WARNING_SECONDS: Final = 60.0
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_LONGEST_HEAD: Final = 16_384
+_LONGEST_HEAD_BYTES: Final = 16_384
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ async def open_door(runner: web.BaseRunner, host: str | None, port: int) -> Asyn
     visitors: set[_Visitor] = set()
     inner = cast(Callable[[], asyncio.Protocol], runner.server)
     try:
-        server = await loop.create_server(lambda: _Visitor(inner, visitors), host, port, backlog=BACKLOG)
+        server = await loop.create_server(lambda: _Visitor(inner, visitors), host, port, backlog=BACKLOG_CONNECTIONS)
         try:
             address = server.sockets[0].getsockname()
             yield str(address[0]), int(address[1])
@@ -60,12 +60,12 @@ class _Visitor(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._visitors) >= MOST:
+        if len(self._visitors) >= MOST_CONNECTIONS:
             self._transport.abort()
             return
         self._visitors.add(self)
         loop = asyncio.get_running_loop()
-        self._limits = [loop.call_later(seconds, self._transport.abort) for seconds in (HEAD, LIFE)]
+        self._limits = [loop.call_later(seconds, self._transport.abort) for seconds in (HEAD_SECONDS, LIFE_SECONDS)]
         self._inner = self._make()
         self._inner.connection_made(transport)
 
@@ -78,7 +78,7 @@ class _Visitor(asyncio.Protocol):
 
     def _listen(self, data: bytes) -> None:
         """The first request is there when its head has an end."""
-        self._head = (self._head + data)[-_LONGEST_HEAD:]
+        self._head = (self._head + data)[-_LONGEST_HEAD_BYTES:]
         if _END_OF_HEAD in self._head:
             self._head, self._has_asked = b"", True
             self._limits[0].cancel()
@@ -107,12 +107,12 @@ class _Seldom:
 
     def __init__(self, before: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
         self._before = before
-        self._told_at = -SELDOM
+        self._told_at = -WARNING_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "socket.accept()" in str(context.get("message")):
             now = time.monotonic()
-            if now - self._told_at >= SELDOM:
+            if now - self._told_at >= WARNING_SECONDS:
                 self._told_at = now
                 why = context.get("exception")
                 logger.warning("cannot accept connections for probes and metrics: %s; see which clients hold them", why)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_LONGEST_WAIT = 2**31
+_LONGEST_WAIT_SECONDS = 2**31
 """Seconds; Kubernetes has a number of 32 bits."""
 
 
@@ -72,7 +72,7 @@ class ApiError(KubeError):
         self.message = message
         self.details = details or {}
         seconds = self.details.get("retryAfterSeconds")
-        is_time = isinstance(seconds, int) and 0 < seconds < _LONGEST_WAIT
+        is_time = isinstance(seconds, int) and 0 < seconds < _LONGEST_WAIT_SECONDS
         self.retry_after = float(seconds) if is_time else retry_after  # type: ignore[arg-type]  # checked a line above
 
     @property

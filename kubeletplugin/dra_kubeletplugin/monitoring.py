@@ -27,8 +27,8 @@ from .plugin import KubeletPlugin
 
 log = logging.getLogger(__name__)
 
-RENDERING = 1.0  # seconds for which all who scrape get the same figures
-_GOODBYE = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
+RENDERING_SECONDS = 1.0  # seconds for which all who scrape get the same figures
+_LAST_ANSWER_SECONDS = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
 
 
 class Metrics(Interceptor):
@@ -77,7 +77,7 @@ class Probes:
         self._registry = metrics.registry
         self._path = path
         self._plugin: KubeletPlugin | None = None
-        self._rendered, self._rendered_at = b"", -RENDERING
+        self._rendered, self._rendered_at = b"", -RENDERING_SECONDS
 
     @asynccontextmanager
     async def about(self, plugin: KubeletPlugin) -> AsyncIterator[None]:
@@ -98,7 +98,7 @@ class Probes:
 
     async def _exposed(self, request: web.Request) -> web.Response:
         now = time.monotonic()
-        if now - self._rendered_at >= RENDERING:
+        if now - self._rendered_at >= RENDERING_SECONDS:
             self._rendered, self._rendered_at = generate_latest(self._registry), now
         return web.Response(body=self._rendered, content_type="text/plain")
 
@@ -131,7 +131,7 @@ async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator
     """
     host, port = address_of(endpoint)
     probes = Probes(metrics, path)
-    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS, shutdown_timeout=_GOODBYE)
+    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS, shutdown_timeout=_LAST_ANSWER_SECONDS)
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:

@@ -21,7 +21,7 @@ from .files.device_metadata import versions_to_write
 
 REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
 PLUGINS_DIR = Path("/var/lib/kubelet/plugins")
-SOCKET_PATH_LIMIT = 107  # bytes; sockaddr_un has 108 including the final NUL
+LONGEST_SOCKET_PATH_BYTES = 107  # bytes; sockaddr_un has 108 including the final NUL
 
 _POD_UID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NUL = "\0"
@@ -89,9 +89,9 @@ class PluginSettings:
         if self.api_rate <= 0 or self.api_burst < 1:
             raise SettingsError("api_rate and api_burst must be positive: nothing would be published otherwise")
         for path in (self.registration_path, self.plugin_path):
-            if len(str(path).encode()) > SOCKET_PATH_LIMIT:
+            if len(str(path).encode()) > LONGEST_SOCKET_PATH_BYTES:
                 raise SettingsError(
-                    f"the socket path {path} has more than {SOCKET_PATH_LIMIT} bytes: use shorter directories"
+                    f"the socket path {path} has more than {LONGEST_SOCKET_PATH_BYTES} bytes: use shorter directories"
                 )
 
     @property
@@ -164,7 +164,7 @@ def check_subdomain(what: str, name: str, *, limit: int) -> None:
 
 def _shortest(*paths: Path) -> Path:
     """The first path that a socket can have, or else the last one."""
-    return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
+    return next((path for path in paths if len(str(path).encode()) <= LONGEST_SOCKET_PATH_BYTES), paths[-1])
 
 
 def _hash(text: str, size: int) -> str:

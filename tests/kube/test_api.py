@@ -225,7 +225,7 @@ async def test_a_watch_is_bounded_so_that_a_server_that_vanished_is_noticed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_WATCH_SECONDS", 0)
-    monkeypatch.setattr(transport, "_WATCH_GRACE", 0.05)
+    monkeypatch.setattr(transport, "_WATCH_GRACE_SECONDS", 0.05)
     hanging = asyncio.Event()
     asked: list[str] = []
 
@@ -479,9 +479,9 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
         while True:
             await response.write(b"x" * 1000)
 
-    monkeypatch.setattr("dra_kube.http.transport.LARGEST", 100_000)
-    monkeypatch.setattr("dra_kube.http.exchange.LARGEST", 100_000)
-    monkeypatch.setattr("dra_kube.http.watch._LONGEST", 100_000)
+    monkeypatch.setattr("dra_kube.http.transport.LARGEST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.exchange.LARGEST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.watch._LONGEST_EVENT_BYTES", 100_000)
     routes = ("GET /api/v1/nodes/n", "DELETE /api/v1/nodes/n", "GET /api/v1/nodes")
     api = await serve(dict.fromkeys(routes, endless))
     for request in (api.get, api.delete):

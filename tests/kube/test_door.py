@@ -51,7 +51,7 @@ async def test_requests_are_answered() -> None:
 
 
 async def test_more_connections_than_there_is_room_for_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MOST", 3)
+    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
     async with serving() as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -68,7 +68,7 @@ async def test_more_connections_than_there_is_room_for_are_closed_at_once(monkey
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: here\r\n"], ids=["nothing", "half a head"])
 async def test_who_does_not_say_what_it_wants_is_sent_away(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HEAD", 0.1)
+    monkeypatch.setattr(door, "HEAD_SECONDS", 0.1)
     async with serving() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(said)
@@ -78,7 +78,7 @@ async def test_who_does_not_say_what_it_wants_is_sent_away(said: bytes, monkeypa
 
 
 async def test_no_connection_stays_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "LIFE", 0.3)
+    monkeypatch.setattr(door, "LIFE_SECONDS", 0.3)
     async with serving() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")

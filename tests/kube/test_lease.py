@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 from dra_kube import AlreadyExists, Conflict, Forbidden, NotFound, Resource, Unreachable
-from dra_kube.leases.election import DROP_EARLY, Election, LeaseLost, NotLeading, Timing
+from dra_kube.leases.election import DROP_EARLY_SECONDS, Election, LeaseLost, NotLeading, Timing
 from dra_kube.leases.lease import LeaseLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,9 +234,9 @@ async def test_a_candidate_that_never_led_releases_nothing(world: World) -> None
 async def test_allowances_end_before_the_time_of_the_lease(world: World) -> None:
     a = world.candidate("a")
     await a.attempt()
-    assert a.election.allowance() == TIMING.lease - DROP_EARLY
+    assert a.election.allowance() == TIMING.lease - DROP_EARLY_SECONDS
     world.time += 6.5
-    assert a.election.allowance() == TIMING.lease - DROP_EARLY - 6.5
+    assert a.election.allowance() == TIMING.lease - DROP_EARLY_SECONDS - 6.5
     world.time += 0.5
     with pytest.raises(NotLeading, match=r"last renewed 7\.0 s ago"):
         a.election.allowance()
@@ -253,7 +253,7 @@ async def test_the_leaders_time_counts_from_when_it_sent_the_renewal(world: Worl
     await a.attempt()
     world.server.update = slow  # type: ignore[method-assign]
     await a.attempt()
-    assert a.election.allowance() == TIMING.lease - DROP_EARLY - 5
+    assert a.election.allowance() == TIMING.lease - DROP_EARLY_SECONDS - 5
 
 
 async def test_a_leader_that_was_paused_while_another_took_over_writes_nothing_and_learns_that_it_lost(

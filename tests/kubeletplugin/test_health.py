@@ -127,7 +127,7 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     report: BaseException | DeviceHealth | list[Any],
     message: str,
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._HEALTH_RETRY_SECONDS", 0.01)
     driver.reports.put_nowait(report)
     await becomes(lambda: driver.begun == 2)
     [error] = driver.errors

@@ -23,7 +23,7 @@ from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.edits import edits_of, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
-from dra_kubeletplugin.drivers.hostdev.inventory import WITHDRAWN, Inventory
+from dra_kubeletplugin.drivers.hostdev.inventory import MOST_WITHDRAWN_DEVICES, Inventory
 from dra_kubeletplugin.drivers.hostdev.looking import Looking
 from dra_kubeletplugin.drivers.hostdev.reading import read_config
 from dra_kubeletplugin.drivers.hostdev.scan import scan
@@ -244,7 +244,7 @@ def test_an_attribute_can_be_an_integer(host: FakeHost, read: Read) -> None:
     assert (found["mtu"], found["speed"]) == (9000, -1)
     assert "none" not in found
     (problem,) = scan(read(text % "state: {int: '{sysfs.operstate}'}"), host).problems
-    assert "'up', which is no integer" in problem
+    assert "'up', which is not an integer" in problem
 
 
 def test_a_network_interface_moves_into_the_container(host: FakeHost, read: Read) -> None:
@@ -470,15 +470,15 @@ def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:
 def test_the_health_of_what_is_gone_for_good_is_forgotten_one_day(host: FakeHost, read: Read) -> None:
     config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
     inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=1.0))
-    for number in range(WITHDRAWN + 20):
+    for number in range(MOST_WITHDRAWN_DEVICES + 20):
         host.serial_adapter("ttyUSB0", serial=f"A{number}")
         inventory.update(scan(config, host).devices, 10.0 * number)
         host.unplug("ttyUSB0")
         inventory.update({}, 10.0 * number + 1)
         inventory.update({}, 10.0 * number + 5)
     told = [report.device for report in inventory.health()]
-    assert len(told) == WITHDRAWN
-    assert f"s-a{WITHDRAWN + 19}" in told
+    assert len(told) == MOST_WITHDRAWN_DEVICES
+    assert f"s-a{MOST_WITHDRAWN_DEVICES + 19}" in told
     assert "s-a0" not in told
 
 
@@ -692,7 +692,7 @@ LISTS: list[tuple[str, int, list[str]]] = [
     (
         "devices: [{name: nothing, paths: [/dev/null], attributes: {a: '%s'}}]" % ("x" * 65),
         2,
-        ["entry 'nothing': what its patterns match is no device node, or is left out"],
+        ["entry 'nothing': its patterns match no device node, or only some that are left out"],
     ),
     (
         "devices: [{name: nothing, paths: [/dev/null, '/dev/nowhere*']}, {name: x, paths: [/dev/none]}]",
@@ -706,8 +706,8 @@ LISTS: list[tuple[str, int, list[str]]] = [
         "devices: [{name: nothing, paths: [/dev/null]}, {name: x, paths: [/dev/zero], match: {serial: A1}}]",
         0,
         [
-            "entry 'x': what its patterns match is no device node with the facts serial that match asks for, or is "
-            "left out"
+            "entry 'x': its patterns match no device node with the facts serial that match asks for, or only some "
+            "that are left out"
         ],
     ),
 ]

@@ -26,7 +26,7 @@ from dra_kubeletplugin import (
     PreparedDevice,
 )
 from dra_kubeletplugin.claims.allocated import fingerprint
-from dra_kubeletplugin.files.checkpoint import FORMAT, ClaimRecord, ClaimRecords
+from dra_kubeletplugin.files.checkpoint import FORMAT_VERSION, ClaimRecord, ClaimRecords
 from node_world import DRIVER, NodeWorld, allocated, ref
 
 
@@ -352,7 +352,12 @@ async def test_what_a_newer_version_prepared_is_kept_for_it(
 async def test_a_version_to_come_may_add_fields(node: NodeWorld) -> None:
     def later(content: dict[str, Any]) -> None:
         text = json.dumps({**content["record"], "mood": "good"}, separators=(",", ":"))
-        content |= {"format": FORMAT + 1, "checksum": zlib.crc32(text.encode()), "record": json.loads(text), "size": 1}
+        content |= {
+            "format": FORMAT_VERSION + 1,
+            "checksum": zlib.crc32(text.encode()),
+            "record": json.loads(text),
+            "size": 1,
+        }
 
     first = await prepared(node, allocated("a", "p/gpu-0"))
     path = node.root / "claims" / "uid-of-a.json"

@@ -311,7 +311,7 @@ async def test_an_old_list_is_read_again_since_a_watch_may_have_missed_something
         for event in list[WatchEvent]():
             yield event
 
-    monkeypatch.setattr(watching, "_LIST_LASTS", 0.0)
+    monkeypatch.setattr(watching, "_LIST_SECONDS", 0.0)
     async with publishing(api, errors) as publisher:
         monkeypatch.setattr(api, "watch", ended)
         publisher.publish({"p": pool("a")})

@@ -1,4 +1,8 @@
-"""Numbers of the operator that stand alone in a file: their names say what is counted, and mean one thing."""
+"""Numbers that stand alone in a file: their names say what is counted, and mean one thing in a package.
+
+The packages ``dra_devcluster``, ``dra_cel`` and ``dra_api`` are left out, where most numbers are given: flags of the
+kernel, costs of CEL, limits of the API that messages name.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,23 @@ from typing import Final
 
 import pytest
 
-PACKAGE: Final = Path(__file__).resolve().parents[2] / "operator" / "dra_operator"
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = (
+    "operator/dra_operator",
+    "kube/dra_kube",
+    "kubeletplugin/dra_kubeletplugin",
+    "devcluster/dra_driver_test",
+)
 
 TIME_AND_SIZE: Final = "SECONDS BYTES CHARACTERS LETTERS HEIGHT WIDTH PIXELS WORDS BLOCKS"
 PARTS: Final = "PERCENT MILLI BILLIONTHS DIVISOR FACTOR MILLIONTHS SHARE SIMILARITY SUM THOUSANDTHS WEIGHT SCORE"
 WORK: Final = "ATTEMPTS DRAWS POINTS QUESTIONS COST EFFORT EVALUATIONS FAILURES LOOKS PAUSES STEP STEPS UNITS"
 NAMES: Final = "SEED SEEDS DIGITS MASK MODULUS STATE VALUE CODE CODES VERSION NUMBER PRIORITY QUANTITY"
 THINGS: Final = """
-    ANSWERS CANCELLATIONS CANDIDATES CHANGES CLAIMS CLASSES CORES COUNT DEVICES DRIVERS ENTRIES EVENTS FIXES GANGS
-    GPUS HINTS HOLDERS JOBS KINDS LABELS LINES NAMES NODES OBJECTS PAIRS PODS POOLS RANKINGS REASONS REMEDIES RULES
-    SELECTIONS SETS STATES SUBSETS TAINTS THINGS TILES TOPOLOGIES UIDS VALUES
+    ANSWERS CANCELLATIONS CANDIDATES CHANGES CLAIMS CLASSES CONNECTIONS CORES COUNT DEVICES DRIVERS ENTRIES EVENTS
+    FIXES GANGS GPUS HANDSHAKES HINTS HOLDERS JOBS KINDS LABELS LINES NAMES NODES OBJECTS PAIRS PODS POOLS RANKINGS
+    REASONS REMEDIES RULES SELECTIONS SETS STATES STREAMS SUBSETS TAINTS THINGS TILES TOPOLOGIES TURNS UIDS VALUES
+    WRITES
 """
 COUNTED: Final = frozenset(" ".join((TIME_AND_SIZE, PARTS, WORK, NAMES, THINGS)).split())
 """The units and things that there are. A new one is a line here."""
@@ -61,13 +72,13 @@ def has_a_unit(name: str) -> bool:
     return not COUNTED.isdisjoint(name.split("_"))
 
 
-@pytest.fixture(scope="module")
-def places() -> dict[str, list[str]]:
-    """Each name of a number, and the files that have one of that name."""
+@pytest.fixture(scope="module", params=PACKAGES)
+def places(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """Each name of a number in a package, and the files that have one of that name."""
     found: dict[str, list[str]] = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted((ROOT / request.param).rglob("*.py")):
         for name in numbers(file.read_text()):
-            found.setdefault(name.strip("_"), []).append(str(file.relative_to(PACKAGE)))
+            found.setdefault(name.strip("_"), []).append(str(file.relative_to(ROOT)))
     return found
 
 

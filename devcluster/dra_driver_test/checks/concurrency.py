@@ -9,7 +9,7 @@ from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.waiting import attempts
 
-ROUNDS = 8
+RACES_ATTEMPTS = 8
 """How often a race is tried, each time a little later."""
 
 
@@ -80,7 +80,7 @@ async def leaves_registration_answering(bench: Bench) -> None:
 async def survives_calls_that_were_given_up(bench: Bench) -> None:
     """After a call that the kubelet gave up, the same claim can be prepared, and other claims, too."""
     claim, other = await bench.claims(2)
-    for number in range(ROUNDS):
+    for number in range(RACES_ATTEMPTS):
         await bench.interrupted(claim, 0.001 * 2**number)
     await bench.prepare(claim)
     await bench.prepare(other)
@@ -95,7 +95,7 @@ async def leaves_nothing_after_a_given_up_call(bench: Bench) -> None:
     """
     before = bench.cdi.known()
     device = await bench.device()
-    for number in range(ROUNDS):
+    for number in range(RACES_ATTEMPTS):
         claim = await bench.claim(device)
         await bench.interrupted(claim, 0.001 * 2**number)
         await bench.unprepare(claim)

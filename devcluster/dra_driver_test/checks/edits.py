@@ -10,7 +10,7 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.content import (
-    SHORTEST,
+    SHORTEST_TEXT_CHARACTERS,
     Content,
     Known,
     content_of,
@@ -22,7 +22,7 @@ from dra_driver_test.harness.content import (
 )
 from dra_driver_test.harness.server import Device, Use
 
-MOST = 8
+MOST_DEVICES = 8
 """Devices whose edits are read."""
 _WORD = re.compile(r"[\w.:-]*\d[\w.:-]*")
 """A text that can be the name of one thing: with a digit, and not less than it stands for (not gpu-1 of gpu-10)."""
@@ -32,7 +32,7 @@ def _names(device: Device) -> set[str]:
     """Texts by which the published device may be called: its name, and attributes such as a serial number."""
     attributes = (device.spec.get("attributes") or {}).values()
     texts = (device.name, *(value.get("string", "") for value in attributes))
-    return {word for text in texts for word in _WORD.findall(text) if len(word) >= SHORTEST}
+    return {word for text in texts for word in _WORD.findall(text) if len(word) >= SHORTEST_TEXT_CHARACTERS}
 
 
 async def _called(bench: Bench) -> list[tuple[Device, set[str]]]:
@@ -56,7 +56,7 @@ async def are_of_the_device(bench: Bench) -> None:
     and nothing of that of the device that the claim holds. The pod would work on another pod's device.
     """
     called = await _called(bench)
-    for device in (await bench.independent())[:MOST]:
+    for device in (await bench.independent())[:MOST_DEVICES]:
         content = given(bench, await bench.prepared(await bench.claim(device)))
         words = {word for statement in content for text in statement[1:] for word in _WORD.findall(text)}
         if words & next(names for each, names in called if each == device):

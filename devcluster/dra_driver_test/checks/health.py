@@ -22,9 +22,9 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
 
-MESSAGE = 1024  # bytes that a kubelet shows
-STREAMS = 12  # that were given up; some libraries serve no more calls than they have threads
-DAY = 86400
+MESSAGE_BYTES = 1024  # bytes that a kubelet shows
+ABANDONED_STREAMS = 12  # that were given up; some libraries serve no more calls than they have threads
+DAY_SECONDS = 86400
 
 
 async def _offered(bench: Bench) -> list[str]:
@@ -196,7 +196,7 @@ async def has_short_messages(bench: Bench) -> None:
     """A message about a device has at most 1024 bytes; kubelets cut the rest."""
     for service, devices in (await _reports(bench)).items():
         for one in devices:
-            if (size := len(one.message.encode())) > MESSAGE:
+            if (size := len(one.message.encode())) > MESSAGE_BYTES:
                 raise Finding(f"{service}: the message of device {one.device.device_name} has {size} bytes")
 
 
@@ -217,7 +217,7 @@ async def has_times_in_seconds(bench: Bench) -> None:
     now = time.time()
     for service, devices in (await _reports(bench)).items():
         for one in devices:
-            if one.last_updated_time and abs(one.last_updated_time - now) > DAY:
+            if one.last_updated_time and abs(one.last_updated_time - now) > DAY_SECONDS:
                 raise Finding(
                     f"{service}: device {one.device.device_name} was last updated at {one.last_updated_time}, which is "
                     "more than a day from now"
@@ -275,7 +275,7 @@ async def survives_streams_that_were_given_up(bench: Bench) -> None:
     A driver that keeps a thread or a queue per stream for ever runs out of them.
     """
     for service in await _needed(bench):
-        for _ in range(STREAMS):
+        for _ in range(ABANDONED_STREAMS):
             await _first(bench, service)
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)

@@ -10,7 +10,7 @@ from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.server import Claim, Use
 
-MOMENTS = (0.0, 0.002, 0.005, 0.01, 0.03)
+KILL_SECONDS = (0.0, 0.002, 0.005, 0.01, 0.03)
 """Seconds after the begin of a call at which the driver is killed."""
 
 
@@ -70,7 +70,7 @@ async def unprepares_without_the_claim_object(bench: Bench) -> None:
 async def may_come_while_it_prepares(bench: Bench) -> None:
     """Killed at any moment of a prepare call, the driver starts again and prepares the claim."""
     device = await bench.device()
-    for moment in MOMENTS:
+    for moment in KILL_SECONDS:
         claim = await bench.claim(device)
         await _killed(bench, moment, bench.prepare(claim))
         bench.cdi.edits(ids_of(await bench.prepared(claim)))
@@ -82,7 +82,7 @@ async def may_come_while_it_unprepares(bench: Bench) -> None:
     """Killed at any moment of an unprepare call, the driver starts again and leaves nothing of the claim."""
     device = await bench.device()
     before = bench.cdi.known()
-    for moment in MOMENTS:
+    for moment in KILL_SECONDS:
         claim = await bench.claim(device)
         await bench.prepare(claim)
         await _killed(bench, moment, bench.unprepare(claim))

@@ -21,7 +21,7 @@ STANDARD = {
 }
 
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-LARGEST_NODE = 1023
+LARGEST_NODE_NUMBER = 1023
 _TIMES = re.compile(r'"timeAdded": "[^"]*"')
 
 
@@ -146,13 +146,15 @@ async def write_standard_attributes_as_agreed(bench: Bench) -> None:
                 raise Finding(f"device {device.name}: {name} is {value}, expected the form {form.pattern}")
         node = attributes.get(NUMA_NODE)
         if bench.release >= Release.V1_37 and node is not None and not _are_nodes(node):
-            raise Finding(f"device {device.name}: {NUMA_NODE} is {node}, expected int or ints from 0 to {LARGEST_NODE}")
+            raise Finding(
+                f"device {device.name}: {NUMA_NODE} is {node}, expected int or ints from 0 to {LARGEST_NODE_NUMBER}"
+            )
 
 
 def _are_nodes(attribute: Json) -> bool:
     """Whether the value is a NUMA node or a list of them; -1 of sysfs is none (K37-NUMA-01 to -03)."""
     nodes = [attribute["int"]] if "int" in attribute else attribute.get("ints") or ()
-    return bool(nodes) and all(0 <= node <= LARGEST_NODE for node in nodes)
+    return bool(nodes) and all(0 <= node <= LARGEST_NODE_NUMBER for node in nodes)
 
 
 @check("plugin-helper.md 4.7", "plugin-helper.md 4.4", level=Level.SHOULD)

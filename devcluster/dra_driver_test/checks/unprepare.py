@@ -9,9 +9,9 @@ from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.server import Claim
 
-ROUNDS = 16
+LEAK_CLAIMS = 16
 """Claims after which a leak is seen: connections come and go as well, but not one with every second claim."""
-TRIES = 3
+LEAK_ATTEMPTS = 3
 
 
 def _stranger() -> Claim:
@@ -143,7 +143,7 @@ async def leaks_no_descriptors(bench: Bench) -> None:
     device = await bench.device()
 
     async def rounds() -> None:
-        for _ in range(ROUNDS):
+        for _ in range(LEAK_CLAIMS):
             claim = await bench.claim(device)
             await bench.prepare(claim)
             await bench.unprepare(claim)
@@ -151,10 +151,10 @@ async def leaks_no_descriptors(bench: Bench) -> None:
 
     grown = 0
     await rounds()  # connections and threads that a driver opens once
-    for _ in range(TRIES):
+    for _ in range(LEAK_ATTEMPTS):
         before = bench.descriptors()
         await rounds()
         grown = bench.descriptors() - before
-        if grown <= ROUNDS // 2:
+        if grown <= LEAK_CLAIMS // 2:
             return
-    raise Finding(f"{ROUNDS} claims came and went, and the driver has {grown} more open files and sockets")
+    raise Finding(f"{LEAK_CLAIMS} claims came and went, and the driver has {grown} more open files and sockets")

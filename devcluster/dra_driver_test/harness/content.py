@@ -27,13 +27,13 @@ Statement = tuple[str, ...]
 """One thing that a container gets; the first word says what kind of thing."""
 Content = frozenset[Statement]
 """Everything that a container gets."""
-SHORTEST = 3
+SHORTEST_TEXT_CHARACTERS = 3
 """Characters of a text that can tell devices apart: a digit alone may mean anything."""
 
 
 def texts_in(value: str) -> list[str]:
     """The texts in the value of a variable, which may be a list, that are long enough to tell devices apart."""
-    return [text for text in re.split(r"[,;\s]+", value) if len(text) >= SHORTEST]
+    return [text for text in re.split(r"[,;\s]+", value) if len(text) >= SHORTEST_TEXT_CHARACTERS]
 
 
 def content_of(edits: ContainerEdits) -> Content:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CHECK_SECONDS = 180.0
+"""For one check: the slowest waits for slices that others deleted, and the reference's library needs 30 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -33,7 +33,7 @@ from .credentials import Credentials
 from .impersonation import Headers, impersonation_of
 from .tls import ClientTls, client_tls
 
-_LARGEST = 4 * 2**20
+_LARGEST_KUBECONFIG_BYTES = 4 * 2**20
 """Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
 SHARED_MEMORY = "/dev/shm"
 
@@ -186,9 +186,11 @@ def _check_within_limits(path: Path) -> None:
     Raises ConnectionSettingsError.
     """
     with path.open("rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ConnectionSettingsError(f"cannot read the kubeconfig {path}: it is larger than {_LARGEST >> 20} MiB")
+        content = file.read(_LARGEST_KUBECONFIG_BYTES + 1)
+    if len(content) > _LARGEST_KUBECONFIG_BYTES:
+        raise ConnectionSettingsError(
+            f"cannot read the kubeconfig {path}: it is larger than {_LARGEST_KUBECONFIG_BYTES >> 20} MiB"
+        )
     try:
         yaml_text.load(content)
     except yaml.YAMLError as error:  # its text may show the line, and a token in it

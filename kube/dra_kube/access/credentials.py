@@ -11,8 +11,8 @@ from dra_kube.errors import ConnectionSettingsError
 
 logger = logging.getLogger(__name__)
 
-LOOK_UP_PERIOD = 1.0  # seconds
-LOAD_PERIOD = 10.0
+LOOK_UP_SECONDS = 1.0  # seconds
+RELOAD_SECONDS = 10.0
 """Seconds until refused credentials are loaded once more: a plugin may take its time, and all requests wait for it."""
 
 
@@ -44,7 +44,7 @@ class Credentials:
         if now < self._until:
             return self._answer
         if (self._is_refused or self._is_ending()) and now >= self._may_load_at:
-            self._is_refused, self._may_load_at = False, now + LOAD_PERIOD
+            self._is_refused, self._may_load_at = False, now + RELOAD_SECONDS
             try:
                 self._ends = self._load()
                 self._tell("load")
@@ -59,7 +59,7 @@ class Credentials:
                     f"cannot read the credentials: {_words(error)}; check their file"
                 ) from error
             self._tell("look up", error)
-        self._until = now + LOOK_UP_PERIOD
+        self._until = now + LOOK_UP_SECONDS
         return self._answer
 
     def _tell(self, step: str, error: Exception | None = None) -> None:
@@ -70,7 +70,7 @@ class Credentials:
         self._told[step] = words
 
     def _is_ending(self) -> bool:
-        return self._ends is not None and (self._ends - datetime.now(UTC)).total_seconds() < LOAD_PERIOD
+        return self._ends is not None and (self._ends - datetime.now(UTC)).total_seconds() < RELOAD_SECONDS
 
     def refused(self, answer: str | None) -> None:
         """The server said 401; unless the answer is outdated, the next look-up loads a new one."""

@@ -13,10 +13,10 @@ from dra_kube.access.tls import newest
 
 from .exchange import Exchange
 
-_DELAY = 0.25
+_NEXT_ADDRESS_SECONDS = 0.25
 """Seconds after which the next address of a host is tried, too."""
 _PORTS = {"http": 80, "https": 443}
-_LONGEST_GREETING = 2**16
+_LONGEST_GREETING_BYTES = 2**16
 
 
 async def connect(connection: Connection) -> Exchange:
@@ -38,7 +38,7 @@ async def connect(connection: Connection) -> Exchange:
         return exchange
     addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # asyncio has the delay, too, but loses a socket when it is cancelled in the moment that it connects
-    connected = await start_connection(addresses, happy_eyeballs_delay=_DELAY)
+    connected = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
     named = host if tls else None
     _, exchange = await loop.create_connection(lambda: Exchange(tls), sock=connected, ssl=tls, server_hostname=named)
     return exchange
@@ -80,7 +80,7 @@ class _Greeting(asyncio.Protocol):
             return
         if b"\r\n\r\n" in self._head:
             self.answer.set_result(self._head.partition(b"\r\n")[0])
-        elif len(self._head) > _LONGEST_GREETING:
+        elif len(self._head) > _LONGEST_GREETING_BYTES:
             self.answer.set_exception(OSError("the proxy did not answer in HTTP"))
 
     def connection_lost(self, error: Exception | None) -> None:

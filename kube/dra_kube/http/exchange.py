@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import httptools
 
-LARGEST = 512 * 2**20
+LARGEST_ANSWER_BYTES = 512 * 2**20
 """Bytes of an answer. A page of a list has up to 1,000 objects, and etcd takes objects of up to 1.5 MB."""
 _INTERIM = range(100, 200)
 _FRAMED = (b"content-length", b"transfer-encoding")
@@ -127,8 +127,8 @@ class Exchange(asyncio.Protocol):
         """A part of the content."""
         self._parts.append(part)
         self._size += len(part)
-        if self._size > LARGEST:
-            self._fail(CutOff(f"the answer is larger than {LARGEST >> 20} MiB"))
+        if self._size > LARGEST_ANSWER_BYTES:
+            self._fail(CutOff(f"the answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"))
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it says no more than that there will be one."""

@@ -45,7 +45,7 @@ _SHARE = 0.9
 """The share of the limit for one request that the server may spend on a write."""
 CONNECT_SECONDS = 10.0
 """For a new connection, of reads as of writes."""
-_HANDSHAKES = 16
+_MOST_HANDSHAKES = 16
 """At a time. Each takes both sides some milliseconds: in a burst of writes hundreds together would take too long."""
 
 
@@ -139,7 +139,7 @@ class Sending:
         if self._turns:
             await self._turn()
         while (exchange := self._waiting()) is None:
-            if self._handshakes < _HANDSHAKES:
+            if self._handshakes < _MOST_HANDSHAKES:
                 return await self._connect()
             await self._turn()
         return exchange

@@ -14,13 +14,13 @@ from weakref import WeakSet
 
 from aiohttp import AddrInfoType
 
-_LOOP_TURNS = 100
+_MOST_LOOP_TURNS = 100
 """Turns of the event loop, at most; four were enough for each state of a connection that was tried."""
 
 
 async def until_closed(are_closed: Callable[[], bool]) -> None:
     """Let the event loop turn: transports close their sockets in its next turns, whatever the other side does."""
-    for _ in range(_LOOP_TURNS):
+    for _ in range(_MOST_LOOP_TURNS):
         if are_closed():
             return
         await asyncio.sleep(0)

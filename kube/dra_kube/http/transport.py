@@ -18,7 +18,7 @@ from dra_kube.access.connection import Connection, proxy_and_credentials
 from dra_kube.access.tls import newest
 from dra_kube.errors import ApiError, Unreachable, error_of
 
-from .exchange import LARGEST
+from .exchange import LARGEST_ANSWER_BYTES
 from .retry_after import seconds_of
 from .sending import CONNECT_SECONDS, Guard, Sending
 from .sockets import Sockets
@@ -30,7 +30,7 @@ Observe = Callable[[str, str, int, float], None]
 
 _WATCH_SECONDS = 300
 """The server ends a watch after this time. A watch that is silent for longer has lost its server."""
-_WATCH_GRACE = 30
+_WATCH_GRACE_SECONDS = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
 
@@ -46,7 +46,7 @@ class Transport:
         self._proxy_headers = {"Proxy-Authorization": credentials} if credentials else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
-            total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
+            total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE_SECONDS
         )
         self._user_agent = user_agent
         self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)
@@ -212,8 +212,8 @@ async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
             async for part in response.content.iter_any():
                 parts.append(part)
                 size += len(part)
-                if size > LARGEST:
-                    raise Unreachable(f"{what}: the answer is larger than {LARGEST >> 20} MiB")
+                if size > LARGEST_ANSWER_BYTES:
+                    raise Unreachable(f"{what}: the answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB")
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
     return b"".join(parts)

@@ -29,7 +29,7 @@ class _Line(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Line)
-_LONGEST = 64 * 2**20
+_LONGEST_EVENT_BYTES = 64 * 2**20
 """Bytes of one event. etcd takes objects of up to 1.5 MB, kube-apiserver requests of up to 3 MB."""
 
 
@@ -40,8 +40,8 @@ async def watch_events(stream: aiohttp.StreamReader) -> AsyncIterator[tuple[str,
     async for chunk in stream.iter_any():
         rest += chunk
         if b"\n" not in chunk:
-            if len(rest) > _LONGEST:
-                raise Unreachable(f"a watch event is longer than {_LONGEST >> 20} MiB")
+            if len(rest) > _LONGEST_EVENT_BYTES:
+                raise Unreachable(f"a watch event is longer than {_LONGEST_EVENT_BYTES >> 20} MiB")
             continue
         *lines, tail = rest.split(b"\n")
         rest = tail

@@ -56,7 +56,7 @@ class Timing:
 
 
 _KIND = {"apiVersion": LEASES.api_version(), "kind": LEASES.kind}
-DROP_EARLY = 0.5
+DROP_EARLY_SECONDS = 0.5
 """Seconds before the end of the leader's time at which the server has to drop a write: clocks do not run equally."""
 
 
@@ -104,7 +104,7 @@ class Election:
         age = self.clock() - self._renewed_at
         if age >= self.timing.renew:
             raise NotLeading(f"the lease was last renewed {age:.1f} s ago, too long ago for a write")
-        return self.timing.lease - DROP_EARLY - age
+        return self.timing.lease - DROP_EARLY_SECONDS - age
 
     def bid(self, lease: Object | None) -> Object | None:
         """The lease to write, given the one on the server (None: there is none); None while another holds it.

@@ -13,7 +13,7 @@ from dra_kube.errors import AlreadyExists, Conflict, NotFound
 from .election import Election
 
 Object = dict[str, Any]
-_ROUNDS = 3  # writes per attempt: with the known version, with the one read after a conflict, and once more
+_MOST_WRITES = 3  # writes per attempt: with the known version, with the one read after a conflict, and once more
 
 
 class LeaseClient(Protocol):
@@ -52,7 +52,7 @@ class LeaseLock:
 
     async def attempt(self) -> bool:
         """Get the lease or renew it; False while another one holds it. Raises LeaseLost, and KubeError as ``Api``."""
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_WRITES):
             lease = self._known or await self._read()
             body = self.election.bid(lease)
             if body is None:

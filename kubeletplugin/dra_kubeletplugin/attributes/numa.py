@@ -14,7 +14,7 @@ from dra_kubeletplugin.errors import AttributeUnknown
 
 from .standard_attributes import SYSFS
 
-LARGEST_NODE = 1023
+LARGEST_NODE_NUMBER = 1023
 
 _NODE = re.compile(r"node(\d{1,4})", re.ASCII)
 _FIRST_CPU = re.compile(r"\s*(\d{1,6})", re.ASCII)
@@ -34,8 +34,8 @@ def near_numa_nodes(node: int, sysfs: Path = SYSFS) -> list[int]:
 
     Alone if sysfs does not tell distances. Raises AttributeUnknown for a number that no node can have.
     """
-    if node not in range(LARGEST_NODE + 1):
-        raise AttributeUnknown(f"{node!r} is not a NUMA node: give a number from 0 to {LARGEST_NODE}")
+    if node not in range(LARGEST_NODE_NUMBER + 1):
+        raise AttributeUnknown(f"{node!r} is not a NUMA node: give a number from 0 to {LARGEST_NODE_NUMBER}")
     distances = _distances(node, sysfs)
     nearest = min(distances.values(), default=0)
     socket = _socket(node, sysfs)

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-_RETRY_SECONDS = 0.01
+_LOCK_RETRY_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -168,6 +168,6 @@ async def _lock(stack: AsyncExitStack, path: Path, kind: int = fcntl.LOCK_EX) ->
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_LOCK_RETRY_SECONDS)
         else:
             return descriptor

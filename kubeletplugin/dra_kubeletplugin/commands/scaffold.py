@@ -11,7 +11,7 @@ from dra_kubeletplugin.errors import SettingsError
 from dra_kubeletplugin.settings import PluginSettings
 
 _TEMPLATES = Path(__file__).parent / "template"
-_LONGEST = 40  # of the first label of a name; names of objects are made from it
+_LONGEST_LABEL_CHARACTERS = 40  # of the first label of a name; names of objects are made from it
 
 
 def create(name: str, folder: Path | None = None) -> list[Path]:
@@ -21,7 +21,7 @@ def create(name: str, folder: Path | None = None) -> list[Path]:
     can have, and for files that exist.
     """
     PluginSettings(driver_name=name)
-    short = name.partition(".")[0][:_LONGEST].rstrip("-")
+    short = name.partition(".")[0][:_LONGEST_LABEL_CHARACTERS].rstrip("-")
     words = short.split("-")
     module = "_".join([*words, "driver"])
     values = {

@@ -15,7 +15,7 @@ from dra_api import yaml_text
 from dra_kubeletplugin import SettingsError
 
 Config = TypeVar("Config", bound="ProcessConfig")
-_LARGEST = 16 * 2**20  # bytes
+_LARGEST_CONFIG_BYTES = 16 * 2**20  # bytes
 _UNKNOWN = re.compile(r"unknown field `[^`]*`(?: - at `\$([^`]*)`)?")
 _STEP = re.compile(r"\w+|\[[^\]]*\]")
 _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
@@ -41,9 +41,11 @@ def read_file(path: Path, kind: type[Config]) -> Config:
     """The file's content, YAML or JSON. Raises SettingsError, which names the file, the field and what is expected."""
     try:
         with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise SettingsError(f"the configuration {path} is larger than {_LARGEST >> 20} MiB: is it the right file?")
+            text = file.read(_LARGEST_CONFIG_BYTES + 1)
+        if len(text) > _LARGEST_CONFIG_BYTES:
+            raise SettingsError(
+                f"the configuration {path} is larger than {_LARGEST_CONFIG_BYTES >> 20} MiB: is it the right file?"
+            )
         content = yaml_text.load(text.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the configuration {path}: {error}") from error

@@ -23,7 +23,7 @@ from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, check_kind, en
 CDI_DIR = Path("/var/run/cdi")
 
 _FILE_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_ABANDONED: Final = 60.0
+_ABANDONED_SECONDS: Final = 60.0
 """A hidden file of this age, in seconds, was left by a process that ended while it wrote."""
 
 
@@ -49,7 +49,7 @@ class CdiFolder:
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             for path in self.folder.glob(f".{glob.escape(self._driver)}-*.tmp"):
-                if path.stat().st_mtime < time.time() - _ABANDONED:
+                if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     path.unlink()
         except FileNotFoundError:
             pass  # another instance of the driver was quicker

@@ -28,9 +28,9 @@ import msgspec
 from dra_kubeletplugin.driver import ClaimRef, PreparedDevice
 from dra_kubeletplugin.errors import CheckpointCorrupted, CheckpointNewer, ClaimError
 
-FORMAT = 1
+FORMAT_VERSION = 1
 
-_LARGEST = 16 * 2**20
+_LARGEST_RECORD_BYTES = 16 * 2**20
 """Bytes of a file. A device takes about 500, a claim has at most 32."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
@@ -125,7 +125,7 @@ class ClaimRecords:
         path = self.path(uid)
         try:
             with path.open("rb") as file:
-                return _decoded(path, file.read(_LARGEST + 1))
+                return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -234,7 +234,7 @@ def _is_record(entry: os.DirEntry[str]) -> bool:
 def _encoded(record: ClaimRecord) -> bytes:
     text = msgspec.json.encode(record)
     return msgspec.json.encode(
-        _File(format=FORMAT, readable_from=1, checksum=zlib.crc32(text), record=msgspec.Raw(text))
+        _File(format=FORMAT_VERSION, readable_from=1, checksum=zlib.crc32(text), record=msgspec.Raw(text))
     )
 
 
@@ -246,12 +246,12 @@ def _glimpse(path: Path) -> NewerRecord:
 
 
 def _decoded(path: Path, content: bytes) -> ClaimRecord:
-    if len(content) > _LARGEST:
-        raise CheckpointCorrupted(path, f"it is larger than {_LARGEST >> 20} MiB")
+    if len(content) > _LARGEST_RECORD_BYTES:
+        raise CheckpointCorrupted(path, f"it is larger than {_LARGEST_RECORD_BYTES >> 20} MiB")
     try:
         file = msgspec.json.decode(content, type=_File)
-        if file.readable_from > FORMAT:
-            raise CheckpointNewer(path, f"format {file.format}, this one reads {FORMAT}")
+        if file.readable_from > FORMAT_VERSION:
+            raise CheckpointNewer(path, f"format {file.format}, this one reads {FORMAT_VERSION}")
         if file.checksum != zlib.crc32(file.record):
             raise CheckpointCorrupted(path, f"its checksum is {file.checksum}, not {zlib.crc32(file.record)}")
         record = msgspec.json.decode(file.record, type=ClaimRecord)

@@ -28,7 +28,7 @@ from dra_kubeletplugin.errors import HealthFailed
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 _KUBELET_TIMEOUT_SECONDS = 30
-_RETRY_SECONDS = 5.0
+_HEALTH_RETRY_SECONDS = 5.0
 _STATUS = {None: messages.UNKNOWN, True: messages.HEALTHY, False: messages.UNHEALTHY}
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class HealthReports:
                     f"the driver's health failed and is called again: {str(error) or type(error).__name__}"
                 )
                 self._driver.handle_error(failed, "cannot report the health of devices")
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_HEALTH_RETRY_SECONDS)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve it in all versions, if it is to be served."""

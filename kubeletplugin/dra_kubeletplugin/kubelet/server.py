@@ -33,7 +33,7 @@ from dra_kubeletplugin.errors import ServerDied, StartError
 
 from .interceptor import Interceptor
 
-_LOOK_SECONDS = 1.0
+_SOCKET_LOOK_SECONDS = 1.0
 
 
 class SocketServer:
@@ -131,7 +131,7 @@ class SocketServer:
 
     async def _look(self, server: grpc.aio.Server) -> None:
         """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""
-        while await server.wait_for_termination(timeout=_LOOK_SECONDS):
+        while await server.wait_for_termination(timeout=_SOCKET_LOOK_SECONDS):
             if _identity(self.path) != self._identity:
                 self._died(ServerDied(f"the socket {self.path} was removed or replaced: restart the plugin"))
                 return

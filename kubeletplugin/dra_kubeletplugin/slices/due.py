@@ -13,10 +13,10 @@ from enum import Enum, auto
 
 from .pace import spread
 
-_FIRST_RETRY = 0.005
-_LONGEST_RETRY = 60.0
-_REFUSED_RETRY = 300.0
-_LATEST = 2  # times the quiet time
+_FIRST_RETRY_SECONDS = 0.005
+_LONGEST_RETRY_SECONDS = 60.0
+_REFUSED_RETRY_SECONDS = 300.0
+_LATEST_FACTOR = 2  # times the quiet time
 
 
 class Reason(Enum):
@@ -42,20 +42,20 @@ class DueTimes:
 
     def changed(self, pool: str, now: float, quiet: float) -> None:
         """Another client changed the pool: due after ``quiet`` seconds without further changes."""
-        latest = self._unrest.setdefault(pool, now) + _LATEST * quiet
+        latest = self._unrest.setdefault(pool, now) + _LATEST_FACTOR * quiet
         self.add(pool, Reason.EVENT, min(now + spread(quiet), latest))
 
     def failed(self, pool: str, now: float, at_least: float = 0.0) -> None:
         """A sync failed: due again after 5 ms, doubling up to a minute, but not before ``at_least`` seconds."""
         failures = self._failures.get(pool, 0)
         self._failures[pool] = failures + 1
-        interval = min(_FIRST_RETRY * 2 ** min(failures, 30), _LONGEST_RETRY)
+        interval = min(_FIRST_RETRY_SECONDS * 2 ** min(failures, 30), _LONGEST_RETRY_SECONDS)
         self.add(pool, Reason.RETRY, now + spread(max(interval, at_least)))
 
     def refused(self, pool: str, now: float) -> None:
         """A sync will fail until the pool changes, or the rules of the API server: due again after five minutes."""
         self.settled(pool)
-        self.add(pool, Reason.RETRY, now + spread(_REFUSED_RETRY))
+        self.add(pool, Reason.RETRY, now + spread(_REFUSED_RETRY_SECONDS))
 
     def settled(self, pool: str) -> None:
         """A sync succeeded or cannot succeed: the next failure starts with the shortest interval again."""

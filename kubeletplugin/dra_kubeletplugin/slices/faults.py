@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dra_api.resource import Device
 
-_SHOWN = 5
+_SHOWN_DEVICES = 5
 _DEVICE = re.compile(r"spec\.devices\[(?P<index>\d+)\](?:\.(?P<list>attributes|capacity)\[(?P<key>[^\]]*)\])?")
 _KINDS = {"attributes": "attribute", "capacity": "capacity"}
 
@@ -46,8 +46,8 @@ class Fault(NamedTuple):
 def described(pool: str, index: int, devices: Sequence[Device], faults: Iterable[Fault]) -> str:
     """One sentence for a slice of a pool with faults."""
     texts = list(dict.fromkeys(_described(devices, fault) for fault in faults))
-    if len(texts) > _SHOWN:
-        texts[_SHOWN:] = [f"and {len(texts) - _SHOWN} more"]
+    if len(texts) > _SHOWN_DEVICES:
+        texts[_SHOWN_DEVICES:] = [f"and {len(texts) - _SHOWN_DEVICES} more"]
     return f'pool "{pool}", slice #{index}: {"; ".join(texts)}'
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 
-_SPREAD = 0.25
+_SPREAD_SHARE = 0.25
 
 
 def spread(seconds: float) -> float:
     """The interval, up to a quarter longer at random."""
-    return seconds * (1 + _SPREAD * random.random())
+    return seconds * (1 + _SPREAD_SHARE * random.random())
 
 
 class Pace:

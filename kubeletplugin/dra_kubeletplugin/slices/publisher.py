@@ -43,8 +43,8 @@ from .writer import SliceWriter, Statistics
 
 log = logging.getLogger(__name__)
 
-_SOON = 0.5
-_RESTORE_SOON_LASTS = 60.0
+_SOON_SECONDS = 0.5
+_RESTORE_SOON_SECONDS = 60.0
 
 
 class SlicePublisher:
@@ -135,7 +135,7 @@ class SlicePublisher:
     def restore_soon(self) -> None:
         """For a minute undo foreign changes within a second: a kubelet that starts removes all slices of its node, and
         is ready for them again when it has registered the plugin."""
-        self._restore_soon_until = self._now() + _RESTORE_SOON_LASTS
+        self._restore_soon_until = self._now() + _RESTORE_SOON_SECONDS
         if self._listed.is_set():
             self._foreign(self._wanted.keys())
 
@@ -186,7 +186,7 @@ class SlicePublisher:
         now = self._now()
         soon = now < self._restore_soon_until
         for pool in pools:
-            self._due.changed(pool, now, min(_SOON, self._sync_delay) if soon else self._sync_delay)
+            self._due.changed(pool, now, min(_SOON_SECONDS, self._sync_delay) if soon else self._sync_delay)
         self._wake.set()
 
     def _watch_failed(self, error: WatchFailed) -> None:

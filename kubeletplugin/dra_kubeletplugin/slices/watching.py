@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 _PAUSE_SECONDS = 1.0  # between watches, and the first one after a failure
-_LONGEST_PAUSE = 30.0
-_LIST_LASTS = 1800.0
+_LONGEST_PAUSE_SECONDS = 30.0
+_LIST_SECONDS = 1800.0
 
 
 async def follow_slices(
@@ -44,7 +44,7 @@ async def follow_slices(
             objects, version = await api.list(RESOURCE_SLICES, fieldSelector=field_selector)
             await on_list(objects, version)
             pause = _PAUSE_SECONDS
-            old = time.monotonic() + _LIST_LASTS
+            old = time.monotonic() + _LIST_SECONDS
             while True:
                 version = await _watch(api, field_selector, version, on_event)
                 await asyncio.sleep(spread(_PAUSE_SECONDS))
@@ -60,7 +60,7 @@ async def follow_slices(
             on_error(failure)
             asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
             await asyncio.sleep(spread(max(pause, asked)))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 async def _watch(api: Api, field_selector: str, version: str, on_event: Callable[[str, Object], None]) -> str:

@@ -22,7 +22,7 @@ from .pace import Pace
 from .plan import Publication, Stored, Write, body, content, same_slice
 from .view import SliceView
 
-_REFUSALS = (400, 413, 422)
+_REFUSAL_CODES = (400, 413, 422)
 """The same write would be refused again: the server cannot read it, it is too large, or it is invalid."""
 
 
@@ -76,7 +76,7 @@ class SliceWriter:
         try:
             answer = await self._send(write, sent)
         except ApiError as error:
-            if error.code not in _REFUSALS:
+            if error.code not in _REFUSAL_CODES:
                 raise
             raise _refusal(publication.pool, pool, write, error) from error
         spec = self._view.wrote(answer, asyncio.get_running_loop().time()).slice.spec

@@ -22,13 +22,13 @@ from .inventory import Inventory
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_SCAN_SECONDS = 1.0
 
 
 class Hotplug:
     """``look`` blocks; ``seconds`` lie between two looks."""
 
-    def __init__(self, config: HostdevConfig, look: Callable[[], Found], seconds: float = _LOOK_SECONDS) -> None:
+    def __init__(self, config: HostdevConfig, look: Callable[[], Found], seconds: float = _SCAN_SECONDS) -> None:
         self._pool = config.node_name
         self._look = look
         self._seconds = seconds

@@ -17,7 +17,7 @@ from dra_kubeletplugin import DeviceHealth
 from .config import GoneConfig
 from .device import HostDevice
 
-WITHDRAWN: Final = 100
+MOST_WITHDRAWN_DEVICES: Final = 100
 """Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""
 
 
@@ -58,7 +58,7 @@ class Inventory:
             del self._gone_since[name], self._known[name]
             self._order.remove(name)
             self._withdrawn[name] = None
-        for name in list(self._withdrawn)[: max(0, len(self._withdrawn) - WITHDRAWN)]:
+        for name in list(self._withdrawn)[: max(0, len(self._withdrawn) - MOST_WITHDRAWN_DEVICES)]:
             del self._withdrawn[name]
         return [self._shown(name) for name in self._order]
 

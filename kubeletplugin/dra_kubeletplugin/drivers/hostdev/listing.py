@@ -34,4 +34,4 @@ def _nothing(config: HostdevConfig, tree: HostTree, found: Found) -> Iterator[st
         if not is_used and len(empty) < len(entry.paths + entry.sysfs):
             kind = "folder of a device" if entry.sysfs else "device node"
             facts = f" with the facts {', '.join(entry.match)} that match asks for" if entry.match else ""
-            yield f"entry {entry.name!r}: what its patterns match is no {kind}{facts}, or is left out"
+            yield f"entry {entry.name!r}: its patterns match no {kind}{facts}, or only some that are left out"

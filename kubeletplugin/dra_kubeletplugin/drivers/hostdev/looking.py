@@ -17,8 +17,8 @@ from .device import Found
 from .scan import scan
 from .tree import HostTree
 
-_SETTLES = 5.0
-_THOROUGH = 10.0
+_SETTLE_SECONDS = 5.0
+_THOROUGH_LOOK_SECONDS = 10.0
 
 Seen = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -38,7 +38,11 @@ class Looking:
         now, seen = self._clock(), self._glance()
         if seen != self._seen:
             self._changed_at = now
-        if seen != self._seen or now - self._changed_at < _SETTLES or now - self._looked_at >= _THOROUGH:
+        if (
+            seen != self._seen
+            or now - self._changed_at < _SETTLE_SECONDS
+            or now - self._looked_at >= _THOROUGH_LOOK_SECONDS
+        ):
             self.thoroughly()
             self._looked_at = now
         self._seen = seen

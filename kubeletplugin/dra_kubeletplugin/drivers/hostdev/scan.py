@@ -33,7 +33,7 @@ from .tree import HostTree
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-_LONGEST_NAME = 63
+_LONGEST_NAME_CHARACTERS = 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _NOTHING = Found()
 SHARES = "shares"
@@ -137,7 +137,7 @@ def _name(entry: Entry, facts: Facts) -> str:
     """Ends with the id, or with the name of the node if the device lacks what the id asks for; not ``kvm-kvm``."""
     text = template.filled(entry.id, facts) or facts.known["node"]
     ending = _NOT_IN_NAMES.sub("-", text.lower()).strip("-")
-    return entry.name if ending == entry.name else f"{entry.name}-{ending}"[:_LONGEST_NAME].rstrip("-")
+    return entry.name if ending == entry.name else f"{entry.name}-{ending}"[:_LONGEST_NAME_CHARACTERS].rstrip("-")
 
 
 def _attributes(entry: Entry, facts: Facts) -> dict[str, str | int | bool]:
