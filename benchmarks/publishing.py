@@ -1,7 +1,7 @@
 """How fast slices are published, and what happens when a thousand nodes restart at once.
 
 The API server of the development cluster runs in a process of its own, all nodes in this one. Their publishers are
-those of the plugin library, with the pace that they have in production. Lost slices end the benchmark with exit code 1.
+those of the plugin library, with its usual rate limit. Lost slices end the benchmark with exit code 1.
 
     python benchmarks/publishing.py [--nodes N] [--kubeconfig FILE] [--json]
 """

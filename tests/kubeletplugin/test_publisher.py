@@ -438,7 +438,7 @@ async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
 
 
 async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: PluginApi, errors: Errors) -> None:
-    async with publishing(api, errors, sync_delay=60.0) as publisher:  # each wish is looked at once
+    async with publishing(api, errors, sync_delay=60.0) as publisher:  # each desired pool is looked at once
         publisher.publish({"p": pool("a"), "q": pool("x")})
         await settled(publisher)
         publisher.publish({"p": pool("b b"), "q": pool("y")})

@@ -23,7 +23,7 @@ from dra_kube import (
     LeaseLock,
 )
 from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
-from dra_kubeletplugin.slices.pace import Pace
+from dra_kubeletplugin.slices.rate_limit import RateLimit
 from dra_kubeletplugin.slices.view import SliceView, stored
 from dra_kubeletplugin.slices.writer import SliceWriter
 from dra_operator.app.leader import lease_name
@@ -80,7 +80,7 @@ async def a_slice_is_read_after_a_conflict(plugin: Api, administrator: Api) -> N
     await administrator.patch(RESOURCE_SLICES, "slice-of-node-1", label)
     view = SliceView(60.0)
     with suppress(Conflict):
-        await SliceWriter(plugin, view, Pace(50.0, 100)).delete(stored(old))
+        await SliceWriter(plugin, view, RateLimit(50.0, 100)).delete(stored(old))
     (seen,) = view.pool("node-1", 0.0)
     assert seen.slice.metadata.resource_version != old["metadata"]["resourceVersion"]
 

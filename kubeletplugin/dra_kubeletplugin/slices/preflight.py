@@ -15,10 +15,10 @@ from dra_api.validation import validate_resource_slice
 
 from dra_kubeletplugin.errors import PoolInvalid
 
-from .faults import Fault, described
+from .desired_pool import DesiredPool
 from .model import Owner, Resources
 from .plan import Publication, plan_pool
-from .wish import Wish
+from .publish_errors import PublishError, described
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -28,21 +28,21 @@ def check_resources(resources: Resources, *, driver: str, node_name: str = "") -
     owner = Owner.node(node_name) if node_name else None
     for name, pool in resources.items():
         publication = Publication(driver, name, owner, node_name)
-        for write in plan_pool(publication, Wish(name, pool).pool(), ()).create:
+        for write in plan_pool(publication, DesiredPool(name, pool).pool(), ()).create:
             candidate = ResourceSlice(metadata=ObjectMeta(name="candidate"), spec=write.spec)
-            faults = [Fault(fault.field, fault.body) for fault in validate_resource_slice(candidate)]
+            faults = [PublishError(fault.field, fault.body) for fault in validate_resource_slice(candidate)]
             if faults := [*faults, *_too_large(write.spec)]:
                 raise PoolInvalid(described(name, write.index, write.spec.devices or (), faults))
 
 
-def _too_large(spec: ResourceSliceSpec) -> Iterator[Fault]:
+def _too_large(spec: ResourceSliceSpec) -> Iterator[PublishError]:
     """Numbers that the API server cannot even read: it holds them in 64 bits."""
     numbers = {"spec.pool.generation": spec.pool.generation}
     for index, device in enumerate(spec.devices or ()):
         numbers |= _numbers(device, f"spec.devices[{index}]")
     for path, number in numbers.items():
         if number not in _INT64:
-            yield Fault(path, f"Invalid value: {number}: must fit into an int64, from -2**63 to 2**63-1")
+            yield PublishError(path, f"Invalid value: {number}: must fit into an int64, from -2**63 to 2**63-1")
 
 
 def _numbers(device: Device, path: str) -> dict[str, int]:

@@ -31,14 +31,14 @@ from dra_kubeletplugin.errors import (
     with_remedy,
 )
 
+from .desired_pool import DesiredPool
 from .dropped import disabled_features
-from .due import DueTimes, Reason
 from .model import Owner, Pool, Resources, Slice
-from .pace import Pace
+from .next_publish import NextPublish, Reason
 from .plan import Plan, Publication, Stored, Write, plan_pool
+from .rate_limit import RateLimit
 from .view import SliceView, stored, text_at
 from .watching import follow_slices
-from .wish import Wish
 from .writer import SliceWriter, Statistics
 
 log = logging.getLogger(__name__)
@@ -78,13 +78,13 @@ class SlicePublisher:
         self._on_error = on_error
         self._sync_delay = sync_delay
         self._overlay_seconds = overlay_seconds
-        self._wanted: dict[str, Wish] = {}
+        self._desired: dict[str, DesiredPool] = {}
         self._ever_wanted: set[str] = set()
         self._problems: dict[str, Recoverable] = {}
         self._view = SliceView(overlay_seconds)
-        self._due = DueTimes()
-        self._pace = Pace(rate, burst)
-        self._writer = SliceWriter(api, self._view, self._pace)
+        self._next_publish = NextPublish()
+        self._rate_limit = RateLimit(rate, burst)
+        self._writer = SliceWriter(api, self._view, self._rate_limit)
         self._restore_soon_until = 0.0
         self.has_settled = False
         """Whether ``settled`` would once have returned after a ``publish``."""
@@ -120,16 +120,16 @@ class SlicePublisher:
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
             self._report(error, "the resources were rejected")
             return
-        before, self._wanted = self._wanted, {name: Wish(name, pool) for name, pool in resources.items()}
+        before, self._desired = self._desired, {name: DesiredPool(name, pool) for name, pool in resources.items()}
         self._ever_wanted |= resources.keys()
         affected = set(before.keys() - resources.keys())
-        for name, wish in self._wanted.items():
-            if wish.same(before.get(name)):
-                self._wanted[name] = before[name]
+        for name, desired in self._desired.items():
+            if desired.same(before.get(name)):
+                self._desired[name] = before[name]
             else:
                 affected.add(name)
         self._unsettled |= affected
-        self._schedule(affected, Reason.WISH, 0.0)
+        self._schedule(affected, Reason.DESIRED, 0.0)
         self._wished.set()
 
     def restore_soon(self) -> None:
@@ -137,7 +137,7 @@ class SlicePublisher:
         is ready for them again when it has registered the plugin."""
         self._restore_soon_until = self._now() + _RESTORE_SOON_SECONDS
         if self._listed.is_set():
-            self._foreign(self._wanted.keys())
+            self._foreign(self._desired.keys())
 
     @property
     def statistics(self) -> Statistics:
@@ -155,10 +155,10 @@ class SlicePublisher:
         A pool that was never published here may have any device: a controller may publish it for several nodes.
         What was published last counts, even before it is written; a pool that cannot be written keeps its devices.
         """
-        wish = self._wanted.get(pool)
-        if wish is None:
+        desired = self._desired.get(pool)
+        if desired is None:
             return pool not in self._ever_wanted
-        return wish.devices is None or device in wish.devices or pool in self._problems
+        return desired.devices is None or device in desired.devices or pool in self._problems
 
     async def settled(self) -> None:
         """Wait until the pools published last are in the API server, or were reported as invalid or refused."""
@@ -171,11 +171,11 @@ class SlicePublisher:
         ours = list(filter(self._is_ours, objects))
         items = await asyncio.to_thread(lambda: list(map(stored, ours)))
         self._view.replace(items, resource_version)
-        pools = self._view.pools(self._now()) | self._wanted.keys()
+        pools = self._view.pools(self._now()) | self._desired.keys()
         if self._listed.is_set():
             self._foreign(pools)
         else:
-            self._schedule(pools, Reason.WISH, 0.0)
+            self._schedule(pools, Reason.DESIRED, 0.0)
             self._listed.set()
 
     def _changed(self, event: str, obj: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class SlicePublisher:
         now = self._now()
         soon = now < self._restore_soon_until
         for pool in pools:
-            self._due.changed(pool, now, min(_SOON_SECONDS, self._sync_delay) if soon else self._sync_delay)
+            self._next_publish.changed(pool, now, min(_SOON_SECONDS, self._sync_delay) if soon else self._sync_delay)
         self._wake.set()
 
     def _watch_failed(self, error: WatchFailed) -> None:
@@ -209,42 +209,42 @@ class SlicePublisher:
     def _schedule(self, pools: Iterable[str], reason: Reason, delay: float) -> None:
         moment = self._now() + delay
         for pool in pools:
-            self._due.add(pool, reason, moment)
+            self._next_publish.add(pool, reason, moment)
         self._wake.set()
 
     async def _work(self) -> None:
         await self._wished.wait()  # before the first publish nothing may be deleted
         await self._listed.wait()
         while True:
-            for pool in self._due.take(self._now()):
+            for pool in self._next_publish.take(self._now()):
                 await self._sync(pool)
             self.has_settled = self.has_settled or not self._unsettled
             async with self._progress:
                 self._progress.notify_all()
             try:
-                async with asyncio.timeout_at(self._due.next_moment()):
+                async with asyncio.timeout_at(self._next_publish.next_moment()):
                     await self._wake.wait()
             except TimeoutError:
                 continue
             self._wake.clear()
 
     async def _sync(self, name: str) -> None:
-        wish = self._wanted.get(name)
+        desired = self._desired.get(name)
         try:
-            await self._bring_about(name, wish)
+            await self._bring_about(name, desired)
         except PoolInvalid as error:
-            self._due.settled(name)
+            self._next_publish.settled(name)
             self._trouble(name, error, "pool validation failed")
         except PoolRefused as error:
-            self._due.refused(name, self._now())
+            self._next_publish.refused(name, self._now())
             self._trouble(name, error, "the API server refused ResourceSlices; retrying in 5 minutes")
         except Exception as error:
             self._failed(name, error)
             return
         else:
-            self._due.settled(name)
+            self._next_publish.settled(name)
             self._problems.pop(name, None)
-        if self._wanted.get(name) is wish:
+        if self._desired.get(name) is desired:
             self._unsettled.discard(name)
 
     def _failed(self, name: str, error: Exception) -> None:
@@ -253,8 +253,8 @@ class SlicePublisher:
         failure = SyncFailed(f'pool "{name}": {with_remedy(error)}')
         failure.__cause__ = error
         rest = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
-        self._pace.rest(self._now(), rest)
-        self._due.failed(name, self._now(), rest)
+        self._rate_limit.rest(self._now(), rest)
+        self._next_publish.failed(name, self._now(), rest)
         self._trouble(name, failure, "publishing ResourceSlices failed and will be retried")
 
     def _trouble(self, name: str, error: Recoverable, message: str) -> None:
@@ -262,13 +262,13 @@ class SlicePublisher:
         self._problems[name] = error
         self._report(error, message)
 
-    async def _bring_about(self, name: str, wish: Wish | None) -> None:
+    async def _bring_about(self, name: str, desired: DesiredPool | None) -> None:
         publication = Publication(self._driver, name, self._owner, self._node_name)
         existing = self._view.pool(name, self._now())
-        pool, plan = await asyncio.to_thread(_planned, publication, wish, existing)
+        pool, plan = await asyncio.to_thread(_planned, publication, desired, existing)
         for item in plan.delete:
             await self._writer.delete(item)
-        if pool is None or wish is None:
+        if pool is None or desired is None:
             return
         if plan.create:
             publication = replace(publication, owner=await self._writer.with_uid(self._owner))
@@ -276,17 +276,17 @@ class SlicePublisher:
             kept = await self._writer.write(publication, pool, write)
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
             if kept is not None:
-                self._dropped(name, wish, pool, write, kept)
+                self._dropped(name, desired, pool, write, kept)
 
-    def _dropped(self, name: str, wish: Wish, pool: Pool, write: Write, kept: Slice) -> None:
+    def _dropped(self, name: str, desired: DesiredPool, pool: Pool, write: Write, kept: Slice) -> None:
         """The server stored less: from now on want only that, since it would drop the rest at each update (RS-06)."""
         features = disabled_features(pool.slices[write.index], kept)
         self._report(DroppedFields(name, write.index, features), "publishing ResourceSlices")
-        slices = list(wish.pool().slices)
+        slices = list(desired.pool().slices)
         slices[write.index] = kept
-        wish.adopt(replace(pool, slices=tuple(slices)))
+        desired.adopt(replace(pool, slices=tuple(slices)))
 
 
-def _planned(publication: Publication, wish: Wish | None, existing: list[Stored]) -> tuple[Pool | None, Plan]:
-    pool = wish.pool() if wish else None
+def _planned(publication: Publication, desired: DesiredPool | None, existing: list[Stored]) -> tuple[Pool | None, Plan]:
+    pool = desired.pool() if desired else None
     return pool, plan_pool(publication, pool, existing)

@@ -1,4 +1,4 @@
-"""Carries out planned writes: at a pace, counted, and with the view told of each answer.
+"""Carries out planned writes: at a limited rate, counted, and with the view told of each answer.
 
 Another client may have been faster. Perhaps no watch ever reports that, so after a refused update or delete the view is
 given what the server has. The next attempt then plans with that.
@@ -16,10 +16,10 @@ from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Conflict, NotFound
 
 from dra_kubeletplugin.errors import PoolRefused
 
-from .faults import Fault, described
 from .model import Owner, Pool, Slice, tidy
-from .pace import Pace
 from .plan import Publication, Stored, Write, body, content, same_slice
+from .publish_errors import PublishError, described
+from .rate_limit import RateLimit
 from .view import SliceView
 
 _REFUSAL_CODES = (400, 413, 422)
@@ -38,24 +38,24 @@ class Statistics:
 class SliceWriter:
     """All methods raise KubeError."""
 
-    def __init__(self, api: Api, view: SliceView, pace: Pace) -> None:
+    def __init__(self, api: Api, view: SliceView, rate_limit: RateLimit) -> None:
         self.statistics = Statistics()
         self._api = api
         self._view = view
-        self._pace = pace
+        self._rate_limit = rate_limit
 
     async def with_uid(self, owner: Owner | None) -> Owner | None:
         """The owner. A Node is read each time, because a Node that was created again has another uid."""
         if owner is None or owner.uid or not owner.is_node:
             return owner
-        await self._pace.turn()
+        await self._rate_limit.turn()
         node = await self._api.get(NODES, owner.name)
         return replace(owner, uid=node["metadata"]["uid"])
 
     async def delete(self, item: Stored) -> None:
         """Delete a slice, unless it has changed; one that is gone is fine."""
         meta = item.slice.metadata
-        await self._pace.turn()
+        await self._rate_limit.turn()
         try:
             async with self._stale_if_refused(item):
                 await self._api.delete(
@@ -71,7 +71,7 @@ class SliceWriter:
 
         Raises PoolRefused if the server will never take it.
         """
-        await self._pace.turn()
+        await self._rate_limit.turn()
         sent = body(publication, pool, write)
         try:
             answer = await self._send(write, sent)
@@ -108,6 +108,6 @@ class SliceWriter:
 
 
 def _refusal(name: str, pool: Pool, write: Write, error: ApiError) -> PoolRefused:
-    faults = [Fault(cause.get("field", ""), cause.get("message", "")) for cause in error.causes]
+    faults = [PublishError(cause.get("field", ""), cause.get("message", "")) for cause in error.causes]
     devices = pool.slices[write.index].devices
-    return PoolRefused(described(name, write.index, devices, faults or [Fault("", error.message)]))
+    return PoolRefused(described(name, write.index, devices, faults or [PublishError("", error.message)]))

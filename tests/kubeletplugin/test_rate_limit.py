@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dra_kubeletplugin.slices.due import DueTimes, Reason
-from dra_kubeletplugin.slices.pace import Pace
+from dra_kubeletplugin.slices.next_publish import NextPublish, Reason
+from dra_kubeletplugin.slices.rate_limit import RateLimit
 
 
 @pytest.mark.rule("RS-02")
 def test_a_pool_that_never_becomes_quiet_is_due_after_twice_the_quiet_time() -> None:
-    due = DueTimes()
+    due = NextPublish()
     looked = []
     for now in range(0, 600, 5):
         due.changed("busy", float(now), 30.0)
@@ -19,7 +19,7 @@ def test_a_pool_that_never_becomes_quiet_is_due_after_twice_the_quiet_time() -> 
 
 @pytest.mark.rule("RS-02")
 def test_a_pool_that_becomes_quiet_is_due_after_the_quiet_time() -> None:
-    due = DueTimes()
+    due = NextPublish()
     due.changed("p", 0.0, 30.0)
     due.changed("p", 10.0, 30.0)
     assert due.take(39.9) == []
@@ -29,7 +29,7 @@ def test_a_pool_that_becomes_quiet_is_due_after_the_quiet_time() -> None:
 
 @pytest.mark.rule("RS-02")
 def test_intervals_between_failures_double_up_to_a_minute_and_have_a_random_part() -> None:
-    due = DueTimes()
+    due = NextPublish()
     intervals = []
     for _ in range(20):
         due.failed("p", 0.0)
@@ -43,33 +43,33 @@ def test_intervals_between_failures_double_up_to_a_minute_and_have_a_random_part
 
 @pytest.mark.rule("RS-02")
 def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
-    due = DueTimes()
+    due = NextPublish()
     due.failed("p", 0.0, at_least=5.0)
     assert 5.0 <= (due.next_moment() or 0.0) <= 6.25
 
 
 @pytest.mark.rule("RS-02")
 def test_a_refused_pool_is_due_again_after_five_minutes_and_at_once_when_it_is_published() -> None:
-    due = DueTimes()
+    due = NextPublish()
     due.refused("p", 0.0)
     assert 300.0 <= (due.next_moment() or 0.0) <= 375.0
-    due.add("p", Reason.WISH, 1.0)
+    due.add("p", Reason.DESIRED, 1.0)
     assert due.take(1.0) == ["p"]
 
 
 @pytest.mark.rule("RS-02")
 def test_a_hundred_requests_at_once_and_fifty_per_second_afterwards() -> None:
-    pace = Pace(rate=50.0, burst=100)
-    waits = [pace.take(1000.0) for _ in range(300)]
+    limit = RateLimit(rate=50.0, burst=100)
+    waits = [limit.take(1000.0) for _ in range(300)]
     assert waits[:100] == [0.0] * 100
     assert waits[100:] == pytest.approx([number / 50 for number in range(1, 201)])
-    assert pace.take(2000.0) == 0.0
+    assert limit.take(2000.0) == 0.0
 
 
 def test_no_request_is_sent_while_the_server_asks_for_a_rest() -> None:
-    pace = Pace(rate=50.0, burst=100)
-    pace.rest(0.0, 5.0)
-    assert 5.0 <= pace.take(0.0) <= 6.25
-    pace.rest(0.0, 1.0)
-    assert pace.take(1.0) >= 4.0, "a shorter request does not end a longer one"
-    assert pace.take(7.0) == 0.0
+    limit = RateLimit(rate=50.0, burst=100)
+    limit.rest(0.0, 5.0)
+    assert 5.0 <= limit.take(0.0) <= 6.25
+    limit.rest(0.0, 1.0)
+    assert limit.take(1.0) >= 4.0, "a shorter request does not end a longer one"
+    assert limit.take(7.0) == 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from .pace import spread
+from .rate_limit import spread
 
 _FIRST_RETRY_SECONDS = 0.005
 _LONGEST_RETRY_SECONDS = 60.0
@@ -22,13 +22,13 @@ _LATEST_FACTOR = 2  # times the quiet time
 class Reason(Enum):
     """Why a pool is due; each reason has one moment per pool, the latest one given."""
 
-    WISH = auto()
+    DESIRED = auto()
     EVENT = auto()
     RETRY = auto()
     OVERLAY_ENDS = auto()
 
 
-class DueTimes:
+class NextPublish:
     """Moments by pool and reason, in seconds of any one clock."""
 
     def __init__(self) -> None:

@@ -36,14 +36,14 @@ _OTHERWISE = "change what the driver publishes"
 _WITHOUT_FIELD = "change what the driver publishes, or the policy that refuses it"
 
 
-class Fault(NamedTuple):
+class PublishError(NamedTuple):
     """One thing that is wrong: the path of a field, and what is wrong with it."""
 
     field: str
     message: str
 
 
-def described(pool: str, index: int, devices: Sequence[Device], faults: Iterable[Fault]) -> str:
+def described(pool: str, index: int, devices: Sequence[Device], faults: Iterable[PublishError]) -> str:
     """One sentence for a slice of a pool with faults."""
     texts = list(dict.fromkeys(_described(devices, fault) for fault in faults))
     if len(texts) > _SHOWN_DEVICES:
@@ -51,7 +51,7 @@ def described(pool: str, index: int, devices: Sequence[Device], faults: Iterable
     return f'pool "{pool}", slice #{index}: {"; ".join(texts)}'
 
 
-def _described(devices: Sequence[Device], fault: Fault) -> str:
+def _described(devices: Sequence[Device], fault: PublishError) -> str:
     if not fault.field:
         return f"{fault.message} ({_WITHOUT_FIELD})"
     text = f"{fault.field}: {fault.message}"

@@ -1,6 +1,6 @@
 """What the driver wants of one pool, as it was when the driver published it.
 
-The driver may go on changing its lists and dicts, so a wish keeps a copy. The copy is text, which takes a millisecond
+The driver may go on changing its lists and dicts, so this keeps a copy. The copy is text, which takes a millisecond
 per thousand devices. It becomes a checked pool at the first sync, in a thread, which takes sixty times as long.
 """
 
@@ -34,8 +34,8 @@ _NOT_ENCODABLE = (TypeError, ValueError, NotImplementedError)
 _PLACE = re.compile(r"\$\.slices\[(\d+)\]\.devices\[(\d+)\]\.?")
 
 
-class Wish:
-    """One pool that is wanted."""
+class DesiredPool:
+    """One pool as the driver wants it."""
 
     def __init__(self, name: str, pool: Pool) -> None:
         self._name = name
@@ -47,7 +47,7 @@ class Wish:
         except _NOT_ENCODABLE as error:
             self._fault = f"{_not_encodable(pool)}{type(error).__name__}: {error}"
 
-    def same(self, other: Wish | None) -> bool:
+    def same(self, other: DesiredPool | None) -> bool:
         """Whether both want the same."""
         return other is not None and (self._copy, self._fault) == (other._copy, other._fault)
 

@@ -17,7 +17,7 @@ def spread(seconds: float) -> float:
     return seconds * (1 + _SPREAD_SHARE * random.random())
 
 
-class Pace:
+class RateLimit:
     """Hands out turns, in seconds of any one clock."""
 
     def __init__(self, rate: float, burst: int) -> None:
