@@ -1,8 +1,8 @@
 """Says why a pod, or an immediate claim, waits: once per reason, so that a long wait costs nothing.
 
 A reason may come and go many times a second: a thousand pods name a claim that is made and deleted all the time.
-What a pod is told is therefore spaced. The first changes are told at once; from then on the pauses grow
-(``growing_pauses``), and at the end of each the pod is looked at again, so that the last reason is told in any case.
+What a pod is told is therefore spaced. The first two reasons are told at once; from then on the pauses grow
+(``growing_pauses``), from a second to a minute, and at the end of each the pod is looked at again, so that the last reason is told in any case.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dra_operator.cache import Cluster, Key
 from dra_operator.controllers.shared.errors import PodVanished
 from dra_operator.controllers.shared.last_events import Announced
 from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling.state import GATED, claim_behind, is_at_gate, is_placeholder
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 AGAIN = "retrying with back-off"
+REPORT_PAUSES = BackoffSettings(first=1.0, longest=60.0)
+"""Between two reasons of a pod."""
 
 
 class WaitingReport:

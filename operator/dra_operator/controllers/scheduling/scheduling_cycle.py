@@ -79,7 +79,7 @@ from .mix_learner import MixLearner
 from .permit import Permit
 from .planning import PlanInProgress
 from .remove_gate import OpenGate
-from .report import WaitingReport
+from .report import REPORT_PAUSES, WaitingReport
 from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class PodPlacer:
         self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
         self._bind, self._open_gate = Bind(self._cluster, pods), OpenGate(self._cluster, pods)
         self._allocate_ahead = AllocateAhead(self._cluster)
-        told = GrowingPauses(asyncio.get_running_loop().time, self._times.placement_retries, context.queue.add_after)
+        told = GrowingPauses(asyncio.get_running_loop().time, REPORT_PAUSES, context.queue.add_after)
         report = WaitingReport(self._cluster, pods, context.events, told)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
