@@ -685,7 +685,7 @@ async def test_slices_are_back_soon_after_a_restarted_kubelet_registers_the_plug
         await plugin.published()
         await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])  # as a kubelet that starts
         await kubelet.register()
-        await asyncio.wait_for(api.until(lambda: bool(api.slices())), 2)
+        await asyncio.wait_for(api.until(lambda: bool(api.slices())), 15)
         assert plugin.statistics.creates == 2
 
 

@@ -272,7 +272,7 @@ async def test_a_slice_that_was_deleted_unseen_comes_back_although_we_wrote_it_j
             await settled(publisher)
         api.objects = {key: obj for key, obj in api.objects.items() if key[0] != "resourceslices"}
         await api.forget_history()
-        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"]]), 5)
+        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"]]), 30)
 
 
 async def test_a_slice_that_is_gone_unseen_is_created_at_the_next_change(api: PluginApi, errors: Errors) -> None:
@@ -281,7 +281,7 @@ async def test_a_slice_that_is_gone_unseen_is_created_at_the_next_change(api: Pl
         await settled(publisher)
         api.objects = {key: obj for key, obj in api.objects.items() if key[0] != "resourceslices"}
         publisher.publish({"p": pool("b")})
-        await asyncio.wait_for(settled(publisher), 5)
+        await asyncio.wait_for(settled(publisher), 30)
     assert devices(api) == [["b"]]
     assert [type(error) for error in errors] == [SyncFailed]
 
@@ -317,7 +317,7 @@ async def test_an_old_list_is_read_again_since_a_watch_may_have_missed_something
         publisher.publish({"p": pool("a")})
         await settled(publisher)
         await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])
-        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"]]), 5)
+        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"]]), 30)
     assert not errors
 
 
@@ -327,7 +327,7 @@ async def test_a_conflict_is_overcome_although_no_watch_reports_the_other_write(
         await settled(publisher)
         api.slices()[0]["metadata"]["resourceVersion"] = "999"
         publisher.publish({"p": pool("b")})
-        await asyncio.wait_for(settled(publisher), 5)
+        await asyncio.wait_for(settled(publisher), 30)
     assert devices(api) == [["b"]]
     assert [type(error) for error in errors] == [SyncFailed]
 
@@ -591,7 +591,7 @@ async def test_slices_that_a_starting_kubelet_removed_are_back_soon(api: PluginA
         await api.remove(RESOURCE_SLICES, first)
         publisher.restore_soon()
         await api.remove(RESOURCE_SLICES, second)
-        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"], ["b"]]), 2)
+        await asyncio.wait_for(api.until(lambda: devices(api) == [["a"], ["b"]]), 15)
     assert publisher.statistics.creates == 4
 
 

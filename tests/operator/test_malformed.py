@@ -103,13 +103,12 @@ async def mend(cluster: LiveCluster, proxy: FaultProxy) -> None:
     await cluster.api.update(RESOURCE_CLAIMS, claim | {"status": {}}, "status")
 
 
-@pytest.mark.parametrize("end", [delete, delete_unnoticed, mend])
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "end"),
     [
-        ("status.reservedFor", 7),
-        ("status.allocation.devices.results.0.consumedCapacity", {"memory": []}),
-        ("spec.devices.requests", "none"),
+        ("status.reservedFor", 7, delete),
+        ("status.allocation.devices.results.0.consumedCapacity", {"memory": []}, delete_unnoticed),
+        ("spec.devices.requests", "none", mend),
     ],
 )
 async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_is_mended_or_gone(

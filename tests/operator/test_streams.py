@@ -89,7 +89,7 @@ async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
     await cluster.add_template()
     with proxy.suffering(Refuse(Target(resource="/apis/networking.k8s.io/v1"), code=503)):
         async with supervising() as site:
-            await site.ready(10)
+            await site.ready(30)
             await cluster.place("pod")
 
 
