@@ -105,7 +105,7 @@ def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:
         allowed = {"cpu": "64", "memory": "256Gi", "pods": "110"}
         for name in names(size):
             metadata = {"name": name, "uid": name, "resourceVersion": "1"}
-            cluster.put(convert(Node, {"metadata": metadata, "status": {"allocatable": allowed}}))
+            cluster.apply(convert(Node, {"metadata": metadata, "status": {"allocatable": allowed}}))
         allocator = Allocator(inventory, new_share_id=map("share-{}".format, itertools.count()).__next__)
         for what, selector in WANTED.items():
             yield from placement(cluster, allocator, what, claim_for(selector), seconds)

@@ -66,7 +66,7 @@ def cluster_of(nodes: int) -> Cluster:
     """Empty nodes."""
     features = Features()
     cluster = Cluster(Inventory(features, language=CelSelectors(features)))
-    cluster.put(convert(DeviceClass, {"metadata": {"name": "gpu"}, "spec": {}}))
+    cluster.apply(convert(DeviceClass, {"metadata": {"name": "gpu"}, "spec": {}}))
     devices = [
         {"name": f"gpu-{number}", "allowMultipleAllocations": True, "capacity": {"milli": {"value": "1000"}}}
         for number in range(GPUS)
@@ -74,10 +74,10 @@ def cluster_of(nodes: int) -> Cluster:
     for number in range(nodes):
         name = f"node-{number:04d}"
         allocatable = {"cpu": "128", "memory": "1Ti", "pods": "200"}
-        cluster.put(convert(Node, {"metadata": {"name": name}, "status": {"allocatable": allocatable}}))
+        cluster.apply(convert(Node, {"metadata": {"name": name}, "status": {"allocatable": allocatable}}))
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "gpu.example.com", "nodeName": name, "pool": pool, "devices": devices}
-        cluster.put(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+        cluster.apply(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
     return cluster
 
 

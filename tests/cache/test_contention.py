@@ -59,8 +59,8 @@ def is_contested(cluster: Cluster, driver: str) -> bool:
 def cluster() -> Cluster:
     """Two classes: one of a driver, one that may be of any."""
     made = Cluster(Inventory(Features(), language=NoLanguage()))
-    made.put(class_("gpu", 'device.driver == "gpu.example.com"'))
-    made.put(class_("any"))
+    made.apply(class_("gpu", 'device.driver == "gpu.example.com"'))
+    made.apply(class_("any"))
     return made
 
 
@@ -83,8 +83,8 @@ def test_a_class_is_of_the_driver_that_a_selector_demands(expressions: tuple[str
 
 
 def test_where_only_this_scheduler_allocates_nothing_is_contested(cluster: Cluster) -> None:
-    cluster.put(claim(1, allocated=True))
-    cluster.put(pod(2, "dra-scheduler"))
+    cluster.apply(claim(1, allocated=True))
+    cluster.apply(pod(2, "dra-scheduler"))
     assert not is_contested(cluster, "gpu.example.com")
 
 
@@ -93,43 +93,43 @@ def test_where_only_this_scheduler_allocates_nothing_is_contested(cluster: Clust
 def test_a_claim_that_a_foreign_pod_uses_contests_its_driver(allocated: bool, first: str, cluster: Cluster) -> None:
     objects = [claim(1, allocated=allocated), pod(2, "default-scheduler")]
     for obj in objects if first == "claim" else reversed(objects):
-        cluster.put(obj)
+        cluster.apply(obj)
     assert is_contested(cluster, "gpu.example.com")
     assert not is_contested(cluster, "nic.example.com")
-    cluster.put(pod(3, "default-scheduler", phase="Succeeded"))
+    cluster.apply(pod(3, "default-scheduler", phase="Succeeded"))
     assert not is_contested(cluster, "gpu.example.com")
 
 
 @pytest.mark.rule("AA-07")
 def test_a_foreign_pod_contests_nothing_while_it_is_gated(cluster: Cluster) -> None:
-    cluster.put(claim(1))
-    cluster.put(pod(2, "default-scheduler", gate="dra.kopf.dev/allocate"))
+    cluster.apply(claim(1))
+    cluster.apply(pod(2, "default-scheduler", gate="dra.kopf.dev/allocate"))
     assert not is_contested(cluster, "gpu.example.com")
-    cluster.put(pod(3, "default-scheduler"))
+    cluster.apply(pod(3, "default-scheduler"))
     assert is_contested(cluster, "gpu.example.com")
 
 
 def test_a_waiting_claim_of_a_class_without_driver_contests_all(cluster: Cluster) -> None:
-    cluster.put(claim(1, class_name="any"))
-    cluster.put(pod(2, "default-scheduler"))
+    cluster.apply(claim(1, class_name="any"))
+    cluster.apply(pod(2, "default-scheduler"))
     assert is_contested(cluster, "nic.example.com")
-    cluster.remove(ResourceClaim, "ns/c", "uid-c")
+    cluster.delete(ResourceClaim, "ns/c", "uid-c")
     assert not is_contested(cluster, "nic.example.com")
 
 
 def test_a_foreign_pod_contests_the_classes_of_its_template_before_its_claim_is_known(cluster: Cluster) -> None:
     meta = {"name": "t", "namespace": "ns", "uid": "uid-t", "resourceVersion": "1"}
-    cluster.put(convert(ClaimTemplate, {"metadata": meta, "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
+    cluster.apply(convert(ClaimTemplate, {"metadata": meta, "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
     waiting = templated(2)
-    cluster.put(waiting)
+    cluster.apply(waiting)
     assert is_contested(cluster, "gpu.example.com")
     assert not is_contested(cluster, "nic.example.com")
-    cluster.put(templated(3, resourceClaimStatuses=[{"name": "c", "resourceClaimName": "c"}]))
+    cluster.apply(templated(3, resourceClaimStatuses=[{"name": "c", "resourceClaimName": "c"}]))
     assert is_contested(cluster, "gpu.example.com")
-    cluster.put(templated(4, resourceClaimStatuses=[{"name": "c"}]))  # its entry needs no claim
+    cluster.apply(templated(4, resourceClaimStatuses=[{"name": "c"}]))  # its entry needs no claim
     assert not is_contested(cluster, "gpu.example.com")
-    cluster.put(templated(5))
-    cluster.remove(Pod, "ns/p", "uid-p")
+    cluster.apply(templated(5))
+    cluster.delete(Pod, "ns/p", "uid-p")
     assert not is_contested(cluster, "gpu.example.com")
 
 
@@ -137,15 +137,15 @@ def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_clas
     asking = {"name": "main", "resources": {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}
     meta = {"name": "e", "namespace": "ns", "uid": "uid-e", "resourceVersion": "1"}
     body = {"metadata": meta, "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
-    cluster.put(convert(Pod, body))
+    cluster.apply(convert(Pod, body))
     assert is_contested(cluster, "gpu.example.com")
     drivers = frozenset({"gpu.example.com"})
     came = cluster.others_decide(drivers)
-    cluster.put(convert(Pod, body | {"metadata": meta | {"resourceVersion": "2", "annotations": {"a": "b"}}}))
+    cluster.apply(convert(Pod, body | {"metadata": meta | {"resourceVersion": "2", "annotations": {"a": "b"}}}))
     assert cluster.others_decide(drivers) == came, "its scheduler decides on nothing new"
-    cluster.put(convert(Pod, body | {"metadata": meta | {"resourceVersion": "3", "uid": "uid-f"}}))
+    cluster.apply(convert(Pod, body | {"metadata": meta | {"resourceVersion": "3", "uid": "uid-f"}}))
     assert cluster.others_decide(drivers).stirs == came.stirs + 1, "another pod came"
-    cluster.remove(Pod, "ns/e", "uid-f")
+    cluster.delete(Pod, "ns/e", "uid-f")
     assert not is_contested(cluster, "gpu.example.com")
 
 

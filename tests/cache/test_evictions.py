@@ -85,15 +85,15 @@ def verdicts(cluster: Cluster) -> dict[str, tuple[str, Eviction | None]]:
 @given(st.lists(CHANGES, max_size=10))
 def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, bool]]) -> None:
     cluster = make_cluster()
-    cluster.put(slice_of({"dev-0": [taint()], "dev-1": []}, name="s"))
+    cluster.apply(slice_of({"dev-0": [taint()], "dev-1": []}, name="s"))
     for name, device in zip(CLAIMS, DEVICES, strict=True):
-        cluster.put(claim(result(device), name=name, users=PODS, ownerReferences=owned_by("p")))
-    cluster.put(pod("c", name="p"))
-    cluster.put(rule(selector={"device": "dev-1"}))
+        cluster.apply(claim(result(device), name=name, users=PODS, ownerReferences=owned_by("p")))
+    cluster.apply(pod("c", name="p"))
+    cluster.apply(rule(selector={"device": "dev-1"}))
     for version, (change, removes) in enumerate(history, start=2):
         before = verdicts(cluster)
         obj = change(version)
-        keys = {*(cluster.remove(type(obj), obj.key) if removes else cluster.put(obj))}
+        keys = {*(cluster.delete(type(obj), obj.key) if removes else cluster.apply(obj))}
         for key in [key for key in keys if key.controller == "taint-rules"]:
             keys.update(*evictions.users_of_changed(cluster, key.object))
         after = verdicts(cluster)
@@ -119,14 +119,14 @@ def test_without_evicting_taints_no_pod_is_named() -> None:
         pod("claim", name="p"),
     ]
     for obj in objects:
-        assert [key for key in cluster.put(obj) if key.controller in ("evict", "rule")] == []
+        assert [key for key in cluster.apply(obj) if key.controller in ("evict", "rule")] == []
 
 
 def test_a_rule_names_itself_only_when_it_is_new_or_its_spec_changed() -> None:
     cluster = make_cluster()
-    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, version=1))
+    assert Key("taint-rules", "rule") in cluster.apply(rule(selector={}, version=1))
     condition = {"type": "EvictionInProgress", "status": "True"}
-    assert cluster.put(rule(selector={}, version=2, conditions=[condition])) == ()
-    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, uid="successor", version=3))
-    assert Key("taint-rules", "rule") in cluster.put(rule(selector={}, effect="None", uid="successor", version=4))
-    assert Key("taint-rules", "rule") in cluster.remove(DeviceTaintRule, "rule")
+    assert cluster.apply(rule(selector={}, version=2, conditions=[condition])) == ()
+    assert Key("taint-rules", "rule") in cluster.apply(rule(selector={}, uid="successor", version=3))
+    assert Key("taint-rules", "rule") in cluster.apply(rule(selector={}, effect="None", uid="successor", version=4))
+    assert Key("taint-rules", "rule") in cluster.delete(DeviceTaintRule, "rule")

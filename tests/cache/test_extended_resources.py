@@ -61,24 +61,24 @@ def made(version: int, *, owner: str = "uid-p", allocated: bool = False) -> Reso
 
 
 def test_a_class_that_serves_the_resource_wakes_the_pod(cluster: Cluster) -> None:
-    cluster.put(pod(1))
-    assert cluster.put(device_class(2, "example.com/other")) == ()
-    assert cluster.put(device_class(3)) == (PLACE,)
-    assert cluster.put(device_class(4)) == ()
+    cluster.apply(pod(1))
+    assert cluster.apply(device_class(2, "example.com/other")) == ()
+    assert cluster.apply(device_class(3)) == (PLACE,)
+    assert cluster.apply(device_class(4)) == ()
 
 
 def test_a_class_wakes_who_asks_for_it_by_its_own_name(cluster: Cluster) -> None:
-    cluster.put(pod(1, IMPLICIT))
-    assert cluster.put(device_class(2, None, "other")) == ()
-    assert cluster.put(device_class(3, None)) == (PLACE,)
+    cluster.apply(pod(1, IMPLICIT))
+    assert cluster.apply(device_class(2, None, "other")) == ()
+    assert cluster.apply(device_class(3, None)) == (PLACE,)
 
 
 def test_a_class_that_no_longer_serves_the_resource_wakes_the_pod_since_another_one_may_now(cluster: Cluster) -> None:
-    cluster.put(pod(1))
-    cluster.put(device_class(2))
-    assert cluster.put(device_class(3, "example.com/other")) == (PLACE,)
-    cluster.put(device_class(4))
-    assert cluster.remove(DeviceClass, "gpu") == (PLACE,)
+    cluster.apply(pod(1))
+    cluster.apply(device_class(2))
+    assert cluster.apply(device_class(3, "example.com/other")) == (PLACE,)
+    cluster.apply(device_class(4))
+    assert cluster.delete(DeviceClass, "gpu") == (PLACE,)
 
 
 def test_prj_018_the_youngest_class_serves_whatever_happened_before_and_every_class_its_own_name(
@@ -91,23 +91,23 @@ def test_prj_018_the_youngest_class_serves_whatever_happened_before_and_every_cl
     young = device_class(2, name="young", uid="young", created="2026-02-01T00:00:00Z")
     assert serving() is None
     for class_ in (young, old):
-        cluster.put(class_)
+        cluster.apply(class_)
         assert serving() == "young"
     for name in ("old", "young"):
         implicit = "deviceclass.resource.kubernetes.io/" + name
         assert cluster.classes_serving(pod(1, implicit)) == {implicit: name}
-    cluster.put(device_class(3, "example.com/other", "young", "young", created="2026-02-01T00:00:00Z"))
+    cluster.apply(device_class(3, "example.com/other", "young", "young", created="2026-02-01T00:00:00Z"))
     assert serving() == "old"
-    cluster.remove(DeviceClass, "old")
+    cluster.delete(DeviceClass, "old")
     assert serving() is None
     implicit = "deviceclass.resource.kubernetes.io/young"
     assert cluster.classes_serving(pod(1, implicit)) == {implicit: "young"}
 
 
 def test_a_pod_that_has_its_node_is_not_woken(cluster: Cluster) -> None:
-    cluster.put(pod(1))
-    cluster.put(pod(2, node="n"))
-    assert cluster.put(device_class(3)) == ()
+    cluster.apply(pod(1))
+    cluster.apply(pod(2, node="n"))
+    assert cluster.apply(device_class(3)) == ()
 
 
 @pytest.mark.parametrize(("wake_on", "keys"), [(LEFTOVERS, (PLACE,)), (EVERYTHING, ())])
@@ -115,32 +115,32 @@ def test_only_who_waits_for_a_leftover_to_go_is_woken_when_it_does(
     wake_on: WakeConditions, keys: Keys, cluster: Cluster
 ) -> None:
     """Not a pod whose attempt just failed and that has deleted its claim itself: that one waits for its back-off."""
-    cluster.put(pod(1))
-    cluster.put(made(2))
+    cluster.apply(pod(1))
+    cluster.apply(made(2))
     cluster.set_wake_conditions("ns/p", wake_on)
-    assert cluster.remove(ResourceClaim, "ns/made") == keys
+    assert cluster.delete(ResourceClaim, "ns/made") == keys
 
 
 def test_claims_beside_the_one_with_which_a_pod_got_its_node_are_looked_at(cluster: Cluster) -> None:
-    cluster.put(pod(1))
-    cluster.put(made(2))
-    assert CLAIM in cluster.put(pod(3, node="n", **recorded("other")))
-    assert CLAIM not in cluster.put(pod(4, node="n", **recorded("other"), phase="Running"))
+    cluster.apply(pod(1))
+    cluster.apply(made(2))
+    assert CLAIM in cluster.apply(pod(3, node="n", **recorded("other")))
+    assert CLAIM not in cluster.apply(pod(4, node="n", **recorded("other"), phase="Running"))
 
 
 def test_the_end_of_a_pod_has_every_claim_that_was_made_for_it_looked_at(cluster: Cluster) -> None:
-    cluster.put(pod(1))
-    cluster.put(made(2))
-    assert CLAIM in cluster.put(pod(3, phase="Failed"))
+    cluster.apply(pod(1))
+    cluster.apply(made(2))
+    assert CLAIM in cluster.apply(pod(3, phase="Failed"))
 
 
 def test_what_devices_serve_takes_nothing_of_what_the_node_counts(cluster: Cluster) -> None:
-    cluster.put(pod(1))
+    cluster.apply(pod(1))
     cluster.assume_placed(pod(1), "n", (GPU,))
     assert GPU not in cluster.loads.used("n")
-    cluster.put(pod(2, node="n", **recorded("made")))
+    cluster.apply(pod(2, node="n", **recorded("made")))
     assert GPU not in cluster.loads.used("n")
-    cluster.put(pod(3, node="n"))
+    cluster.apply(pod(3, node="n"))
     assert cluster.loads.used("n")[GPU] == 10**9
 
 
@@ -155,9 +155,9 @@ def test_devices_change_hands_once_when_the_claim_that_was_thought_up_exists(clu
     assert allocated_devices.assumed("uid-thought-up") is None
     assert [entry.claim.metadata.uid for entry in allocated_devices.assumed_for("ns/p")] == ["uid-made"]
     assert not allocated_devices.usage.is_free(device)
-    cluster.put(made(2, allocated=True))
+    cluster.apply(made(2, allocated=True))
     assert [uid for uid, _ in allocated_devices.holders()] == ["uid-made"]
     allocated_devices.settle("uid-made")
     assert not allocated_devices.usage.is_free(device)
-    cluster.put(made(3))
+    cluster.apply(made(3))
     assert allocated_devices.usage.is_free(device)

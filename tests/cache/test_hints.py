@@ -39,11 +39,11 @@ def waiting(spec: dict[str, Any], labels: dict[str, str] | None, *pods_by_node: 
     """A cluster of one node, with a pod that was tried and waits for what its attempt found to be missing."""
     devices = allocator()
     cluster = Cluster(devices.inventory)
-    cluster.put(node("n1", zone="a"))
+    cluster.apply(node("n1", zone="a"))
     for it in pods_by_node:
-        cluster.put(it)
+        cluster.apply(it)
     waits = pod("waits", 1, labels, spec=spec)
-    cluster.put(waits)
+    cluster.apply(waits)
     found = pre_filter(waits, cluster.snapshot(devices, TIME))
     assert isinstance(found, CycleState)
     answer = decided(plan(found))
@@ -99,7 +99,7 @@ CHANGES: dict[str, tuple[Setting, Any, bool]] = {
 def test_a_change_wakes_a_waiting_pod_if_it_can_help(name: str) -> None:
     (spec, labels, pods_by_node), change, helps = CHANGES[name]
     cluster = waiting(spec, labels, *pods_by_node)
-    assert (WAITS in cluster.put(change)) is helps
+    assert (WAITS in cluster.apply(change)) is helps
 
 
 GOING: dict[str, tuple[Setting, type[Any], str, bool]] = {
@@ -117,21 +117,21 @@ GOING: dict[str, tuple[Setting, type[Any], str, bool]] = {
 def test_what_goes_wakes_a_waiting_pod_if_that_can_help(name: str) -> None:
     (spec, labels, pods_by_node), kind, key, helps = GOING[name]
     cluster = waiting(spec, labels, *pods_by_node)
-    assert (WAITS in cluster.remove(kind, key)) is helps
+    assert (WAITS in cluster.delete(kind, key)) is helps
 
 
 def test_a_pod_on_its_way_to_a_node_counts_as_there() -> None:
     cluster = waiting(*AFFINE[:2])
     comes = pod("db", 2, {"app": "db"})
-    cluster.put(comes)
+    cluster.apply(comes)
     assert WAITS in cluster.assume_placed(comes, "n1")
-    assert WAITS not in cluster.put(pod("db", 3, {"app": "db"}, "n1")), "no news when it arrives"
+    assert WAITS not in cluster.apply(pod("db", 3, {"app": "db"}, "n1")), "no news when it arrives"
 
 
 def test_a_pod_that_does_not_arrive_is_one_less() -> None:
     comes = pod("db", 2, {"app": "db"})
     cluster = waiting({"affinity": away(term(DB, namespaces=["ns"]))}, None, DB_HERE)
-    cluster.put(pod("second", 2, {"app": "db"}))
+    cluster.apply(pod("second", 2, {"app": "db"}))
     cluster.assume_placed(comes, "n1")
     second = pod("second", 2, {"app": "db"})
     assert WAITS not in cluster.assume_placed(second, "n1")
@@ -141,22 +141,22 @@ def test_a_pod_that_does_not_arrive_is_one_less() -> None:
 def test_a_pod_that_is_gone_before_it_arrived_is_one_less() -> None:
     cluster = waiting(*ANTI[:2], DB_HERE)
     second = pod("second", 2, {"app": "db"})
-    cluster.put(second)
+    cluster.apply(second)
     cluster.assume_placed(second, "n1")
-    assert WAITS in cluster.remove(Pod, "ns/second")
+    assert WAITS in cluster.delete(Pod, "ns/second")
 
 
 def test_a_pod_that_waits_no_more_is_not_woken() -> None:
     cluster = waiting(*AFFINE[:2])
-    cluster.remove(Pod, "ns/waits")
-    assert WAITS not in cluster.put(pod("db", 2, {"app": "db"}, "n1"))
+    cluster.delete(Pod, "ns/waits")
+    assert WAITS not in cluster.apply(pod("db", 2, {"app": "db"}, "n1"))
 
 
 def test_a_pod_is_not_in_its_own_way_while_it_is_placed_again() -> None:
     cluster = Cluster(allocator().inventory)
-    cluster.put(node("n1", zone="a"))
+    cluster.apply(node("n1", zone="a"))
     alone = pod("alone", 1, {"app": "db"}, spec=AVOIDS)
-    cluster.put(alone)
+    cluster.apply(alone)
     cluster.assume_placed(alone, "n1")
     rules = cluster.loaded_nodes().rules_between(alone)
     assert rules.obstacle(labelled({"zone": "a"})) is not None

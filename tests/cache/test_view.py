@@ -100,40 +100,40 @@ def place(*pods: str) -> set[Key]:
 
 def test_a_newer_version_wins_whatever_the_order() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 9, "dev-0"))
-    cluster.put(claim("c", 10))
-    assert cluster.put(claim("c", 9, "dev-0")) == ()
+    cluster.apply(claim("c", 9, "dev-0"))
+    cluster.apply(claim("c", 10))
+    assert cluster.apply(claim("c", 9, "dev-0")) == ()
     assert cluster.claims.get("ns/c") == claim("c", 10)
 
 
 def test_versions_are_compared_as_numbers() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 99))
-    cluster.put(claim("c", 100, "dev-0"))
+    cluster.apply(claim("c", 99))
+    cluster.apply(claim("c", 100, "dev-0"))
     assert cluster.claims.get("ns/c") == claim("c", 100, "dev-0")
 
 
 def test_an_answer_that_arrives_after_the_deletion_does_not_bring_the_object_back() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 1))
-    cluster.remove(ResourceClaim, "ns/c", "uid-c")
-    assert cluster.put(claim("c", 5, "dev-0")) == ()
+    cluster.apply(claim("c", 1))
+    cluster.delete(ResourceClaim, "ns/c", "uid-c")
+    assert cluster.apply(claim("c", 5, "dev-0")) == ()
     assert cluster.allocated_devices.usage.is_free(DeviceId(DRIVER, "pool", "dev-0"))
 
 
 def test_a_late_deletion_spares_the_successor_of_the_same_name() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 1, uid="old"))
-    cluster.put(claim("c", 5, "dev-0", uid="new"))
-    assert cluster.remove(ResourceClaim, "ns/c", "old") == ()
+    cluster.apply(claim("c", 1, uid="old"))
+    cluster.apply(claim("c", 5, "dev-0", uid="new"))
+    assert cluster.delete(ResourceClaim, "ns/c", "old") == ()
     assert "ns/c" in cluster.claims
 
 
 def test_a_successor_that_replaces_an_allocated_claim_frees_the_old_devices() -> None:
     """Scheduling.md 5.3, DEVIATE: deletion and creation may arrive as one update."""
     cluster = make_cluster()
-    cluster.put(claim("c", 1, "dev-0", uid="old"))
-    cluster.put(claim("c", 5, "dev-1", uid="new"))
+    cluster.apply(claim("c", 1, "dev-0", uid="old"))
+    cluster.apply(claim("c", 5, "dev-1", uid="new"))
     assert [device.device for device in cluster.allocated_devices.usage.devices()] == ["dev-1"]
     check(cluster)
 
@@ -171,20 +171,20 @@ def test_one_plan_cannot_give_a_device_twice() -> None:
 @pytest.mark.parametrize("watch_first", [True, False])
 def test_it_does_not_matter_whether_the_answer_or_the_watch_comes_first(watch_first: bool) -> None:
     cluster = make_cluster()
-    cluster.put(claim("a"))
+    cluster.apply(claim("a"))
     cluster.allocated_devices.assume(claim("a"), result("dev-0"), pod("pod", 1))
     device = DeviceId(DRIVER, "pool", "dev-0")
     if watch_first:
-        cluster.put(claim("a", 2, "dev-0"))
+        cluster.apply(claim("a", 2, "dev-0"))
         assert not cluster.allocated_devices.usage.is_free(device)
         cluster.allocated_devices.settle("uid-a")
     else:
-        cluster.put(claim("a", 2, "dev-0"))  # the assume cache, from our own answer
+        cluster.apply(claim("a", 2, "dev-0"))  # the assume cache, from our own answer
         cluster.allocated_devices.settle("uid-a")
-        cluster.put(claim("a", 2, "dev-0"))
+        cluster.apply(claim("a", 2, "dev-0"))
     assert not cluster.allocated_devices.usage.is_free(device)
     check(cluster)
-    cluster.put(claim("a", 3))
+    cluster.apply(claim("a", 3))
     assert cluster.allocated_devices.usage.is_free(device)
 
 
@@ -210,14 +210,14 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
         elif action == "settle":
             cluster.allocated_devices.settle(f"uid-c{number}")
         elif action == "clear":
-            cluster.put(claim(name, version))
+            cluster.apply(claim(name, version))
         elif action == "delete":
-            cluster.remove(ResourceClaim, f"ns/{name}")
+            cluster.delete(ResourceClaim, f"ns/{name}")
         elif cluster.allocated_devices.usage.is_free(DeviceId(DRIVER, "pool", f"dev-{device}")):
-            cluster.put(claim(name, version, f"dev-{device}"))
+            cluster.apply(claim(name, version, f"dev-{device}"))
         check(cluster)
     for held in list(cluster.claims):
-        cluster.remove(ResourceClaim, held.key)
+        cluster.delete(ResourceClaim, held.key)
     for number in range(4):
         cluster.allocated_devices.settle(f"uid-c{number}")
     assert list(cluster.allocated_devices.usage.devices()) == []
@@ -236,7 +236,7 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
 def test_the_checker_names_what_must_never_be(objects: list[ResourceClaim], complaint: str) -> None:
     cluster = make_cluster()
     for obj in objects:
-        cluster.put(obj)
+        cluster.apply(obj)
     with pytest.raises(InvariantViolated, match=complaint):
         check(cluster)
 
@@ -247,18 +247,18 @@ def test_the_checker_names_what_must_never_be(objects: list[ResourceClaim], comp
 def test_a_pod_counts_on_its_node_until_it_ends() -> None:
     cluster = make_cluster()
     waiting = pod("p", 1)
-    cluster.put(waiting)
+    cluster.apply(waiting)
     cluster.assume_placed(waiting, "node-0")
     assert cluster.loads.used("node-0")["cpu"] == 10**9
-    cluster.put(pod("p", 2, spec={"nodeName": "node-0"}))
+    cluster.apply(pod("p", 2, spec={"nodeName": "node-0"}))
     assert cluster.loads.used("node-0")["cpu"] == 10**9
-    cluster.put(pod("p", 3, spec={"nodeName": "node-0"}, status={"phase": "Succeeded"}))
+    cluster.apply(pod("p", 3, spec={"nodeName": "node-0"}, status={"phase": "Succeeded"}))
     assert cluster.loads.used("node-0") == {}
 
 
 def test_room_that_was_only_assumed_comes_back() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1))
+    cluster.apply(pod("p", 1))
     cluster.assume_placed(pod("p", 1), "node-0")
     cluster.forget_placed(pod("p", 1))
     assert cluster.loads.used("node-0") == {}
@@ -269,7 +269,7 @@ def test_room_that_was_only_assumed_comes_back() -> None:
 
 def test_a_new_pod_with_a_template_is_worked_on() -> None:
     cluster = make_cluster()
-    assert Key("templates", "ns/p") in cluster.put(from_template("p"))
+    assert Key("templates", "ns/p") in cluster.apply(from_template("p"))
 
 
 def test_a_claim_of_another_namespace_that_names_a_pod_as_its_owner_is_not_the_pods() -> None:
@@ -280,16 +280,16 @@ def test_a_claim_of_another_namespace_that_names_a_pod_as_its_owner_is_not_the_p
     user = from_template("p")
     own, foreign = claim("own", **more), claim("foreign", namespace="elsewhere", **more)
     for it in (user, own, foreign):
-        cluster.put(it)
+        cluster.apply(it)
     assert list(cluster.claims_owned_by(user)) == [own]
 
 
 def test_a_template_that_comes_later_wakes_its_pods() -> None:
     cluster = make_cluster()
-    cluster.put(from_template("p"))
+    cluster.apply(from_template("p"))
     template = convert(ClaimTemplate, {"metadata": meta("tmpl", 2), "spec": {}})
-    assert cluster.put(template) == (Key("templates", "ns/p"),)
-    assert cluster.remove(ClaimTemplate, "ns/tmpl") == ()
+    assert cluster.apply(template) == (Key("templates", "ns/p"),)
+    assert cluster.delete(ClaimTemplate, "ns/tmpl") == ()
 
 
 ENDS: dict[str, dict[str, Any]] = {
@@ -302,29 +302,29 @@ ENDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_claims_are_looked_at_when_their_pod_is(end: str) -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c"))
-    assert cluster.put(pod("p", 2, "c", **ENDS[end])) == (Key("release", "ns/c"),)
+    cluster.apply(pod("p", 1, "c"))
+    assert cluster.apply(pod("p", 2, "c", **ENDS[end])) == (Key("release", "ns/c"),)
 
 
 @pytest.mark.rule("CC-03")
 def test_claims_are_looked_at_when_their_pod_is_gone_the_extended_one_included() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c", status={"extendedResourceClaimStatus": {"resourceClaimName": "ext"}}))
-    assert set(cluster.remove(Pod, "ns/p")) == {Key("release", "ns/c"), Key("release", "ns/ext")}
+    cluster.apply(pod("p", 1, "c", status={"extendedResourceClaimStatus": {"resourceClaimName": "ext"}}))
+    assert set(cluster.delete(Pod, "ns/p")) == {Key("release", "ns/c"), Key("release", "ns/ext")}
     assert "uid-p" in cluster.pods.deleted
 
 
 def test_a_pod_being_deleted_on_its_node_still_needs_its_claims() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c", spec={"nodeName": "n"}))
+    cluster.apply(pod("p", 1, "c", spec={"nodeName": "n"}))
     deleting = pod("p", 2, "c", spec={"nodeName": "n"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    assert cluster.put(deleting) == ()
+    assert cluster.apply(deleting) == ()
 
 
 def test_a_pod_replaced_under_its_name_lets_go_of_the_old_ones_claims() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "old", uid="one"))
-    assert Key("release", "ns/old") in cluster.put(pod("p", 5, "new", uid="two"))
+    cluster.apply(pod("p", 1, "old", uid="one"))
+    assert Key("release", "ns/old") in cluster.apply(pod("p", 5, "new", uid="two"))
 
 
 def users(name: str, uid: str, resource: str = "pods") -> dict[str, Any]:
@@ -360,140 +360,140 @@ TO_BE_LOOKED_AT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("state", [*AT_REST, *TO_BE_LOOKED_AT])
 def test_a_claim_is_looked_at_unless_its_pods_are_there_and_it_is_to_stay(state: str) -> None:
     cluster = make_cluster()
-    cluster.put(from_template("p", recorded="c"))
-    cluster.put(pod("done", status={"phase": "Succeeded"}))
+    cluster.apply(from_template("p", recorded="c"))
+    cluster.apply(pod("done", status={"phase": "Succeeded"}))
     more = dict(AT_REST.get(state) or TO_BE_LOOKED_AT.get(state, {}))
     status = more.pop("status", {})
     found = structs.replace(claim("c", 2, **more), status=convert(ResourceClaimStatus, status))
-    assert (Key("release", "ns/c") in cluster.put(found)) == (state in TO_BE_LOOKED_AT)
+    assert (Key("release", "ns/c") in cluster.apply(found)) == (state in TO_BE_LOOKED_AT)
 
 
 @pytest.mark.parametrize("state", ["made for a pod", "reserved for a pod"])
 @pytest.mark.parametrize("end", ["deleted", "finished"])
 def test_the_end_of_its_pod_has_a_claim_looked_at(state: str, end: str) -> None:
     cluster = make_cluster()
-    cluster.put(from_template("p", recorded="c"))
+    cluster.apply(from_template("p", recorded="c"))
     more = dict(AT_REST[state])
     status = more.pop("status", {})
-    cluster.put(structs.replace(claim("c", 2, **more), status=convert(ResourceClaimStatus, status)))
+    cluster.apply(structs.replace(claim("c", 2, **more), status=convert(ResourceClaimStatus, status)))
     finished = from_template("p", 3, recorded="c", status={"phase": "Failed"})
-    keys = cluster.remove(Pod, "ns/p") if end == "deleted" else cluster.put(finished)
+    keys = cluster.delete(Pod, "ns/p") if end == "deleted" else cluster.apply(finished)
     assert Key("release", "ns/c") in keys
 
 
 def test_a_deleted_claim_wakes_the_pods_that_want_it_back() -> None:
     cluster = make_cluster()
-    cluster.put(from_template("p", recorded="c"))
-    cluster.put(claim("c", 2, ownerReferences=[OWNER]))
-    assert Key("templates", "ns/p") in cluster.remove(ResourceClaim, "ns/c")
+    cluster.apply(from_template("p", recorded="c"))
+    cluster.apply(claim("c", 2, ownerReferences=[OWNER]))
+    assert Key("templates", "ns/p") in cluster.delete(ResourceClaim, "ns/c")
 
 
 def test_a_pod_is_tried_once_its_claims_are_recorded() -> None:
     """Not before: nothing could be said of it, and nothing else can help it."""
     cluster = make_cluster()
-    assert cluster.put(from_template("p", 1)) == (Key("templates", "ns/p"),)
-    assert cluster.put(node("n")) == ()
+    assert cluster.apply(from_template("p", 1)) == (Key("templates", "ns/p"),)
+    assert cluster.apply(node("n")) == ()
     assert cluster.waiting["ns/p"].reason == "claim-unmade"
-    assert Key("placement", "ns/p") in cluster.put(from_template("p", 2, recorded="c"))
+    assert Key("placement", "ns/p") in cluster.apply(from_template("p", 2, recorded="c"))
 
 
 def test_a_pod_that_names_a_claim_which_is_missing_is_tried_to_say_so() -> None:
     cluster = make_cluster()
     entries = [{"name": "own", "resourceClaimName": "c"}, {"name": "e", "resourceClaimTemplateName": "tmpl"}]
-    assert Key("placement", "ns/p") in cluster.put(pod("p", spec={"resourceClaims": entries}))
-    cluster.put(claim("c"))
-    assert cluster.put(pod("q", spec={"resourceClaims": entries})) == (Key("templates", "ns/q"),)
+    assert Key("placement", "ns/p") in cluster.apply(pod("p", spec={"resourceClaims": entries}))
+    cluster.apply(claim("c"))
+    assert cluster.apply(pod("q", spec={"resourceClaims": entries})) == (Key("templates", "ns/q"),)
 
 
 def test_a_claim_allocated_for_a_running_pod_without_reservation_is_reserved() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c", spec={"nodeName": "n"}))
-    assert Key("templates", "ns/p") not in cluster.put(claim("c", 2))
-    assert Key("templates", "ns/p") in cluster.put(claim("c", 3, "dev-0"))
+    cluster.apply(pod("p", 1, "c", spec={"nodeName": "n"}))
+    assert Key("templates", "ns/p") not in cluster.apply(claim("c", 2))
+    assert Key("templates", "ns/p") in cluster.apply(claim("c", 3, "dev-0"))
 
 
 @pytest.mark.rule("SC-02")
 def test_freed_devices_wake_waiting_pods_even_of_other_claims_in_order_of_arrival() -> None:
     cluster = make_cluster()
     for name in ("b", "a", "c"):
-        cluster.put(pod(name, 1, f"claim-{name}"))
-    cluster.put(pod("plain", 1))
-    cluster.put(claim("other", 2, "dev-0"))
-    woken = [key.object for key in cluster.put(claim("other", 3)) if key.controller == "placement"]
+        cluster.apply(pod(name, 1, f"claim-{name}"))
+    cluster.apply(pod("plain", 1))
+    cluster.apply(claim("other", 2, "dev-0"))
+    woken = [key.object for key in cluster.apply(claim("other", 3)) if key.controller == "placement"]
     assert woken == ["ns/b", "ns/a", "ns/c"]
 
 
 @pytest.mark.rule("SC-02")
 def test_a_change_of_a_claims_finalizers_wakes_no_waiting_pod() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 1))
-    cluster.put(pod("p", 1, "c"))
-    assert cluster.put(claim("c", 2, finalizers=["x"])) == ()
+    cluster.apply(claim("c", 1))
+    cluster.apply(pod("p", 1, "c"))
+    assert cluster.apply(claim("c", 2, finalizers=["x"])) == ()
 
 
 def test_our_own_condition_on_a_pod_wakes_no_pod() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c"))
+    cluster.apply(pod("p", 1, "c"))
     conditioned = pod("p", 2, "c", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
-    assert cluster.put(conditioned) == ()
+    assert cluster.apply(conditioned) == ()
 
 
 @pytest.mark.rule("SC-02")
 def test_nodes_wake_waiting_pods_only_when_they_offer_something_else() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1))
-    assert set(cluster.put(node("n", 1))) == place("p")
-    assert cluster.put(node("n", 2, annotations={"heart": "beat"})) == ()
-    assert set(cluster.put(node("n", 3, labels={"zone": "a"}))) == place("p")
+    cluster.apply(pod("p", 1))
+    assert set(cluster.apply(node("n", 1))) == place("p")
+    assert cluster.apply(node("n", 2, annotations={"heart": "beat"})) == ()
+    assert set(cluster.apply(node("n", 3, labels={"zone": "a"}))) == place("p")
 
 
 @pytest.mark.rule("SC-02")
 def test_classes_and_slices_wake_who_needs_devices() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 1))
-    cluster.put(pod("p", 1, "c"))
-    cluster.put(pod("plain", 1))
+    cluster.apply(claim("c", 1))
+    cluster.apply(pod("p", 1, "c"))
+    cluster.apply(pod("plain", 1))
     gpu = convert(DeviceClass, {"metadata": {"name": "gpu", "uid": "1", "resourceVersion": "5"}})
     other = convert(DeviceClass, {"metadata": {"name": "other", "uid": "2", "resourceVersion": "6"}})
-    assert set(cluster.put(gpu)) == place("p")
-    assert cluster.put(other) == ()
-    assert set(cluster.put(published("s", 7))) == place("p")
+    assert set(cluster.apply(gpu)) == place("p")
+    assert cluster.apply(other) == ()
+    assert set(cluster.apply(published("s", 7))) == place("p")
 
 
 def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
     cluster = make_cluster()
-    cluster.put(pod("running", 1, spec={"nodeName": "n"}))
+    cluster.apply(pod("running", 1, spec={"nodeName": "n"}))
     for name in ("small", "big"):
-        cluster.put(pod(name, 1))
+        cluster.apply(pod(name, 1))
     cluster.set_wake_conditions("ns/small", EVERYTHING._replace(room=False))
     cluster.set_wake_conditions("ns/big", EVERYTHING._replace(devices=False))
-    assert set(cluster.remove(Pod, "ns/running")) == place("big")
+    assert set(cluster.delete(Pod, "ns/running")) == place("big")
 
 
 def test_a_pod_whose_claims_are_not_in_order_is_woken_by_these_only() -> None:
     cluster = make_cluster()
-    cluster.put(pod("p", 1, "c"))
+    cluster.apply(pod("p", 1, "c"))
     cluster.set_wake_conditions("ns/p", NONE)
-    assert cluster.put(node("n", 2)) == ()
-    assert cluster.put(published("s", 3)) == ()
-    assert Key("placement", "ns/p") in cluster.put(claim("c", 4))
+    assert cluster.apply(node("n", 2)) == ()
+    assert cluster.apply(published("s", 3)) == ()
+    assert Key("placement", "ns/p") in cluster.apply(claim("c", 4))
 
 
 def test_metadata_of_slices_and_classes_wakes_no_pod() -> None:
     cluster = make_cluster()
-    cluster.put(claim("c", 1))
-    cluster.put(pod("p", 1, "c"))
-    assert set(cluster.put(published("s", 2))) == place("p")
-    assert cluster.put(published("s", 3)) == ()
+    cluster.apply(claim("c", 1))
+    cluster.apply(pod("p", 1, "c"))
+    assert set(cluster.apply(published("s", 2))) == place("p")
+    assert cluster.apply(published("s", 3)) == ()
     gpu = {"name": "gpu", "uid": "gpu"}
-    assert set(cluster.put(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "4"}}))) == place("p")
-    assert cluster.put(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "5"}})) == ()
+    assert set(cluster.apply(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "4"}}))) == place("p")
+    assert cluster.apply(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "5"}})) == ()
 
 
 def test_gated_pods_wait_until_the_gates_are_gone() -> None:
     cluster = make_cluster()
-    assert cluster.put(pod("p", 1, spec={"schedulingGates": [{"name": "later"}]})) == ()
-    assert set(cluster.put(pod("p", 2))) == place("p")
+    assert cluster.apply(pod("p", 1, spec={"schedulingGates": [{"name": "later"}]})) == ()
+    assert set(cluster.apply(pod("p", 2))) == place("p")
 
 
 class Quota(Object, frozen=True):
@@ -507,10 +507,10 @@ def test_another_kind_is_kept_once_it_says_whom_it_wakes(monkeypatch: pytest.Mon
     kept: dict[type[Object], Any] = {**triggers.ONLY_KEPT, Quota: on_quota}
     monkeypatch.setattr(triggers, "ONLY_KEPT", kept)
     cluster = make_cluster()
-    cluster.put(pod("waiting", schedulerName="dra-scheduler"))
+    cluster.apply(pod("waiting", schedulerName="dra-scheduler"))
     quota = convert(Quota, {"metadata": meta("quota", 1)})
-    assert cluster.put(quota) == (Key("placement", "ns/waiting"),)
-    assert cluster.put(quota) == ()
+    assert cluster.apply(quota) == (Key("placement", "ns/waiting"),)
+    assert cluster.apply(quota) == ()
     assert cluster.store_of(Quota).get("ns/quota") == quota
-    assert cluster.remove(Quota, "ns/quota") == (Key("placement", "ns/waiting"),)
+    assert cluster.delete(Quota, "ns/quota") == (Key("placement", "ns/waiting"),)
     assert cluster.store_of(Quota).get("ns/quota") is None

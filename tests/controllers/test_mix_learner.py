@@ -54,10 +54,10 @@ def test_a_pod_that_is_tried_again_counts_once() -> None:
 def test_a_process_that_begins_counts_the_pods_that_have_devices() -> None:
     seen = cluster()
     for number in range(15):
-        seen.put(pod(f"p{number}", "n1"))
-        seen.put(claim(f"p{number}", "placed"))
-    seen.put(pod("waits"))
-    seen.put(claim("waits", "waiting"))
+        seen.apply(pod(f"p{number}", "n1"))
+        seen.apply(claim(f"p{number}", "placed"))
+    seen.apply(pod("waits"))
+    seen.apply(claim("waits", "waiting"))
     made, allocator = learner(seen)
     for number in range(5):
         made.see(pod(f"new{number}"), [claim("new", "new")])

@@ -16,8 +16,8 @@ from dra_kube import PODS, RESOURCE_CLAIMS, Api, connection
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.repair.carry_out import repaired
 from dra_operator.kubectl.repair.rights import missing_rights
+from dra_operator.kubectl.repair.write import repaired
 from fake_api import FakeApi
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -117,7 +117,7 @@ class Control:
         self.looks += 1
 
     def delete(self, _: Source, kind: type[Object], key: str, uid: str) -> None:
-        self.cluster.remove(kind, key, uid)
+        self.cluster.delete(kind, key, uid)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_a_failed_audit_is_repeated_at_once_when_a_watch_begins(
 ) -> None:
     monkeypatch.setattr(audit, "AUDIT_RETRY_SECONDS", (3600.0,))
     server, control, made, _ = parts
-    control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
+    control.cluster.apply(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
     server.is_away = True
     task = asyncio.create_task(made.run())
     made.call(NODES)
@@ -179,7 +179,7 @@ async def test_a_list_that_is_older_than_what_was_seen_removes_nothing_and_is_re
     parts: tuple[Server, Control, Audit, list[str]], seen: str, removed: bool, restored: bool
 ) -> None:
     _, control, made, reported = parts
-    control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
+    control.cluster.apply(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
     made.saw(NODES, seen)
     task = asyncio.create_task(made.run())
     made.call(NODES)
@@ -222,7 +222,7 @@ async def test_single_objects_tell_that_the_server_went_back(
     """Other writers may have raised the resourceVersion above the one before the restore."""
     server, control, made, told = parts
     control.cluster.nodes.deleted.add("deleted")
-    control.cluster.put(Node(metadata=ObjectMeta(name="node", uid=known[0], resource_version=known[1])))
+    control.cluster.apply(Node(metadata=ObjectMeta(name="node", uid=known[0], resource_version=known[1])))
     if listed is not None:
         server.listed = [{"name": "node", "uid": listed[0], "resourceVersion": listed[1]}]
     task = asyncio.create_task(made.run())

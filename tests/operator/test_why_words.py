@@ -75,17 +75,17 @@ def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:
     """One node with one device, and these objects."""
     made = Cluster(Inventory(language=Attributes()))
     for name in classes:
-        made.put(convert(DeviceClass, {"metadata": {"name": name}}))
+        made.apply(convert(DeviceClass, {"metadata": {"name": name}}))
     spec = {
         "driver": "drv",
         "nodeName": "n1",
         "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": "a"}],
     }
-    made.put(convert(ResourceSlice, {"metadata": {"name": "s"}, "spec": spec}))
-    made.put(convert(Node, {"metadata": {"name": "n1"}}))
+    made.apply(convert(ResourceSlice, {"metadata": {"name": "s"}, "spec": spec}))
+    made.apply(convert(Node, {"metadata": {"name": "n1"}}))
     for obj in objects:
-        made.put(obj)
+        made.apply(obj)
     return made
 
 

@@ -1,7 +1,7 @@
 """What the operator knows about the cluster, and how changes come in.
 
 One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
-consistent whole. ``put`` and ``remove`` answer with the keys that the change concerns; which ones, says ``triggers``.
+consistent whole. ``apply`` and ``delete`` answer with the keys that the change concerns; which ones, says ``triggers``.
 Objects are frozen and shared, so callers cannot change what the cache hands out (CC-04).
 """
 
@@ -83,13 +83,13 @@ class Cluster(State):
 
     # --- changes ---
 
-    def put(self, obj: Object) -> Keys:
+    def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
         change = store.put(slim(obj))
         return NOTHING if change is None else absorb(change)
 
-    def remove(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
+    def delete(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
         """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
         store, absorb = self._rooms[kind]
         change = store.remove(key, uid)

@@ -26,10 +26,10 @@ from .held_back import HeldBack, Hindrance
 _VERSIONS: Final = count(1)
 
 
-def put_changed(cluster: Cluster, obj: Object) -> None:
-    """Put another state of an object, which is news whatever version it has."""
+def apply_changed(cluster: Cluster, obj: Object) -> None:
+    """Apply another state of an object, which is news whatever version it has."""
     version = f"simulated-{next(_VERSIONS)}"
-    cluster.put(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
+    cluster.apply(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
 
 
 def refusal(
@@ -45,7 +45,7 @@ def closed_gate(pod: Pod) -> HeldBack | None:
     return HeldBack(Hindrance.SCHEDULING_GATE, ", ".join(gates), f"the pod {gated_by_others(pod)}") if gates else None
 
 
-def carry_out(cycle_state: CycleState, found: Plan, cluster: Cluster) -> None:
+def reserve(cycle_state: CycleState, found: Plan, cluster: Cluster) -> None:
     """Take devices and room for the pod, as the operator would, so that the next pod finds what is left."""
     pod = cycle_state.pod
     extended = (found.extended.claim,) if found.extended is not None else ()
@@ -55,6 +55,6 @@ def carry_out(cycle_state: CycleState, found: Plan, cluster: Cluster) -> None:
             status = replace(status, allocation=found.allocations[claim.metadata.uid])
         if not is_reserved_for(pod, claim) and pod.metadata.uid:
             status = replace(status, reserved_for=(*(status.reserved_for or ()), pod_as_consumer(pod)))
-        put_changed(cluster, replace(claim, status=status))
+        apply_changed(cluster, replace(claim, status=status))
     cluster.assume_placed(pod, found.node, found.served)
     cluster.storage.assume(pod.metadata.uid, found.node, found.volumes)

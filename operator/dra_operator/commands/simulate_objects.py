@@ -38,7 +38,7 @@ from dra_operator.scheduling import (
 from dra_operator.scheduling.state import LoadedNode
 
 from .held_back import HeldBack
-from .placing import carry_out, closed_gate, refusal
+from .placing import closed_gate, refusal, reserve
 from .refusal_report import Holders, holders
 from .simulated_cluster import SimulatedCluster
 
@@ -112,7 +112,7 @@ def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterat
     for pod in simulated.pods:
         attempt = _of_pod(pod, simulated, sequential=sequential)
         if sequential and isinstance(attempt.pre_filter_result, CycleState) and isinstance(attempt.outcome, Plan):
-            carry_out(attempt.pre_filter_result, attempt.outcome, simulated.cluster)
+            reserve(attempt.pre_filter_result, attempt.outcome, simulated.cluster)
         yield attempt
 
 

@@ -39,7 +39,7 @@ class PodClaims:
                 self.lacking[pod.key] = HeldBack(lacking[0].kind, lacking[0].subject, reasons)
             status = msgspec.structs.replace(pod.status, resource_claim_statuses=tuple(statuses.values()))
             pod = msgspec.structs.replace(pod, status=status)
-        self.cluster.put(pod)
+        self.cluster.apply(pod)
         return pod
 
     def _serve(self, pod: Pod, entry: PodResourceClaim, statuses: dict[str, PodResourceClaimStatus]) -> HeldBack | None:
@@ -55,7 +55,7 @@ class PodClaims:
         if template is None or entry.resource_claim_name is not None:
             return _missing(entry, namespace, name, self.where)
         name = name or self._free(namespace, f"{pod.metadata.name}-{entry.name}")
-        self.cluster.put(made_from(template, name, pod, entry.name))
+        self.cluster.apply(made_from(template, name, pod, entry.name))
         statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
         return None
 

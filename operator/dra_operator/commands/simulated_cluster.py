@@ -60,19 +60,19 @@ def simulated(
     cluster = Cluster(Inventory(features, language=CelSelectors(features), semantics=semantics))
     for kind in (Namespace, DeviceClass, ResourceSlice):
         for obj in of_kind(kind, objects):
-            cluster.put(obj)
+            cluster.apply(obj)
     for rule in of_kind(DeviceTaintRule, objects):
         if features.taint_rules and features.device_taints:
-            cluster.put(rule)
+            cluster.apply(rule)
         else:
             notes.append(f"DeviceTaintRule {rule.metadata.name} is left out: --feature-gates DRADeviceTaintRules=true")
     for obj in objects:
         if isinstance(obj, (ResourceClaim, *OF_STORAGE.values())):
-            cluster.put(identified(obj))
+            cluster.apply(identified(obj))
     quotas = ClaimQuotas(of_kind(ResourceQuota, objects), _stored(objects), partial(extended_resource, cluster))
     known = {node.metadata.name for node in of_kind(Node, objects)} or set(_named_by_slices(objects))
     for node in _nodes(objects, node_names):
-        cluster.put(node)
+        cluster.apply(node)
         if node.metadata.name not in known:
             notes.append(f"node {node.metadata.name} is not in the files, and tried as one without labels")
     templates = {template.key: template for template in of_kind(ResourceClaimTemplate, objects)}

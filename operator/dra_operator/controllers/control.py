@@ -264,7 +264,7 @@ class Control:
         before = store.get(key)
         if before is obj:
             return  # the watch shows what the cache has
-        self.queues.add(self.cluster.put(obj))
+        self.queues.add(self.cluster.apply(obj))
         if store.get(key) is not before:
             self._news.by_source[source] += 1
         self._forget_failures(before)
@@ -307,7 +307,7 @@ class Control:
             self._conflict_check.gone(uid)
         store = self.cluster.store_of(kind)
         before = store.get(key)
-        self.queues.add(self.cluster.remove(kind, key, uid))
+        self.queues.add(self.cluster.delete(kind, key, uid))
         if store.get(key) is not before:
             self._news.by_source[source] += 1
         self._forget_failures(before)

@@ -64,7 +64,7 @@ def take_in(data: bytes) -> None:
         said = item.get("kind") if isinstance(item, dict) else None
         resource, kind = _KINDS.get(str(said), (RESOURCE_CLAIMS, ResourceClaim))
         try:
-            cluster.put(convert(kind, item))
+            cluster.apply(convert(kind, item))
         except (DecodeError, UnicodeEncodeError) as error:
             quarantine.take(resource, item, error)
 

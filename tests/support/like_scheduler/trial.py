@@ -198,7 +198,7 @@ class Trial:
         cluster = Cluster(Inventory(features, language=CelSelectors(features)))
         for resource, type_ in _TYPES.items():
             for obj in self._stored[resource].values():
-                cluster.put(convert(type_, obj))
+                cluster.apply(convert(type_, obj))
         allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
         examined = pre_filter(convert(Pod, pod), cluster.snapshot(allocator, datetime.now(UTC)))
         if not isinstance(examined, CycleState):

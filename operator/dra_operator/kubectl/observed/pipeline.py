@@ -124,9 +124,9 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     has_rules = features.taint_rules and features.device_taints
     for obj in seen.objects:
         if isinstance(obj, ResourceClaimTemplate):
-            cluster.put(as_kept(obj))
+            cluster.apply(as_kept(obj))
         elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
-            cluster.put(obj)
+            cluster.apply(obj)
     cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
     return Pipeline(seen, settings, cluster, Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())))
 

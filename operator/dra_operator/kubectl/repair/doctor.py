@@ -20,8 +20,8 @@ from dra_operator.kubectl.reading.read import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.tables.notes import notes_on
 from dra_operator.wording import counted
 
-from .carry_out import repaired
 from .rights import missing_rights
+from .write import repaired
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:

@@ -72,4 +72,4 @@ def _placed(made: Pipeline, key: str) -> Move:
 def _put(made: Pipeline, obj: Object) -> None:
     """As news: texts are no revisions, so that each differs from all others."""
     version = f"move-{next(_VERSIONS)}"
-    made.cluster.put(structs.replace(obj, metadata=structs.replace(obj.metadata, resource_version=version)))
+    made.cluster.apply(structs.replace(obj, metadata=structs.replace(obj.metadata, resource_version=version)))

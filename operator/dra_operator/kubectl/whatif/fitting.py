@@ -66,7 +66,7 @@ def fitted(overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int
         node = _node(overlay, name)
         for pod in pods_on(overlay.cluster, name):
             overlay.evict(pod)
-        overlay.cluster.remove(Node, node.key)
+        overlay.cluster.delete(Node, node.key)
     draining = drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
     source = Copies(wanted, overlay.cluster)
     if copies is None:

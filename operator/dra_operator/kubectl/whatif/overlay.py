@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from dra_operator.allocator import AllocationError, DeviceId
 from dra_operator.commands.claim_quotas import ClaimQuotas
 from dra_operator.commands.held_back import HeldBack
-from dra_operator.commands.placing import carry_out, closed_gate, put_changed, refusal
+from dra_operator.commands.placing import apply_changed, closed_gate, refusal, reserve
 from dra_operator.commands.simulated_claims import PodClaims
 from dra_operator.commands.simulated_cluster import extended_resource
 from dra_operator.kubectl.observed.pipeline import Pipeline
@@ -97,9 +97,9 @@ class Overlay:
         maker = PodClaims(self.cluster, self._templates, where="in the cluster")
         pod = maker.give(pod)
         claims = [claim for _, claim in self.cluster.claims_of(pod) if claim is not None]
-        self._undo += [partial(self.cluster.remove, ResourceClaim, key) for key in _recorded(pod) if key not in known]
+        self._undo += [partial(self.cluster.delete, ResourceClaim, key) for key in _recorded(pod) if key not in known]
         if is_new:
-            self._undo.append(partial(self.cluster.remove, Pod, pod.key))
+            self._undo.append(partial(self.cluster.delete, Pod, pod.key))
         is_charged = pod.metadata.uid in self._successors
         refused = None if is_charged else refusal(claims, self.cluster, self._quotas, lasting=True)
         return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
@@ -120,10 +120,10 @@ class Overlay:
     def _carried_out(self, cycle_state: CycleState, found: Plan) -> Placed:
         pod = cycle_state.pod
         extended = [found.extended.claim] if found.extended is not None else []
-        self._undo += [partial(self.cluster.remove, ResourceClaim, claim.key) for claim in extended]
-        self._undo += [partial(put_changed, self.cluster, claim) for claim in cycle_state.resource_claims]
+        self._undo += [partial(self.cluster.delete, ResourceClaim, claim.key) for claim in extended]
+        self._undo += [partial(apply_changed, self.cluster, claim) for claim in cycle_state.resource_claims]
         self._undo.append(partial(self.cluster.forget_placed, pod))
-        carry_out(cycle_state, found, self.cluster)
+        reserve(cycle_state, found, self.cluster)
         keys = [claim.key for claim in (*cycle_state.resource_claims, *extended)]
         claims = [claim for key in keys if (claim := self.cluster.claims.get(key)) is not None]
         return Placed(pod, found.node, tuple(str(DeviceId.of(given)) for claim in claims for given in claim.results))
@@ -195,8 +195,8 @@ class Overlay:
     def _put(self, obj: Object) -> None:
         before = self.cluster.store_of(type(obj)).get(obj.key)
         if before is not None:
-            self._undo.append(partial(put_changed, self.cluster, before))
-        put_changed(self.cluster, obj)
+            self._undo.append(partial(apply_changed, self.cluster, before))
+        apply_changed(self.cluster, obj)
 
 
 def _recorded(pod: Pod) -> list[str]:
