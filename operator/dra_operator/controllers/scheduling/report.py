@@ -2,7 +2,8 @@
 
 A reason may come and go many times a second: a thousand pods name a claim that is made and deleted all the time.
 What a pod is told is therefore spaced. The first two reasons are told at once; from then on the pauses grow
-(``growing_pauses``), from a second to a minute, and at the end of each the pod is looked at again, so that the last reason is told in any case.
+(``growing_pauses``), from a second to a minute. The pod is looked at again at the end of each, so that the last reason
+is told in any case.
 """
 
 from __future__ import annotations
