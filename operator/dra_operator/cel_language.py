@@ -16,9 +16,13 @@ other. Each run of the garbage collector would take 30 ms longer for thousands o
 
 
 class CelSelectors:
-    """The language of the allocator's inventory. A device is prepared once for selectors that follow each other."""
+    """The language of the allocator's inventory. A device is prepared once for selectors that follow each other.
 
-    def __init__(self, features: Features) -> None:
+    ``kept``: how many prepared devices are kept. One for each device of the cluster suits a process that ends soon.
+    """
+
+    def __init__(self, features: Features, kept: int = KEPT_PREPARED_DEVICES) -> None:
+        self._kept = kept
         # From 1.37 on a selector reads lists whatever the gate says, which then is about constraints (K37-ALLOC-03).
         self._lists = features.list_attributes or features.release >= Release.V1_37
         self._environment: Environment = device_selectors(
@@ -42,6 +46,6 @@ class CelSelectors:
             return known[1]
         prepared = prepare(driver, device, list_attributes=self._lists)
         self._prepared[id(device)] = (device, prepared)
-        if len(self._prepared) > KEPT_PREPARED_DEVICES:
+        if len(self._prepared) > self._kept:
             self._prepared.popitem(last=False)
         return prepared

@@ -38,8 +38,10 @@ def pod(name: str, last: Obj | None, draw: st.DrawFn) -> Obj:
     """A pod keeps the node that it has, and the claims that it names, and does not begin again."""
     made = Make.pod(name, [{"resourceClaimName": draw(st.sampled_from(NAMES))}], draw(st.sampled_from(["", *NAMES])))
     made["status"] = {"phase": draw(st.sampled_from(["Pending", "Pending", "Running", "Succeeded"]))}
+    made["spec"]["schedulerName"] = draw(st.sampled_from(["dra-scheduler", "dra-scheduler", "default-scheduler"]))
     if last is not None:
         made["spec"]["resourceClaims"] = last["spec"]["resourceClaims"]
+        made["spec"]["schedulerName"] = last["spec"]["schedulerName"]
         if node := last["spec"].get("nodeName"):
             made["spec"]["nodeName"] = node
         if last["status"]["phase"] == "Succeeded":
@@ -139,6 +141,7 @@ def observed(cluster: Cluster) -> Iterator[tuple[str, object]]:
         yield kind.__name__, {obj.key: obj for obj in cluster.store_of(kind)}
     yield "waiting", set(cluster.waiting)
     yield "devices", dict(cluster.allocated_devices.holders())
+    yield "others decide", cluster.others_decide(frozenset({"gpu.example.com"}))[:3]
     yield "loads", {state.name: dict(state.used) for state in cluster.loaded_nodes()}
     yield "best first", list(cluster.loaded_nodes().best_first())
     for name in ("pods_by_claim", "claims_by_class", "claims_by_owner", "claims_by_device"):
@@ -164,6 +167,9 @@ def test_all_sources_together_tell_what_one_list_tells(
         end_others(control, final)
         listed.load(version.obj for version in final)
         assert dict(observed(control.cluster)) == dict(observed(listed.cluster))
+        loaded = fresh().cluster
+        loaded.load(version.obj for version in final)
+        assert dict(observed(loaded)) == dict(observed(listed.cluster))
 
     asyncio.run(compare())
 

@@ -7,7 +7,7 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -88,6 +88,26 @@ class Cluster(State):
         store, absorb = self._rooms[type(obj)]
         change = store.put(slim(obj))
         return NOTHING if change is None else absorb(change)
+
+    def load(self, objects: Iterable[Object]) -> None:
+        """Take in the objects of one read, as ``apply`` does one by one, where nobody asks whom that concerns.
+
+        In a large cluster nearly all objects are pods and claims: what follows from a new one is noted, no more.
+        """
+        for obj in objects:
+            if not isinstance(obj, Pod | ResourceClaim):
+                self.apply(obj)
+                continue
+            store, absorb = self._rooms[type(obj)]
+            change = store.put(slim(obj))
+            if change is None:
+                continue
+            if change.old is not None:
+                absorb(change)
+            elif isinstance(obj, Pod):
+                self._note_pod(change)
+            else:
+                self._note_claim(change)
 
     def delete(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
         """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
@@ -194,10 +214,7 @@ class Cluster(State):
         before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
         if gone is not None:
             room_freed = self._forget_pod(gone)
-        if new is not None:
-            self._file_pod(new.key, new)
-            room_freed |= self._count_pod(new)
-        foreign.on_pod(self, change)
+        room_freed |= self._note_pod(change)
         keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
         if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
             keys += self.end_nomination(old.metadata.uid)
@@ -206,6 +223,15 @@ class Cluster(State):
         if new is not None:
             keys += triggers.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
         return (*keys, *triggers.room_freed(self)) if room_freed else keys
+
+    def _note_pod(self, change: Change[Pod]) -> bool:
+        """What follows from a pod in indexes and sums; whether room came free."""
+        new, room_freed = change.new, False
+        if new is not None:
+            self._file_pod(new.key, new)
+            room_freed = self._count_pod(new)
+        foreign.on_pod(self, change)
+        return room_freed
 
     def _forget_pod(self, pod: Pod) -> bool:
         for index in (
@@ -282,6 +308,11 @@ class Cluster(State):
         return storage_triggers.on_storage(self, change) if change.new is None else NOTHING
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
+        self._note_claim(change)
+        return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
+
+    def _note_claim(self, change: Change[ResourceClaim]) -> None:
+        """What follows from a claim in indexes and in the devices that are taken."""
         old, new = change
         self._file_placeholder(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -299,7 +330,6 @@ class Cluster(State):
             self.claims_by_class.file(new.key, classes_of(new))
             self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
         foreign.on_claim(self, change)
-        return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
 
     def _file_placeholder(self, change: Change[ResourceClaim]) -> None:
         """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""

@@ -36,9 +36,10 @@ def refuse(problem: Problem) -> Refusal:
                 found = constrained(problem, domain, constraint)
                 if found is not None:
                     needs, why = found
-                    return _refusal(problem, domain, Rule.CONSTRAINT, why, needs)
+                    return _refusal(problem, domain, meant(problem, domain), Rule.CONSTRAINT, why, needs)
     needs, why = together(problem)
-    return _refusal(problem, problem.domains[-1][0], Rule.COMBINATION, why, needs)
+    domain = problem.domains[-1][0]
+    return _refusal(problem, domain, meant(problem, domain), Rule.COMBINATION, why, needs)
 
 
 def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
@@ -59,7 +60,7 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
     why = hint(Shortage(problem, domain, rule, gone))
     if alternatives > 1:
         why = Hint(f"{why.detail}; the closest of {alternatives} alternatives", why.fix)
-    return _refusal(problem, domain, rule, why, lost=tuple(lost))
+    return _refusal(problem, domain, offered, rule, why, lost=tuple(lost))
 
 
 def _is_short(domain: Domain, left: int) -> bool:
@@ -70,10 +71,15 @@ def _is_short(domain: Domain, left: int) -> bool:
 
 
 def _refusal(
-    problem: Problem, domain: Domain, rule: Rule, why: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
+    problem: Problem,
+    domain: Domain,
+    offered: Meant,
+    rule: Rule,
+    why: Hint,
+    needs: int = 0,
+    lost: tuple[Tally, ...] = (),
 ) -> Refusal:
     matching = problem.matching(domain)
-    offered = meant(problem, domain)
     busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
     return Refusal(
         node=problem.view.name,

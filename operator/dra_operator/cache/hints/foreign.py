@@ -56,7 +56,8 @@ def _file(cluster: State, claim: ResourceClaim) -> None:
     foreign = [pod for pod in users if _is_foreign(cluster, pod) and not pod_is_done(pod)]
     allocation = claim.status.allocation
     if not foreign:
-        cluster.contention.file(claim.key)
+        if claim.key in cluster.contention:
+            cluster.contention.file(claim.key)
     elif allocation is not None:
         cluster.contention.file(claim.key, drivers=drivers_in(allocation))
     else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 V = TypeVar("V", bound=Hashable)
+_NONE: Final[frozenset[Any]] = frozenset()
 
 
 class Index(Generic[V]):
@@ -20,15 +21,15 @@ class Index(Generic[V]):
 
     def file(self, key: str, values: Iterable[V]) -> None:
         """File ``key`` under exactly these values; under none to forget it."""
-        new, old = frozenset(values), self.values_of(key)
+        new, old = frozenset(values), self._values.get(key, _NONE)
         if new == old:
             return
-        for value in old - new:
+        for value in old - new if old else ():
             keys = self._keys[value]
             del keys[key]
             if not keys:
                 del self._keys[value]
-        for value in new - old:
+        for value in new - old if old else new:
             self._keys.setdefault(value, {})[key] = None
         if new:
             self._values[key] = new
@@ -49,7 +50,7 @@ class Index(Generic[V]):
 
     def values_of(self, key: str) -> frozenset[V]:
         """The values under which ``key`` is filed."""
-        return self._values.get(key, frozenset())
+        return self._values.get(key, _NONE)
 
     def values(self) -> Iterable[V]:
         """The values under which anything is filed."""

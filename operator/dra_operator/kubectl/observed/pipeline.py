@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -31,6 +31,8 @@ from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 from .observed import Observed
 
+_PREPARED_DEVICES: Final = 50_000
+"""A few hundred bytes each, for as long as the answer takes."""
 _IN_VIEW: Final = frozenset(TABLE.values()) - {ResourceClaimTemplate}
 
 
@@ -117,18 +119,22 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     """The pipeline over all that was observed."""
     settings = (settings or Settings()).completed(seen)
     features = settings.features(seen.release)
-    inventory = Inventory(features, language=CelSelectors(features))
+    inventory = Inventory(features, language=CelSelectors(features, kept=_PREPARED_DEVICES))
     cluster = Cluster(
         inventory, scheduler_name=settings.scheduler_name, scoring_strategy=settings.scoring_strategy or STRATEGIES[0]
     )
     has_rules = features.taint_rules and features.device_taints
-    for obj in seen.objects:
-        if isinstance(obj, ResourceClaimTemplate):
-            cluster.apply(as_kept(obj))
-        elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
-            cluster.apply(obj)
+    cluster.load(_in_view(seen.objects, has_rules=has_rules))
     cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
     return Pipeline(seen, settings, cluster, Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())))
+
+
+def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:
+    for obj in objects:
+        if isinstance(obj, ResourceClaimTemplate):
+            yield as_kept(obj)
+        elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
+            yield obj
 
 
 def as_kept(template: ResourceClaimTemplate) -> Object:
