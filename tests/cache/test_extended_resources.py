@@ -157,7 +157,7 @@ def test_devices_change_hands_once_when_the_claim_that_was_thought_up_exists(clu
     assert not allocated_devices.usage.is_free(device)
     cluster.apply(made(2, allocated=True))
     assert [uid for uid, _ in allocated_devices.holders()] == ["uid-made"]
-    allocated_devices.settle("uid-made")
+    allocated_devices.confirm("uid-made")
     assert not allocated_devices.usage.is_free(device)
     cluster.apply(made(3))
     assert allocated_devices.usage.is_free(device)

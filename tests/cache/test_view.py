@@ -159,7 +159,7 @@ def test_a_device_in_flight_is_not_free() -> None:
     with pytest.raises(DeviceTaken, match=r"gpu\.example\.com/pool/dev-0"):
         cluster.allocated_devices.assume(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
     assert [device.device for device in cluster.allocated_devices.usage.devices()] == ["dev-0"]
-    cluster.allocated_devices.settle("uid-a")
+    cluster.allocated_devices.confirm("uid-a")
     cluster.allocated_devices.assume(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
 
 
@@ -177,10 +177,10 @@ def test_it_does_not_matter_whether_the_answer_or_the_watch_comes_first(watch_fi
     if watch_first:
         cluster.apply(claim("a", 2, "dev-0"))
         assert not cluster.allocated_devices.usage.is_free(device)
-        cluster.allocated_devices.settle("uid-a")
+        cluster.allocated_devices.confirm("uid-a")
     else:
         cluster.apply(claim("a", 2, "dev-0"))  # the assume cache, from our own answer
-        cluster.allocated_devices.settle("uid-a")
+        cluster.allocated_devices.confirm("uid-a")
         cluster.apply(claim("a", 2, "dev-0"))
     assert not cluster.allocated_devices.usage.is_free(device)
     check(cluster)
@@ -208,7 +208,7 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
             except DeviceTaken:
                 continue
         elif action == "settle":
-            cluster.allocated_devices.settle(f"uid-c{number}")
+            cluster.allocated_devices.confirm(f"uid-c{number}")
         elif action == "clear":
             cluster.apply(claim(name, version))
         elif action == "delete":
@@ -219,7 +219,7 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
     for held in list(cluster.claims):
         cluster.delete(ResourceClaim, held.key)
     for number in range(4):
-        cluster.allocated_devices.settle(f"uid-c{number}")
+        cluster.allocated_devices.confirm(f"uid-c{number}")
     assert list(cluster.allocated_devices.usage.devices()) == []
 
 

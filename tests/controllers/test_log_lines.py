@@ -18,7 +18,7 @@ from dra_kube import (
 )
 from dra_operator.cache import Key
 from dra_operator.controllers import Line, WorkQueue
-from dra_operator.controllers.shared.errors import CommitFailed, CommitRefused
+from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused
 from dra_operator.controllers.work.failures import Failures
 from fake_api import Call
 from objects import Make
@@ -129,7 +129,7 @@ async def test_devices_that_are_given_back_because_the_binding_failed_are_logged
     furnished.start()
     forbidden = Forbidden(403, "Forbidden", "no")
     furnished.api.before = lambda call: forbidden if call.sub == "binding" else None
-    with pytest.raises(CommitRefused):
+    with pytest.raises(BindingRefused):
         await furnished.attempt("ns/pod")
     assert [what for what, _ in lines(caplog)] == ["claim allocated", "claim released", "pod refused"]
 
@@ -153,9 +153,9 @@ async def test_a_pod_that_goes_before_its_status_is_written_is_no_warning(
     assert lines(caplog, logging.WARNING) == []
 
 
-def held_back() -> CommitFailed:
+def held_back() -> BindingFailed:
     """What a reconciler makes of a write of a leader whose lease is overdue."""
-    failed = CommitFailed("cannot allocate claim ns/gpu")
+    failed = BindingFailed("cannot allocate claim ns/gpu")
     failed.__cause__ = NotLeading("the lease was last renewed 12 s ago, too long ago for a write")
     return failed
 

@@ -189,9 +189,9 @@ class Cluster(State):
         freed = [key for it in nomination.allocations for key in triggers.devices_freed(self, it)]
         return (*freed, *triggers.room_freed(self))
 
-    def settle(self, uid: str) -> Keys:
+    def confirm(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
-        entry = self.allocated_devices.settle(uid)
+        entry = self.allocated_devices.confirm(uid)
         if entry is None:
             return NOTHING
         keys = triggers.write_over(self, entry)

@@ -10,7 +10,7 @@ from dra_api.lazy_face import lazy
 if TYPE_CHECKING:
     from .claims.other_makers import records_foreign_claim
     from .control import Control
-    from .shared.errors import CommitFailed, GenerationFailed, PlacementFailed, ReconcileError
+    from .shared.errors import BindingFailed, GenerationFailed, PlacementFailed, ReconcileError
     from .shared.logbook import Line, tell
     from .shared.own_controllers import NAMES, ControllerName, OwnControllers, UnknownController, controllers_of
     from .shared.timing import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices
@@ -21,7 +21,7 @@ else:
 __all__ = [
     "NAMES",
     "BackoffSettings",
-    "CommitFailed",
+    "BindingFailed",
     "Control",
     "ControllerName",
     "GenerationFailed",

@@ -34,7 +34,7 @@ from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
 from dra_operator.controllers.scheduling.evict_victims import VictimEvictor
 from dra_operator.controllers.scheduling.preempt import Preemption
-from dra_operator.controllers.scheduling.scheduling_cycle import PodPlacer
+from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.shared.timing import PreemptionSettings, TimeSettings
 from dra_operator.controllers.taints.evict import PodEvictor
@@ -151,7 +151,7 @@ class Control:
         self._claims = claims = ClaimWriter(client, self._answered, self._gone, at)
         self._pods = pods = PodWriter(client, self._answered, self._gone, stamp)
         delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
-        names = NamesBeingWritten(lambda pod: delayed_deletion.is_ample and cluster.waits_for_us(pod), self._plan)
+        names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
         hold, protection = ClaimHold(claims, self.events, self.queues.add), ClaimProtection(cluster, claims, pauses)
         self.generator = ClaimGenerator(
@@ -166,7 +166,7 @@ class Control:
         place, wake = self.queues.of("placement"), self.queues.add
         context = SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
         preempts = self._preemption(context, registry, preemption)
-        self.placer = PodPlacer(context, allocator, self.controllers, preempts, placement)
+        self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement)
         handlers: Mapping[Controller, Handler] = {
             "templates": self.generator.handle,
             "release": self.releaser.handle,

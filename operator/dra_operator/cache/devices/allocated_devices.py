@@ -49,7 +49,7 @@ class AllocatedDevices:
         self._assumed[uid] = AssumedAllocation(claim, allocation, pod)
         self._count(uid)
 
-    def settle(self, uid: str) -> AssumedAllocation | None:
+    def confirm(self, uid: str) -> AssumedAllocation | None:
         """The write of an in-flight allocation is over, with success or not: from now on the stored state counts."""
         entry = self._assumed.pop(uid, None)
         self._count(uid)

@@ -4,8 +4,8 @@ A generated claim is deleted with its pod. A claim that is being deleted ends wi
 finalizer off, devices and all. One that is released before takes a patch of its status and one of its finalizer, which
 cost the API server twice as much. But until both deletion and finalizer are written its devices are taken: where they
 are scarce, the next pod would be told that there is none, and cost a condition and an event. So claims go whole only
-where devices are *ample*: some pod was placed, and none lacked devices for a while. The first pod that lacks them ends
-the wait of all.
+where devices are *abundant*: some pod was placed, and none lacked devices for a while. The first pod that lacks them
+ends the wait of all.
 
 The garbage collector deletes most claims within some milliseconds. Two deletions at the same time would be one request
 too many, and one of them would conflict. So it has a moment for that. It is limited to 20 requests a second by default;
@@ -28,7 +28,7 @@ COLLECTOR_SECONDS = 0.1
 FORGOTTEN_SECONDS = 5.0
 """Seconds after which a claim that ended must not be known any more."""
 ABUNDANT_AFTER_SECONDS = 60.0
-"""Seconds without a pod that lacked devices, after which they count as ample again."""
+"""Seconds without a pod that lacked devices, after which they count as abundant again."""
 
 
 class DelayedDeletion:
@@ -45,14 +45,14 @@ class DelayedDeletion:
         if self._ample_from == math.inf:
             self._ample_from = self._clock()
 
-    def lacked(self) -> None:
+    def scarce(self) -> None:
         """A pod found no devices: release at once what is left alone."""
         self._ample_from = self._clock() + ABUNDANT_AFTER_SECONDS
         self._queue.add([key for _, key in self._since.values()])
         self._since.clear()
 
     @property
-    def is_ample(self) -> bool:
+    def is_abundant(self) -> bool:
         """Whether no pod lacks devices, as it seems."""
         return self._clock() >= self._ample_from
 

@@ -126,7 +126,7 @@ class ClaimReleaser:
             return True
         allocation = claim.status.allocation
         is_contested = allocation is not None and self._cluster.is_contested(allocation)
-        return bool(claim.status.reserved_for) and self._delayed_deletion.is_ample and not is_contested
+        return bool(claim.status.reserved_for) and self._delayed_deletion.is_abundant and not is_contested
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""

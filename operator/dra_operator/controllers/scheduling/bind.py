@@ -30,15 +30,15 @@ class Bind:
         self._cluster, self._pods = cluster, pods
 
     def action(self, node: str) -> str:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         return f"bind the pod to node {node}"
 
     def news(self, pod: Pod, node: str) -> News:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         return News(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """See ``Ending``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
+        """See ``BindStep``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod
         with span("bind", pod=pod.key, node=node):
             await self._bind(pod, node, claims)

@@ -1,11 +1,11 @@
-"""The last write of a commit, once the pod has its claims: it binds the pod, or opens the gate that held it back.
+"""The last write of a commit, once the pod has its claims: it binds the pod, or removes the gate that held it back.
 
 ::
 
-    Ending
-    ├── Bind             a pod of our scheduler gets its node
-    ├── OpenGate         a pod of another scheduler goes there, among the nodes that reach its devices
-    └── AllocateAhead    a claim that no pod uses yet has its devices
+    BindStep
+    ├── Bind                 a pod of our scheduler gets its node
+    ├── RemoveGate           a pod of another scheduler goes there, among the nodes that reach its devices
+    └── AllocateImmediate    a claim that no pod uses yet has its devices
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class News(NamedTuple):
     message: str
 
 
-class Ending(Protocol):
+class BindStep(Protocol):
     """The last write for a pod."""
 
     def action(self, node: str) -> str:
@@ -36,7 +36,7 @@ class Ending(Protocol):
         ...
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """Write, unless it is already done. Raises CommitFailed if it is no longer possible, and KubeError."""
+        """Write, unless it is already done. Raises BindingFailed if it is no longer possible, and KubeError."""
         ...
 
     def news(self, pod: Pod, node: str) -> News | None:

@@ -1,13 +1,14 @@
 """Carrying out a plan: take its devices, write, end; take back what failed (scheduling.md 4.5 to 4.7).
 
-What a commit ends with is its ``Ending``: the binding of the pod, or the opening of its scheduling gate.
+What a commit ends with is its ``BindStep``: the binding of the pod, or the opening of its scheduling gate.
 
 The allocated devices keep each allocation until its write is over. What is over depends on the answer:
 
 * The server said no: nothing happened, and the devices are free at once.
 * There was no answer (timeout, broken connection, a server error), or something unforeseen broke the commit off: the
   write may have happened, or may still. Devices and room stay taken. The next attempt for the pod first asks the
-  server, and makes sure by a write of its own that an allocation which is not there can come no more (``settle``).
+  server, and makes sure by a write of its own that an allocation which is not there cannot
+  come any more (``Unreserve.confirm``).
 
 What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
 left allocated without a consumer would hold its devices for ever, should the pod vanish now. So would a shared claim
@@ -47,7 +48,7 @@ from dra_operator.controllers.claims.claim_body import claim_for_extended_resour
 from dra_operator.controllers.claims.discard import discard
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
 from dra_operator.controllers.claims.recorded_names import check_recorded
-from dra_operator.controllers.shared.errors import CommitFailed, CommitRefused, PodVanished
+from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, PodVanished
 from dra_operator.controllers.shared.logbook import devices_in, tell
 from dra_operator.controllers.work.metrics import PlacementMetrics
 from dra_operator.kube import (
@@ -63,7 +64,7 @@ from dra_operator.kube import (
 from dra_operator.scheduling import ExtendedClaim, Plan, PodClaim, is_alone
 from dra_operator.scheduling.state import is_at_gate, is_placeholder, title
 
-from .bind_step import Ending
+from .bind_step import BindStep
 from .conflict_check import ConflictCheck
 
 logger = logging.getLogger(__name__)
@@ -84,13 +85,13 @@ class Writing(NamedTuple):
     names_being_written: NamesBeingWritten
 
 
-class Commit:
-    """One plan on its way to the server. ``take`` takes the devices and the room, ``write`` does the rest.
+class BindingCycle:
+    """One plan on its way to the server. ``reserve`` takes the devices and the room, ``write`` does the rest.
 
     ``wake`` gets the keys of those who may use what a failed commit gives back.
     """
 
-    def __init__(self, cluster: Cluster, writing: Writing, ending: Ending, wake: Callable[[Keys], None]) -> None:
+    def __init__(self, cluster: Cluster, writing: Writing, ending: BindStep, wake: Callable[[Keys], None]) -> None:
         self._cluster, self._ending, self._wake = cluster, ending, wake
         self._claims, self._pods, self._metrics, self._conflict_check, self._volumes, self._names_being_written = (
             writing
@@ -100,7 +101,7 @@ class Commit:
         self._unknown: set[str] = set()
         self._action = ""
 
-    def take(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
+    def reserve(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
         """Take everything or nothing. Raises DeviceTaken when the plan gives away what is not free."""
         self._pod, self._pod_claims, self._plan = pod, pod_claims, plan
         self._extended = next((claim for entry, claim in pod_claims if entry is None), None)
@@ -113,7 +114,7 @@ class Commit:
                 if allocation is not None:
                     self._cluster.allocated_devices.assume(claim, allocation, pod)
         except DeviceTaken:
-            self._give_back_devices()
+            self._unreserve_devices()
             raise
         if not is_placeholder(pod):
             self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
@@ -122,31 +123,31 @@ class Commit:
     async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
         """Allocations, reservations, the ending; False if the claims as written are not ready for that.
 
-        Raises CommitFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
+        Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
-        claims = await self.reserve()
+        claims = await self.pre_bind()
         if not may_end(claims):
             return False
-        await self.end(claims)
+        await self.bind(claims)
         return True
 
-    async def reserve(self) -> list[ResourceClaim]:
+    async def pre_bind(self) -> list[ResourceClaim]:
         """All of it but the ending: the claims as they are then. Raises as ``write``."""
         return await self._or_undo(self._write_claims())
 
-    async def end(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
+    async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
         """The ending. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
         await self._or_undo(self._write_ending(claims), undo=undo)
         if not is_placeholder(self._pod):
             self._conflict_check.forget(claims)
 
-    def release(self) -> None:
-        """The reverse of ``take``; what was written stays."""
-        self._give_back_devices()
+    def unreserve(self) -> None:
+        """The reverse of ``reserve``; what was written stays."""
+        self._unreserve_devices()
         self._wake(self._cluster.forget_placed(self._pod))
 
     async def take_back(self) -> None:
-        """The reverse of ``take`` and of ``reserve``, as far as that was done without an error."""
+        """The reverse of ``reserve`` and of ``reserve``, as far as that was done without an error."""
         await self._undo(vanished=False)
 
     def renew(self) -> None:
@@ -173,21 +174,21 @@ class Commit:
             return await work
         except Exception as error:
             if not is_over(error):
-                self._give_back_devices()
+                self._unreserve_devices()
             elif undo or isinstance(error, PodVanished):
                 await self._undo(vanished=isinstance(error, PodVanished))
             if isinstance(error, KubeError | ObjectChanged):
                 raise self._failure(error) from error
             raise
 
-    def _failure(self, error: Exception) -> CommitFailed:
+    def _failure(self, error: Exception) -> BindingFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
             refused = f"cannot {self._action}: the API server refused: {with_remedy(error)}"
-            return CommitRefused(without_chance(self._pod, refused))
+            return BindingRefused(without_chance(self._pod, refused))
         if isinstance(error, ClaimStripped):
-            return CommitRefused(without_chance(self._pod, f"cannot {self._action}: {error}"))
+            return BindingRefused(without_chance(self._pod, f"cannot {self._action}: {error}"))
         failed = f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}"
-        return CommitFailed(without_chance(self._pod, failed))
+        return BindingFailed(without_chance(self._pod, failed))
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
         allocation = self._plan.allocations.get(claim.metadata.uid)
@@ -220,7 +221,7 @@ class Commit:
             tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
         else:
             tell(logger, logging.DEBUG, "claim reserved", **fields)
-        self._wake(self._cluster.settle(claim.metadata.uid))
+        self._wake(self._cluster.confirm(claim.metadata.uid))
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
@@ -283,7 +284,7 @@ class Commit:
 
     async def _undo(self, *, vanished: bool) -> None:
         """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
-        self.release()
+        self.unreserve()
         uid = self._pod.metadata.uid
         for claim in self._reserved:
             frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
@@ -301,12 +302,12 @@ class Commit:
         else:
             tell(logger, logging.INFO, "claim released", because="the pod was not bound", **fields)
 
-    def _give_back_devices(self) -> None:
+    def _unreserve_devices(self) -> None:
         for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
             if entry.claim.metadata.uid not in self._unknown:
-                self._wake(self._cluster.settle(entry.claim.metadata.uid))
+                self._wake(self._cluster.confirm(entry.claim.metadata.uid))
 
 
 def is_over(error: BaseException) -> bool:
     """Whether the write certainly had no effect."""
-    return isinstance(error, ObjectChanged | CommitFailed) or not may_have_happened(error)
+    return isinstance(error, ObjectChanged | BindingFailed) or not may_have_happened(error)

@@ -17,13 +17,13 @@ from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
-from dra_operator.controllers.shared.errors import CommitRefused, PlacementFailed, PodVanished
+from dra_operator.controllers.shared.errors import BindingRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.scheduling import JointPlan, Plan
 from dra_operator.scheduling.state import title
 
-from .bind_step import Ending
-from .binding_cycle import Commit
+from .bind_step import BindStep
+from .binding_cycle import BindingCycle
 from .context import SchedulingContext
 from .gang_attempt import GangAttempt
 from .permit import UNSEEN_LOOK_SECONDS, Permit
@@ -36,33 +36,33 @@ class Part(NamedTuple):
 
     pod: Pod
     plan: Plan
-    commit: Commit
+    commit: BindingCycle
     waits: bool
 
 
 class GangBinding:
     """The binding cycle of gangs."""
 
-    def __init__(self, context: SchedulingContext, permit: Permit, report: WaitingReport, bind: Ending) -> None:
+    def __init__(self, context: SchedulingContext, permit: Permit, report: WaitingReport, bind: BindStep) -> None:
         self._context, self._permit, self._report, self._bind = context, permit, report, bind
         self._cluster = context.cluster
 
-    def take(self, attempt: GangAttempt, plans: JointPlan) -> list[Part]:
+    def reserve(self, attempt: GangAttempt, plans: JointPlan) -> list[Part]:
         """Take the devices and the room of all. Raises PlacementFailed when they are no more what they were."""
         usage, parts = attempt.states[0].usage, list[Part]()
         failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
             raise failed
         for state, plan in zip(attempt.states, plans, strict=True):
-            commit = Commit(self._cluster, self._context.writing, self._bind, self._context.wake)
+            commit = BindingCycle(self._cluster, self._context.writing, self._bind, self._context.wake)
             open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
             try:
                 if is_promised(state, plan, self._cluster) or not has_room(state.pod, plan, self._cluster):
                     raise failed
-                commit.take(state.pod, state.claims, plan)
+                commit.reserve(state.pod, state.claims, plan)
             except (DeviceTaken, PlacementFailed) as error:
                 for part in parts:
-                    part.commit.release()
+                    part.commit.unreserve()
                 raise PlacementFailed(str(error)) from error
             parts.append(Part(state.pod, plan, commit, not open_claims <= plan.allocations.keys()))
         if any(state.claims for state in attempt.states):
@@ -87,12 +87,12 @@ class GangBinding:
     async def _reserve(self, attempt: GangAttempt, parts: Sequence[Part]) -> list[list[ResourceClaim]]:
         done: dict[int, list[ResourceClaim] | BaseException] = {}
         first = [number for number, part in enumerate(parts) if not part.waits]
-        answers = await asyncio.gather(*(parts[it].commit.reserve() for it in first), return_exceptions=True)
+        answers = await asyncio.gather(*(parts[it].commit.pre_bind() for it in first), return_exceptions=True)
         done.update(zip(first, answers, strict=True))
         for number, part in enumerate(parts):
             if part.waits and not _errors(done.values()):
                 part.commit.renew()
-                [done[number]] = await asyncio.gather(part.commit.reserve(), return_exceptions=True)
+                [done[number]] = await asyncio.gather(part.commit.pre_bind(), return_exceptions=True)
         errors = _errors(done.values())
         if not errors:
             return [it for number in range(len(parts)) if not isinstance(it := done[number], BaseException)]
@@ -107,7 +107,7 @@ class GangBinding:
     async def _end(
         self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
     ) -> None:
-        ends = (part.commit.end(its, undo=False) for part, its in zip(parts, claims, strict=True))
+        ends = (part.commit.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
         unanswered = self._context.writing.pods.unanswered
         runs = any(
@@ -128,7 +128,7 @@ class GangBinding:
     async def _let_go(self, part: Part, *, keep: bool) -> None:
         """A pod was not bound: it keeps its devices if others of its gang were, and gives them back if none was."""
         if keep:
-            part.commit.release()
+            part.commit.unreserve()
         else:
             await part.commit.take_back()
 
@@ -138,7 +138,7 @@ class GangBinding:
             self._context.look_again(part.pod.key, self._context.pauses.did(part.pod.metadata.uid))
 
     async def _raise(self, attempt: GangAttempt, error: BaseException) -> None:
-        if isinstance(error, CommitRefused):
+        if isinstance(error, BindingRefused):
             text = f"{title(attempt.leader)} waits with gang {attempt.gang.title}: {error}; {AGAIN}"
             await self._report.waits(attempt.leader, SCHEDULER_ERROR, text)
         raise error

@@ -176,7 +176,7 @@ class Gangs:
                     self._over(attempt.gang)
                     return Decided(None, attempt.spent)
                 try:
-                    parts = self._binding.take(attempt, answer)
+                    parts = self._binding.reserve(attempt, answer)
                 except PlacementFailed:
                     self._over(attempt.gang)
                     raise
@@ -223,7 +223,7 @@ class Gangs:
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
         classes = {name for state in attempt.states for name in state.wanted_classes}
         if classes:
-            self._context.delayed_deletion.lacked()
+            self._context.delayed_deletion.scarce()
         nodes = attempt.states[0].nodes
         hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
         return EVERYTHING._replace(

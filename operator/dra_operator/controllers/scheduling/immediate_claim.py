@@ -14,20 +14,20 @@ from dra_operator.scheduling.state import claim_behind
 from .bind_step import News
 
 
-class AllocateAhead:
+class AllocateImmediate:
     """Allocates claims that no pod uses yet; the pod is a placeholder pod."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def action(self, node: str) -> str:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         return f"allocate devices of node {node}"
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """See ``Ending``."""
+        """See ``BindStep``."""
 
     def news(self, pod: Pod, node: str) -> News | None:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         claim = self._cluster.claims.get(claim_behind(pod))
         return News(claim, EventReason.CLAIM_ALLOCATED, f"Devices of node {node} allocated") if claim else None

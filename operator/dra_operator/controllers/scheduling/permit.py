@@ -17,14 +17,14 @@ from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 
-from dra_operator.controllers.shared.errors import CommitRefused
+from dra_operator.controllers.shared.errors import BindingRefused
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import Plan, Readiness, VolumeWait
 from dra_operator.scheduling.state import is_at_gate, is_placeholder
 
-from .bind_step import Ending
-from .binding_cycle import Commit
+from .bind_step import BindStep
+from .binding_cycle import BindingCycle
 from .context import SchedulingContext
 from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
 
@@ -38,12 +38,12 @@ class Permit:
         self._context, self._report = context, report
         self._cluster, self._conflict_check = context.cluster, context.writing.conflict_check
 
-    async def write(self, pod: Pod, plan: Plan, commit: Commit, ending: Ending) -> Result | None:
-        """The plan, as much of it as may be written by now; None if the ending has to wait. Raises CommitFailed."""
+    async def write(self, pod: Pod, plan: Plan, commit: BindingCycle, ending: BindStep) -> Result | None:
+        """The plan, as much of it as may be written by now; None if the ending has to wait. Raises BindingFailed."""
         try:
             with span("commit", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]):
                 is_done = await commit.write(partial(self.may_end, pod))
-        except CommitRefused as refused:
+        except BindingRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise
         finally:
@@ -55,7 +55,7 @@ class Permit:
         self.ended(pod, plan, ending)
         return Result.SCHEDULED
 
-    def ended(self, pod: Pod, plan: Plan, ending: Ending) -> None:
+    def ended(self, pod: Pod, plan: Plan, ending: BindStep) -> None:
         """The pod has what it waited for."""
         self._report.forget(pod)
         if news := ending.news(pod, plan.node):

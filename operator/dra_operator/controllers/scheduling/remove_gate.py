@@ -21,7 +21,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster
-from dra_operator.controllers.shared.errors import CommitFailed, PodVanished
+from dra_operator.controllers.shared.errors import BindingFailed, PodVanished
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.kube import EventReason, PodChanged, PodWriter
 from dra_operator.scheduling.state import GATE, reach
@@ -31,31 +31,31 @@ from .bind_step import News
 logger = logging.getLogger(__name__)
 
 
-class OpenGate:
+class RemoveGate:
     """Lets pods of other schedulers go."""
 
     def __init__(self, cluster: Cluster, pods: PodWriter) -> None:
         self._cluster, self._pods = cluster, pods
 
     def action(self, node: str) -> str:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         return f"remove the scheduling gate {GATE}"
 
     def news(self, pod: Pod, node: str) -> News:
-        """See ``Ending``."""
+        """See ``BindStep``."""
         return News(pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """See ``Ending``. A pod with changed node requirements or gates is planned again."""
+        """See ``BindStep``. A pod with changed node requirements or gates is planned again."""
         allocations = [claim.status.allocation for claim in claims]
         selectors = [allocation.node_selector for allocation in allocations if allocation is not None]
         where = reach(selectors, self._cluster.nodes.get(node))
         if where is None:
-            raise CommitFailed(f"node {node} no longer reaches the devices of pod {pod.key}")
+            raise BindingFailed(f"node {node} no longer reaches the devices of pod {pod.key}")
         try:
             await self._pods.open_gate(pod, GATE, where)
         except NotFound as error:
             raise PodVanished(str(error)) from error
         except PodChanged as error:
-            raise CommitFailed(str(error)) from error
+            raise BindingFailed(str(error)) from error
         tell(logger, logging.INFO, "gate removed", pod=pod.key, node=node)

@@ -67,18 +67,18 @@ from dra_operator.scheduling import (
 from dra_operator.scheduling.state import GANG_INCOMPLETE, GATE, is_at_gate, is_placeholder, title
 
 from .bind import Bind
-from .bind_step import Ending
-from .binding_cycle import Commit
+from .bind_step import BindStep
+from .binding_cycle import BindingCycle
 from .context import SchedulingContext
 from .gang_attempt import GangAttempt
 from .gang_binding import GangBinding
 from .gangs import Gangs
-from .immediate_claim import AllocateAhead
+from .immediate_claim import AllocateImmediate
 from .make_room import MakesRoom
 from .mix_learner import MixLearner
 from .permit import Permit
 from .planning import PlanInProgress
-from .remove_gate import OpenGate
+from .remove_gate import RemoveGate
 from .report import REPORT_PAUSES, WaitingReport
 from .unreserve import Unreserve
 
@@ -88,7 +88,7 @@ NOTED_AFTER_SECONDS = 1.0
 """Seconds of planning after which a pod says that it is being planned."""
 
 
-class PodPlacer:
+class SchedulingCycle:
     """Decides on ``placement:`` keys."""
 
     def __init__(
@@ -108,8 +108,8 @@ class PodPlacer:
         self._cluster, self._times, pods = context.cluster, context.times, context.writing.pods
         is_limited = self._cluster.features.filter_timeout and self._times.filter_timeout
         self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
-        self._bind, self._open_gate = Bind(self._cluster, pods), OpenGate(self._cluster, pods)
-        self._allocate_ahead = AllocateAhead(self._cluster)
+        self._bind, self._remove_gate = Bind(self._cluster, pods), RemoveGate(self._cluster, pods)
+        self._allocate_immediate = AllocateImmediate(self._cluster)
         told = GrowingPauses(asyncio.get_running_loop().time, REPORT_PAUSES, context.queue.add_after)
         report = WaitingReport(self._cluster, pods, context.events, told)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
@@ -125,7 +125,7 @@ class PodPlacer:
         if self._gangs.puts_off(key):
             return Decided()
         if self._cluster.allocated_devices.assumed_for(key):
-            return Decided(partial(self._unreserve.settle, key), clears_up=True)
+            return Decided(partial(self._unreserve.confirm, key), clears_up=True)
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             self._gangs.leave(key)
@@ -151,10 +151,10 @@ class PodPlacer:
         controller = self._controllers.allocation if is_ahead else self._controllers.placement
         return controller and self._cluster.waits_for_us(pod)
 
-    def _ending(self, pod: Pod) -> Ending:
+    def _ending(self, pod: Pod) -> BindStep:
         if is_placeholder(pod):
-            return self._allocate_ahead
-        return self._open_gate if is_at_gate(pod) else self._bind
+            return self._allocate_immediate
+        return self._remove_gate if is_at_gate(pod) else self._bind
 
     def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
@@ -260,9 +260,9 @@ class PodPlacer:
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         ending = self._ending(pod)
-        commit = Commit(self._cluster, self._context.writing, ending, self._context.wake)
+        commit = BindingCycle(self._cluster, self._context.writing, ending, self._context.wake)
         try:
-            commit.take(pod, attempt.cycle_state.claims, decision)
+            commit.reserve(pod, attempt.cycle_state.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
         if attempt.cycle_state.claims:
@@ -273,7 +273,7 @@ class PodPlacer:
         """Have the pod woken by what it lacked, and by nothing else."""
         classes = attempt.cycle_state.wanted_classes
         if classes:
-            self._context.delayed_deletion.lacked()
+            self._context.delayed_deletion.scarce()
         wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room or self._cluster.nominated_pods.get(attempt.pod.metadata.uid) is not None,
@@ -304,6 +304,6 @@ class PodPlacer:
 
     async def _let_pass(self, pod: Pod) -> None:
         """A pod at the gate that uses no claims needs nothing from us, wherever it runs."""
-        await self._open_gate.write(pod, "", ())
+        await self._remove_gate.write(pod, "", ())
         done = f"Scheduling gate {GATE} removed: the pod uses no claims"
         self._context.events.post(pod, EventReason.GATE_REMOVED, done)

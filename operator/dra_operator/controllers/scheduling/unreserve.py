@@ -27,7 +27,7 @@ from dra_operator.scheduling import NoPlace, is_alone
 from dra_operator.scheduling.state import HOLD, is_at_gate, is_immediate, is_placeholder, title
 from dra_operator.wording import counted
 
-from .bind_step import Ending
+from .bind_step import BindStep
 from .context import SchedulingContext
 from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 
@@ -42,7 +42,7 @@ class Unreserve:
         self._cluster = context.cluster
         self._claims, self._pods, self._metrics, self._conflict_check, *_ = context.writing
 
-    async def settle(self, key: str) -> None:
+    async def confirm(self, key: str) -> None:
         """Allocations of an earlier attempt whose write was not answered: find out what became of them.
 
         Until that is certain they stay among the allocated devices, and the pod is not tried again. The server is
@@ -53,13 +53,13 @@ class Unreserve:
         for entry in self._cluster.allocated_devices.assumed_for(key):
             with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
                 await self._claims.release(entry.claim, HOLD if is_placeholder(entry.pod) else FINALIZER)
-            self._context.wake(self._cluster.settle(entry.claim.metadata.uid))
+            self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
             current = self._cluster.claims.get(entry.claim.key)
             if current is not None and current.status.allocation is not None:
                 self._conflict_check.wrote(current)
         self._context.look_again(key)
 
-    async def ask(self, pod: Pod, ending: Ending) -> Result | None:
+    async def ask(self, pod: Pod, ending: BindStep) -> Result | None:
         """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on

@@ -6,8 +6,8 @@
     ├── GenerationFailed     a claim could not be made, recorded or reserved for a pod
     ├── ReleaseFailed        whether a consumer still needs its claim cannot be found out
     ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
-    └── CommitFailed         a plan could not be written; what was taken for it is given back
-        ├── CommitRefused    because the server refuses or undoes it, which only a person can change
+    └── BindingFailed        a plan could not be written; what was reserved for it is unreserved
+        ├── BindingRefused   because the server refuses or undoes it, which only a person can change
         ├── BoundElsewhere   because another writer gave the pod another node
         └── PodVanished      because the pod was deleted meanwhile; also where nothing was planned
 """
@@ -36,17 +36,17 @@ class PlacementFailed(ReconcileError):
         self.pause = pause
 
 
-class CommitFailed(ReconcileError):
+class BindingFailed(ReconcileError):
     """The server did not accept the plan."""
 
 
-class CommitRefused(CommitFailed):
+class BindingRefused(BindingFailed):
     """The server will refuse every repetition: because of a permission, a quota, a webhook, or validation."""
 
 
-class BoundElsewhere(CommitFailed):
+class BoundElsewhere(BindingFailed):
     """The pod has its node, but not the planned one."""
 
 
-class PodVanished(CommitFailed):
+class PodVanished(BindingFailed):
     """The pod is gone, and no longer needs its claims."""
