@@ -151,6 +151,28 @@ async def test_the_loop_has_its_turn_between_decisions_that_take_time() -> None:
         assert turns() >= 20
 
 
+async def test_work_of_many_short_turns_has_as_much_time_as_decisions() -> None:
+    """As Kopf does, which takes three turns of the loop for each new object."""
+    decisions = 0
+
+    def busy(seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    async def decide(name: str) -> Decided:
+        nonlocal decisions
+        decisions += 1
+        busy(DISPATCH_STRETCH_SECONDS)
+        return Decided()
+
+    async with dispatching(decide, *map(str, range(100))):
+        for _ in range(100):
+            busy(DISPATCH_STRETCH_SECONDS / 50)
+            await asyncio.sleep(0)
+        assert decisions < 20
+
+
 @pytest.mark.parametrize(("spent", "rests"), [(TURNS.turn / 2, False), (TURNS.turn * 2, True)])
 async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: float, rests: bool) -> None:
     decisions = 0

@@ -3,8 +3,9 @@
 A decision is quick and a write is slow, so the dispatcher decides on one key, leaves the writes to a task, and takes
 the next key. Decisions never overlap: each sees what the one before has taken. ``most`` bounds the tasks, and with
 them how far decisions run ahead of the writes. Decisions follow each other without a pause for
-``DISPATCH_STRETCH_SECONDS``, then the event loop has its turn: with ten thousand pods of which most cannot be decided
-yet, a pause after each would be long.
+``DISPATCH_STRETCH_SECONDS``: with ten thousand pods of which most cannot be decided yet, a pause after each would be
+long. Then the event loop has as much time, if it has that much to do. One turn of it would not be enough: Kopf takes
+three for each new object, so that a pod would be heard of 15 s after a thousand others.
 
 A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it continues the
 dispatcher pauses for as long as the last piece took, so that hard problems get at most half of the time. A key whose
@@ -36,6 +37,7 @@ from .queue import WorkQueue
 logger = logging.getLogger(__name__)
 
 DISPATCH_STRETCH_SECONDS = 0.005  # seconds
+IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which nobody else did anything takes less
 
 
 class Result(StrEnum):
@@ -84,6 +86,16 @@ class _Begun(NamedTuple):
 def _begun(key: Key) -> _Begun:
     attempt = new_attempt()
     return _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
+
+
+async def _turns_of_others() -> None:
+    """Let the others on the event loop do what they have to, for as long as decisions took at most."""
+    before, end = 0.0, time.perf_counter() + DISPATCH_STRETCH_SECONDS
+    now = end - DISPATCH_STRETCH_SECONDS
+    while now < end and now - before >= IDLE_TURN_SECONDS:
+        before = now
+        await asyncio.sleep(0)
+        now = time.perf_counter()
 
 
 class Dispatcher:
@@ -156,7 +168,7 @@ class Dispatcher:
         if key in self._postponed:
             await asyncio.sleep(self._time_slices.turn)
         elif time.perf_counter() - self._paused_at >= DISPATCH_STRETCH_SECONDS:
-            await asyncio.sleep(0)
+            await _turns_of_others()
         else:
             return
         self._paused_at = time.perf_counter()
