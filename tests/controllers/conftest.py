@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from controllers_world import World
 from dra_operator.allocator import Features
 from objects import Make
-from reconcile_world import World
 
 
 @pytest.fixture

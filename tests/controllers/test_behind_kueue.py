@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.scheduling.state import GATE
 from fake_api import FakeApi
 from objects import Make, Obj
-from reconcile_world import World
 
 GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 FINALIZER = "kueue.x-k8s.io/managed"

@@ -6,9 +6,9 @@ import logging
 from dataclasses import replace
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from objects import Make, Obj
-from reconcile_world import World
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from fake_api import Call
 from objects import Make
-from reconcile_world import World
 
 PODS_AT_ONCE = 300
 

@@ -9,16 +9,16 @@ import re
 from typing import Any
 
 import pytest
+from controllers_world import World
 from corpus import each_case
 from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict
 from dra_operator.allocator import Features
 from dra_operator.cache import Source
-from dra_operator.controllers import ReconcileError
+from dra_operator.controllers import ControllerError
 from dra_operator.controllers.claims import generate
 from prometheus_client import CollectorRegistry
-from reconcile_world import World
 
 
 def needs_pod_groups(case: dict[str, Any]) -> bool:
@@ -84,7 +84,7 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
     handle = {"pod": world.control.generator.handle, "claim": world.control.releaser.handle}[controller]
     expected = case["expect"]
     if expected.get("errorContains"):
-        with pytest.raises(ReconcileError, match=re.escape(expected["errorContains"])):
+        with pytest.raises(ControllerError, match=re.escape(expected["errorContains"])):
             await handle(key)
     else:
         await handle(key)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
@@ -15,7 +16,6 @@ from dra_operator.controllers import BackoffSettings
 from dra_operator.sources import last_look
 from fake_api import ERRORS, Call
 from objects import Make, Obj
-from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
+from controllers_world import FEW, World
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.controllers import TimeSettings
 from histories.history import in_no_time
 from objects import Make, Obj
-from reconcile_world import FEW, World
 
 GRACE = 1.0
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import (
@@ -26,7 +27,6 @@ from dra_operator.controllers import Control, OwnControllers
 from dra_operator.controllers.taints import rule_reports as taint_rules
 from fake_api import ERRORS, Call, at_once
 from objects import Make, Obj
-from reconcile_world import World
 from waiting import becomes
 
 START = "2026-01-01T00:00:00Z"

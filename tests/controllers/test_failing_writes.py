@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -16,7 +17,6 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from fake_api import ERRORS, Nth
 from objects import Make
-from reconcile_world import World
 from volume_controller import bind_volumes
 from volume_lab import on_nodes, storage_class, store, uses, volume, volume_claim
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -23,7 +24,6 @@ from dra_operator.gates import accepted
 from dra_operator.sources.kinds import watched_kinds
 from hard_problem import partition_problem
 from objects import Make, Obj
-from reconcile_world import World
 
 BOUND = "bound"
 TAINT = {"key": "k", "effect": "NoSchedule"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cel_language import CelSelectors
 from objects import Make
-from reconcile_world import World
 
 Json = dict[str, Any]
 WAITING = 20

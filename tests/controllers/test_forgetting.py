@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Allocator
 from dra_operator.allocator.basics.journal import Journal
@@ -19,7 +20,6 @@ from fake_api import FakeApi
 from objects import Make
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
-from reconcile_world import World
 from remembered import sizes
 from waiting import until
 

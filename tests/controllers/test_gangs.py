@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     NODES,
     PODS,
@@ -22,7 +23,6 @@ from dra_operator.cache import check
 from dra_operator.controllers.work.dispatcher import Decided
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 
 HISTORIES = int(os.environ.get("GANG_HISTORIES", "25"))
 

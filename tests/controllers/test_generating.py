@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import (
@@ -23,7 +24,6 @@ from dra_operator.controllers.claims.claim_names import generated_name_base
 from dra_operator.controllers.claims.generate import claim_from_template
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 GATED = {"schedulerName": "another", "schedulingGates": [{"name": "dra.kopf.dev/allocate"}]}

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
@@ -15,7 +16,6 @@ from dra_operator.controllers.work.growing_pauses import CALM_SECONDS, REMEMBERE
 from fake_api import Call, FakeApi
 from histories.clock import VirtualLoop
 from objects import Make
-from reconcile_world import World
 
 MARK = "resource.kubernetes.io/extended-resource-claim"
 GPU = "deviceclass.resource.kubernetes.io/gpu"

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_api.relations.label_selectors import Requirement
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from hard_problem import partition_problem
 from objects import Make
-from reconcile_world import World
 
 HARD, EASY = 20, 12
 APART = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from fake_api import ERRORS, Nth
 from objects import Make, Obj
-from reconcile_world import World
 
 ANNOTATION = "dra.kopf.dev/allocate"
 HOLD = "dra.kopf.dev/immediate"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from objects import Make
-from reconcile_world import World
 
 CONFIG = [{"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 10_000}}}] * 32
 SIZE = "has a spec of 315 KiB, and dra-operator allocates at most 64 KiB: shorten selectors, tolerations, opaque "

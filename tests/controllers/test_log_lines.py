@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     NODES,
     PODS,
@@ -23,7 +24,6 @@ from dra_operator.controllers.work.failures import Failures
 from fake_api import Call
 from objects import Make
 from prometheus_client import CollectorRegistry
-from reconcile_world import World
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ async def test_a_pod_that_goes_before_its_status_is_written_is_no_warning(
 
 
 def held_back() -> BindingFailed:
-    """What a reconciler makes of a write of a leader whose lease is overdue."""
+    """What a controller makes of a write of a leader whose lease is overdue."""
     failed = BindingFailed("cannot allocate claim ns/gpu")
     failed.__cause__ = NotLeading("the lease was last renewed 12 s ago, too long ago for a write")
     return failed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_operator.controllers import OwnControllers
 from fake_api import FakeApi
 from objects import Make, Obj
-from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

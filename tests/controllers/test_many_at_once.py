@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
@@ -16,7 +17,6 @@ from dra_operator.controllers.work.queue import WorkQueue
 from dra_operator.controllers.work.workers import Workers
 from objects import Make
 from prometheus_client import CollectorRegistry
-from reconcile_world import World
 
 MANY = 1000
 DEVICES = 100  # of a slice

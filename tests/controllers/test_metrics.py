@@ -1,4 +1,4 @@
-"""What the reconcilers count: attempts by result, waiting pods by reason, queues, devices, binding conditions."""
+"""What the controllers count: attempts by result, waiting pods by reason, queues, devices, binding conditions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
@@ -17,7 +18,6 @@ from dra_kube import (
     Forbidden,
 )
 from objects import Make, Obj
-from reconcile_world import World
 
 
 def add_pod(world: World, name: str = "pod", count: int = 1, **spec: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from controllers_world import World
 from dra_kube import NAMESPACES, NODES, PODS, Forbidden
 from dra_operator.cache import NONE
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 
 WITH_PORT = [{"name": "main", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
 

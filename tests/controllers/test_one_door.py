@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from controllers_world import TinyLanguage
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
@@ -18,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from objects import Make, Obj
 from prometheus_client import CollectorRegistry
-from reconcile_world import TinyLanguage
 
 KINDS: tuple[type[Object], ...] = (Pod, ResourceClaim, Node, ResourceSlice)
 NAMES = ("a", "b")

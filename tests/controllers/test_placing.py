@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from objects import Make
-from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
 from dra_operator.controllers.pools import pool_status
 from fake_api import ERRORS, Call
 from objects import Make, Obj
-from reconcile_world import World
 from waiting import becomes
 
 DRIVER = "gpu.example.com"

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from controllers_world import HOST, World
 from dra_kube import (
     EVENTS,
     POD_DISRUPTION_BUDGETS,
@@ -23,7 +24,6 @@ from dra_operator.controllers import PreemptionSettings
 from fake_api import ERRORS, Call, Nth
 from histories.clock import VirtualLoop
 from objects import Make, Obj
-from reconcile_world import HOST, World
 
 HELD = ["example.com/held"]
 REST = 10.5

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from fake_api import ERRORS, Call
 from objects import Make, Obj
-from reconcile_world import World
 
 RECORD = ("update", "pods", "status")
 ALLOCATE = ("update", "resourceclaims", "status")

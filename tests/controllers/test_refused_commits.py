@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     NODES,
     PODS,
@@ -19,7 +20,6 @@ from dra_kube import (
 )
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

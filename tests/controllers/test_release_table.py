@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import NAMESPACES, PODS, Api, ApiError, Unreachable, connection
-from dra_operator.controllers.shared.errors import ReconcileError
+from dra_operator.controllers.shared.errors import ControllerError
 from objects import Make
 from pages import Page
 from release_stage import Stage, furnish
@@ -67,7 +67,7 @@ async def gone_in_abundance(stage: Stage) -> None:
 
 
 async def tried(stage: Stage) -> None:
-    with suppress(ReconcileError):
+    with suppress(ControllerError):
         await stage.tried("A")
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
 from fake_api import ERRORS, Call
 from objects import Make, Obj
-from reconcile_world import World
 
 
 @pytest.fixture

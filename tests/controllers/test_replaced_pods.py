@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_operator.cache import Key, check
 from dra_operator.controllers import BackoffSettings
 from fake_api import ERRORS
 from objects import Make, Obj
-from reconcile_world import World
 
 
 @pytest.mark.parametrize("deletion", ["comes late", "never comes"])

@@ -1,6 +1,6 @@
 """The reference's traces of the scheduler plugin, in the phases that exist here (scheduling.md section 4).
 
-The phases of one attempt are one call of the placement reconciler. What the claims look like at the end of the last
+The phases of one attempt are one call of the controller placement. What the claims look like at the end of the last
 phase, and whether the pod was bound or refused, must be the same. Reasons are compared where the text is specified.
 The operator gives numbers where the reference says "cannot allocate all claims".
 """
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from controllers_world import World
 from corpus import each_case
 from dra_api.codec import convert
 from dra_api.core import Pod
@@ -33,10 +34,9 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Features
-from dra_operator.controllers import ReconcileError
+from dra_operator.controllers import ControllerError
 from dra_operator.kube import ClaimChanged
 from fake_api import Call
-from reconcile_world import World
 
 KINDS: dict[str, Resource] = {
     "ResourceSlice": RESOURCE_SLICES,
@@ -180,7 +180,7 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
         world.cluster.allocated_devices.assume(struct, struct.status.allocation, OTHER_POD)
     inject(world, case)
     key = f"default/{case['pod']['metadata']['name']}"
-    with suppress(ReconcileError, ClaimChanged):
+    with suppress(ControllerError, ClaimChanged):
         await world.attempt(key)
 
     last = case["steps"][-1]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.controllers import OwnControllers
 from fake_api import ERRORS, Call, Nth
 from objects import Make, Obj
-from reconcile_world import World
 
 GATE = "dra.kopf.dev/allocate"
 OTHER = "kueue.x-k8s.io/admission"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ServerError
 from dra_kube.spans import begin, span
 from dra_operator.controllers import Line
 from objects import Make
-from reconcile_world import World
 from recorded_spans import Recording, recorded
 
 

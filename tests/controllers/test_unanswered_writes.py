@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import (
@@ -28,7 +29,6 @@ from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.scheduling.state import GATE
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 
 
 def furnish(world: World, make: type[Make], nodes: int, devices: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_operator.cache import check
 from fake_store import Event
 from objects import Make
-from reconcile_world import World
 
 
 def shuffled(events: list[Event], chance: random.Random) -> list[Event]:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -18,7 +19,6 @@ from dra_kube import (
 )
 from fake_api import Call
 from objects import Make, Obj
-from reconcile_world import World
 from volume_controller import bind_volumes
 from volume_lab import HOST, SELECTED, on_labels, on_nodes, storage_class, store, uses, volume, volume_claim
 

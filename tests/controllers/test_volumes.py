@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_kube import (
     CSI_NODES,
     DEVICE_CLASSES,
@@ -19,7 +20,6 @@ from dra_kube import (
     Resource,
 )
 from objects import Make, Obj
-from reconcile_world import World
 from volume_lab import (
     AT_ONCE,
     BOUND,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import pytest
+from controllers_world import World
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
@@ -17,7 +18,6 @@ from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filt
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from objects import Make
-from reconcile_world import World
 
 GPU = "example.com/gpu"
 HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]

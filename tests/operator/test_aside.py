@@ -22,7 +22,7 @@ from dra_operator.app.probes.server import serve
 from prometheus_client import CollectorRegistry, Counter
 from waiting import becomes
 
-FINE = [Check("reconcilers", [])]
+FINE = [Check("controllers", [])]
 
 
 class Health:

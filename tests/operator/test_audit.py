@@ -107,7 +107,7 @@ class Server:
 
 
 class Control:
-    """As much of the reconcilers as an audit needs."""
+    """As much of the controllers as an audit needs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

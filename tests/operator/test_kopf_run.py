@@ -287,7 +287,7 @@ async def test_reconcilers_that_fail_before_all_of_them_run_end_the_process(
 
     monkeypatch.setattr(Control, "run", fail)
     async with asyncio.timeout(60):
-        with pytest.raises(OperatorFailed, match="the reconcilers ended"):
+        with pytest.raises(OperatorFailed, match="the controllers ended"):
             await Supervisor(Operator(), connection(kubeconfig)).run()
-    assert "the reconcilers failed" in caplog.text
+    assert "the controllers failed" in caplog.text
     assert "in sync" not in caplog.text

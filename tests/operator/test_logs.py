@@ -99,7 +99,7 @@ class ErrorEvent(Exception):
         ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 2, True),
         ("kopf._core.reactor.running", "Watcher for pods has failed: etcd", ErrorEvent("etcd"), 1, False),
         ("kopf._core.reactor.running", "Watcher for pods has failed: bug", KeyError("bug"), 0, True),
-        ("dra_operator.app.operator", "the reconcilers failed", Answer("not found"), 0, True),
+        ("dra_operator.app.operator", "the controllers failed", Answer("not found"), 0, True),
     ],
 )
 def test_what_the_server_answers_kopf_is_logged_by_us_but_no_bug_of_kopf_is_hidden(

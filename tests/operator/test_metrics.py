@@ -34,7 +34,7 @@ def documented() -> set[Family]:
 def served(registry: CollectorRegistry) -> Iterator[Family]:
     """Every family that is registered, with its labels, also where it has no sample yet."""
     for collector in list(registry._collector_to_names):
-        if isinstance(collector, CollectorRegistry):  # that of the reconcilers, which goes when they start over
+        if isinstance(collector, CollectorRegistry):  # that of the controllers, which goes when they start over
             yield from served(collector)
             continue
         declared = getattr(collector, "_labelnames", None)

@@ -19,7 +19,7 @@ from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge
 from supervised import Supervising
 
-FINE = (Check("reconcilers", []), Check("kopf", []))
+FINE = (Check("controllers", []), Check("kopf", []))
 BROKEN = (Check("lease", [], "ours"), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))
 
 
@@ -37,8 +37,8 @@ async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator
     [
         ("/livez", 200, "ok\n"),
         ("/healthz", 200, "ok\n"),
-        ("/livez?verbose", 200, "[+]reconcilers ok\n[+]kopf ok\nlivez check passed\n"),
-        ("/healthz?verbose=1", 200, "[+]reconcilers ok\n[+]kopf ok\nhealthz check passed\n"),
+        ("/livez?verbose", 200, "[+]controllers ok\n[+]kopf ok\nlivez check passed\n"),
+        ("/healthz?verbose=1", 200, "[+]controllers ok\n[+]kopf ok\nhealthz check passed\n"),
         ("/readyz", 503, "pods: not watched yet\na\nb\n"),
         (
             "/readyz?verbose",
@@ -93,7 +93,7 @@ async def test_a_running_operator_names_a_check_for_each_kind_that_it_watches(
     async with supervising() as site:
         await site.ready()
         names = [check.name for check in site.supervisor.health.readiness()]
-        assert names[:4] == ["reconcilers", "listing", "kubernetes", "kinds"]
+        assert names[:4] == ["controllers", "listing", "kubernetes", "kinds"]
         assert {"watch-pods", "watch-nodes", "watch-resourceclaims", "watch-resourceslices"} <= set(names)
 
 

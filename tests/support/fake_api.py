@@ -1,4 +1,4 @@
-"""An API server in a dict, for reconcilers.
+"""An API server in a dict, for controllers.
 
 The fake has the semantics that matter for correctness: optimistic concurrency, status as a sub-resource, server-side
 apply with field ownership, finalizers, UID preconditions, bindings. What happened is in ``calls``; ``before`` and

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from controllers_world import TinyLanguage
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
@@ -19,7 +20,6 @@ from dra_operator.controllers.work.dispatcher import Postponed
 from dra_operator.scheduling.state import ANNOTATION, HOLD, IMMEDIATE
 from dra_operator.sources.kinds import WATCHED
 from objects import Make, Obj
-from reconcile_world import TinyLanguage
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 FINALIZERS = {"finalizer": FINALIZER, "hold": HOLD}

@@ -1,4 +1,4 @@
-"""The running operator: connection, cache, reconcilers; started once, fed by Kopf, stopped once.
+"""The running operator: connection, cache, controllers; started once, fed by Kopf, stopped once.
 
 Our own LIST of every kind is the sync barrier: decisions start when it is complete (CC-01). What Kopf lists and
 watches afterwards is dropped by resourceVersion where it is no news. A restart of Kopf does not touch any of this.
@@ -228,26 +228,26 @@ class Operator:
         return settled
 
     async def ended(self) -> None:
-        """Wait until the reconcilers end, which they do only by ``stop`` or by a failure, which is logged."""
+        """Wait until the controllers end, which they do only by ``stop`` or by a failure, which is logged."""
         if self._task is None:
             return
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
-            logger.critical("the reconcilers failed", exc_info=error)
+            logger.critical("the controllers failed", exc_info=error)
 
     @property
     def is_running(self) -> bool:
-        """Whether the reconcilers are at work."""
+        """Whether the controllers are at work."""
         return self._task is not None and not self._task.done()
 
     @property
     def has_failed(self) -> bool:
-        """Whether the reconcilers ended by themselves."""
+        """Whether the controllers ended by themselves."""
         return self._task is not None and self._task.done()
 
     @property
     def control(self) -> Control:
-        """The reconcilers; only between ``start`` and ``stop``."""
+        """The controllers; only between ``start`` and ``stop``."""
         return self._running.control
 
     @property
@@ -295,7 +295,7 @@ class Operator:
 
     async def _work(self, parts: _Parts) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(parts.control.run(), name="reconcilers")
+            group.create_task(parts.control.run(), name="controllers")
             group.create_task(parts.audit.run(), name="audit")
             group.create_task(LastLook(parts.api, parts.control, parts.malformed_objects).run(), name="last look")
             if parts.controller_manager is not None:

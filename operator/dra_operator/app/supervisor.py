@@ -1,10 +1,10 @@
 """Runs the operator, and restarts Kopf inside it.
 
 It starts, in this order: the port for probes and metrics, the lease, the operator (its own LIST of all kinds), Kopf.
-The cache and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists
+The cache and the controllers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists
 everything again, and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought
 an error that it does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to
-watch. Only a signal, a failure of the reconcilers, or the loss of the lease ends the process.
+watch. Only a signal, a failure of the controllers, or the loss of the lease ends the process.
 
 The lease and the port have a thread of their own (``aside``): they never wait for a decision.
 """
@@ -46,7 +46,7 @@ SERVED_LOOK_SECONDS = 5.0  # seconds between two looks for kinds that the server
 
 
 class OperatorFailed(Exception):
-    """The reconcilers or Kopf cannot continue in this process; it must be started again."""
+    """The controllers or Kopf cannot continue in this process; it must be started again."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Supervisor:
             error = await self._run_kopf()
             self._check_lease()
             if not self.operator.is_running:
-                raise OperatorFailed("the reconcilers ended; see the log above")
+                raise OperatorFailed("the controllers ended; see the log above")
             if self._stop.is_set():
                 return
             self.restarts += 1

@@ -1,4 +1,4 @@
-"""What a reconciler can be asked to look at: a controller and an object (claim-controller.md section 2).
+"""What a controller can be asked to look at: its name and an object (claim-controller.md section 2).
 
 A key says *where* to look, never *what* happened: its handler reads the current cache. That is
 what makes late, repeated and missing events harmless.

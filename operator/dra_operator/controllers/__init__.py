@@ -1,6 +1,6 @@
-"""The work: a queue of keys, and one reconciler per controller.
+"""The work: a queue of keys for each controller.
 
-Its names are loaded when they are first used: the settings need the times of reconcilers, and not what writes.
+Its names are loaded when they are first used: the settings need the times of controllers, and not what writes.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from dra_api.lazy_face import lazy
 if TYPE_CHECKING:
     from .claims.other_makers import records_foreign_claim
     from .control import Control
-    from .shared.errors import BindingFailed, GenerationFailed, PlacementFailed, ReconcileError
+    from .shared.errors import BindingFailed, ControllerError, GenerationFailed, PlacementFailed
     from .shared.logbook import Line, tell
     from .shared.own_controllers import NAMES, ControllerName, OwnControllers, UnknownController, controllers_of
     from .shared.timing import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices
@@ -23,13 +23,13 @@ __all__ = [
     "BackoffSettings",
     "BindingFailed",
     "Control",
+    "ControllerError",
     "ControllerName",
     "GenerationFailed",
     "Line",
     "OwnControllers",
     "PlacementFailed",
     "PreemptionSettings",
-    "ReconcileError",
     "TimeSettings",
     "TimeSlices",
     "UnknownController",

@@ -1,4 +1,4 @@
-"""All reconcilers with what they share, as one thing to start and stop.
+"""All controllers with what they share, as one thing to start and stop.
 
 ``apply`` and ``delete`` are the only ways in for objects, whatever brought them (``cache.source``): they take a change
 into the cache, and put the keys that it concerns on the queues.
@@ -112,7 +112,7 @@ def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: Work
 
 
 class Control:
-    """The reconcilers of one cluster. To be made inside a running event loop.
+    """The controllers of one cluster. To be made inside a running event loop.
 
     ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
@@ -198,7 +198,7 @@ class Control:
     def _without_claims(
         self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
     ) -> Mapping[Controller, Handler]:
-        """The reconcilers that write no claims: of tainted devices, and of questions about pools."""
+        """The controllers that write no claims: of tainted devices, and of questions about pools."""
         cluster, queue = self.cluster, self.queues.of
         writer = RuleWriter(client, self._answered)
         rules = RuleReporter(cluster, writer, queue("taint-rules"), queue("eviction"), self.controllers, now)

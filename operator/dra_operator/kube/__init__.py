@@ -1,4 +1,4 @@
-"""Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
+"""Reading and writing the API: a small protocol over the client, conflict retries, the writes that controllers make."""
 
 from .answers import RIGHTS, may_have_happened, with_remedy
 from .changed import ClaimChanged, ClaimStripped, ObjectChanged, PodChanged

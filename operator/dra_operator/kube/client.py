@@ -1,4 +1,4 @@
-"""The calls that reconcilers make, as a protocol, which ``dra_kube.Api`` and a fake in tests implement."""
+"""The calls that controllers make, as a protocol, which ``dra_kube.Api`` and a fake in tests implement."""
 
 from __future__ import annotations
 

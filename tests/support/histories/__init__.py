@@ -5,7 +5,7 @@
     PYTHONPATH=tests/support python -m histories --seeds 0:1000000 --workers 2
     PYTHONPATH=tests/support python -m histories --seeds 4711        # one history; if it goes wrong, what happened
 
-A history is a seed. The operator's reconcilers and its view are the real ones; the API server is ``fake_api``, which
+A history is a seed. The operator's controllers and its view are the real ones; the API server is ``fake_api``, which
 keeps its objects in a dict. ``script`` has the steps that people, nodes and machines take, ``actions`` what each does,
 ``weather`` what befalls requests and events. ``server`` lets requests suffer it, ``watches`` brings events to the
 operator (``incarnation``), which may have several processes (``replica``), of which one may write (``sender``).

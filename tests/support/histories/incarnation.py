@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
+from controllers_world import FEW, TinyLanguage
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
@@ -34,7 +35,6 @@ from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
 from prometheus_client import CollectorRegistry
-from reconcile_world import FEW, TinyLanguage
 
 from .server import Server
 

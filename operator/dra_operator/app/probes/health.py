@@ -3,7 +3,7 @@
 Ready: the cache is complete and up to date. Every kind was listed, is watched, and its watch gives signs of life.
 
 Live: only faults that a new process can mend count. An API server that is away or refuses us makes the operator
-unready, but not dead. The operator is dead when its reconcilers ended, or when Kopf ended again and again for
+unready, but not dead. The operator is dead when its controllers ended, or when Kopf ended again and again for
 ``Limits.failing`` seconds and never delivered all kinds. A Kopf that ended once and asks in vain since is not at fault.
 """
 
@@ -78,8 +78,8 @@ class Health:
 
     def liveness(self) -> tuple[Check, Check]:
         """Whether only a new process helps."""
-        ended = ["the reconcilers ended"] if self._operator.has_failed else []
+        ended = ["the controllers ended"] if self._operator.has_failed else []
         limit, failing = self._operator.streams.limits.failing, []
         if self._failing_since is not None and self._ended_at - self._failing_since > limit:
             failing = [f"Kopf ended {self.failures} times without delivering in between, the last time: {self._error}"]
-        return Check("reconcilers", ended), Check("kopf", failing)
+        return Check("controllers", ended), Check("kopf", failing)

@@ -1,4 +1,4 @@
-"""Metrics of the process; reconcilers have their own."""
+"""Metrics of the process; controllers have their own."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ node, and finds there which volumes are reserved already. The pod is bound when 
 The claim for extended resources is the last one of devices: created, allocated and reserved, recorded in the pod's
 status. It has no name before it exists, so the server cannot be asked what became of a creation without an answer. What
 is half made when a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
-claim reconciler when the pod got its node with another claim, or is done.
+controller ``release`` when the pod got its node with another claim, or is done.
 """
 
 from __future__ import annotations

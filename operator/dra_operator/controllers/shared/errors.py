@@ -2,7 +2,7 @@
 
 ::
 
-    ReconcileError
+    ControllerError
     ├── GenerationFailed     a claim could not be made, recorded or reserved for a pod
     ├── ReleaseFailed        whether a consumer still needs its claim cannot be found out
     ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
@@ -13,19 +13,19 @@
 """
 
 
-class ReconcileError(Exception):
-    """Root of the reconcilers' own errors; the queue retries the key after its back-off."""
+class ControllerError(Exception):
+    """Root of the controllers' own errors; the queue retries the key after its back-off."""
 
 
-class GenerationFailed(ReconcileError):
+class GenerationFailed(ControllerError):
     """No claim for a pod entry, or no reservation of it."""
 
 
-class ReleaseFailed(ReconcileError):
+class ReleaseFailed(ControllerError):
     """A consumer of the claim is malformed; nothing else would say when it is mended or gone."""
 
 
-class PlacementFailed(ReconcileError):
+class PlacementFailed(ControllerError):
     """Whether the pod fits cannot be decided until the input is corrected or time passes.
 
     ``pause``: so many seconds at least; see ``growing_pauses``.
@@ -36,7 +36,7 @@ class PlacementFailed(ReconcileError):
         self.pause = pause
 
 
-class BindingFailed(ReconcileError):
+class BindingFailed(ControllerError):
     """The server did not accept the plan."""
 
 

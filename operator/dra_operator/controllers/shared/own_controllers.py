@@ -12,7 +12,7 @@ kube-controller-manager has templates, release and eviction (from 1.36 on), so t
 things go with placement whichever controller has the others, since only the one who places a pod can tell: which of two
 claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``release``).
 
-Reconcilers ask when they handle a key, because the answer may change while they work.
+Controllers ask when they handle a key, because the answer may change while they work.
 """
 
 from __future__ import annotations

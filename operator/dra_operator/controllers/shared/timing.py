@@ -1,4 +1,4 @@
-"""How fast the reconcilers work, and how long they wait. The values are settings of the operator; all times in seconds.
+"""How fast the controllers work, and how long they wait. The values are settings of the operator; all times in seconds.
 
 A *turn* is what one decision may take before others have theirs. A decision that took longer comes later, and its key
 then rests for ``rest`` times as long, so that one key gets at most a twentieth of the time: three seconds a minute.
@@ -58,7 +58,7 @@ class TimeSlices:
 
 @dataclass(frozen=True, slots=True)
 class TimeSettings:
-    """Everything about time that can be set on the reconcilers."""
+    """Everything about time that can be set on the controllers."""
 
     workers: Mapping[Controller, int] = field(
         default_factory=lambda: {

@@ -27,7 +27,7 @@ from dra_kube import KubeError
 from dra_kube.spans import Root, begin
 
 from dra_operator.cache import Key
-from dra_operator.controllers.shared.errors import ReconcileError
+from dra_operator.controllers.shared.errors import ControllerError
 from dra_operator.controllers.shared.logbook import enter_attempt, new_attempt
 from dra_operator.controllers.shared.timing import TimeSlices
 
@@ -161,7 +161,7 @@ class Dispatcher:
         """A note that cannot be written is not worth another try: the end of the attempt tells more."""
         try:
             await note
-        except (KubeError, ReconcileError) as error:
+        except (KubeError, ControllerError) as error:
             logger.debug("%s: cannot record why it waits: %s", key, error)
 
     async def _pause(self, key: Key) -> None:

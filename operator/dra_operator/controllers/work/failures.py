@@ -15,7 +15,7 @@ from dra_kube import ApiError, Conflict, KubeError, NotLeading
 from prometheus_client import CollectorRegistry, Counter
 
 from dra_operator.cache import Key
-from dra_operator.controllers.shared.errors import BoundElsewhere, PlacementFailed, PodVanished, ReconcileError
+from dra_operator.controllers.shared.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.shared.logbook import tell
 
 from .queue import WorkQueue
@@ -49,7 +49,7 @@ class Failures:
             queue.done(key, rest, is_over=is_over)
             return
         seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
-        is_expected = isinstance(error, KubeError | ReconcileError)
+        is_expected = isinstance(error, KubeError | ControllerError)
         self._errors.labels(key.controller, "expected" if is_expected else "unexpected").inc()
         fields = {"controller": key.controller, "object": key.object, "again_in": f"{seconds:.3g}s"}
         if not is_expected:

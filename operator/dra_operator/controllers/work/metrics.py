@@ -40,7 +40,7 @@ class ClaimCreations:
 
 
 class ClaimMetrics:
-    """Counters that the reconcilers feed; ``registry`` is where they are scraped."""
+    """Counters that the controllers feed; ``registry`` is where they are scraped."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

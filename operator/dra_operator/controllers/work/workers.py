@@ -1,6 +1,6 @@
-"""Several workers on one queue: each takes a key, hands it to the reconciler, and reports back.
+"""Several workers on one queue: each takes a key, hands it to the controller, and reports back.
 
-After any error of a reconciler, the key comes back after its back-off and the worker takes the next one, so that an
+After any error of a controller, the key comes back after its back-off and the worker takes the next one, so that an
 object that cannot be handled does not delay others.
 
 Many keys need nothing but a look, which waits for nothing. So a worker pauses after ``WORK_STRETCH_SECONDS`` of such

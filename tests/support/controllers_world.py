@@ -1,4 +1,4 @@
-"""A fake API server and the reconcilers on it: a test puts objects there, lets the operator settle, and looks."""
+"""A fake API server and the controllers on it: a test puts objects there, lets the operator settle, and looks."""
 
 from __future__ import annotations
 
