@@ -20,6 +20,8 @@ class PublishedSettings(Part, frozen=True):
     kubernetes_version: str = "auto"
     controllers: str = "auto"
     scoring_strategy: str = "LeastAllocated"
+    placement_strategy: str = "first-fit"
+    device_order: str = "reference"
     preemption: bool = False
     preempt_other_schedulers: bool = False
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from dra_operator.allocator import DEVICE_ORDERS
 from dra_operator.kubectl.answer import Problem
-from dra_operator.kubectl.arguments import seconds
+from dra_operator.kubectl.arguments import ORDERS, STRATEGIES, seconds
 from dra_operator.kubectl.labels import selecting
+from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
 LABELS = {"app": "web", "zone": "a", "example.com/gpu": ""}
 
@@ -46,6 +48,11 @@ def test_a_selector_that_cannot_be_read_is_refused(selector: str) -> None:
 )
 def test_a_time_is_read(text: str, limit: float) -> None:
     assert seconds(text) == pytest.approx(limit)
+
+
+def test_the_names_of_strategies_and_orders_are_those_of_the_operator() -> None:
+    """Written out, because help and completion load no scheduler."""
+    assert (STRATEGIES, ORDERS) == (PLACEMENT_STRATEGIES, DEVICE_ORDERS)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "5d"])

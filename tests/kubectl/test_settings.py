@@ -9,16 +9,21 @@ import pytest
 from dra_api.codec import convert, encode
 from dra_api.leases import SETTINGS, Lease, PublishedSettings
 from dra_api.releases.release import Release
+from dra_api.resource import DeviceClass
 from dra_operator.app.run_command import published
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.observed.sanitized import without_secrets
+from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION as STRATEGY
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def seen(text: str | None, name: str = "dra-operator-dra-scheduler") -> Observed:
     annotations: dict[str, Any] = {"other": "x"} | ({SETTINGS: text} if text is not None else {})
     lease = convert(Lease, {"metadata": {"name": name, "namespace": "kube-system", "annotations": annotations}})
-    return Observed([lease], datetime(2030, 1, 1, tzinfo=UTC), release=Release.V1_36)
+    return Observed([lease], NOW, release=Release.V1_36)
 
 
 SAID = PublishedSettings(
@@ -26,6 +31,8 @@ SAID = PublishedSettings(
     kubernetes_version="1.36",
     controllers="placement",
     scoring_strategy="MostAllocated",
+    placement_strategy="frag",
+    device_order="aligned",
 )
 TEXT = encode(SAID).decode()
 
@@ -36,21 +43,47 @@ def test_what_the_operator_says_counts() -> None:
     assert made.settings.release is Release.V1_36
     assert str(made.controllers) == "placement"
     assert made.settings.scoring_strategy == "MostAllocated"
+    assert (made.settings.placement_strategy, made.settings.device_order) == ("frag", "aligned")
 
 
 def test_what_the_viewer_says_counts_more() -> None:
-    given = Settings(gates={"DRADeviceTaintRules": False}, scoring_strategy="LeastAllocated")
+    given = Settings(
+        gates={"DRADeviceTaintRules": False}, scoring_strategy="LeastAllocated", placement_strategy="packing"
+    )
     made = pipeline(seen(TEXT), given)
     assert not made.cluster.features.taint_rules
     assert made.settings.scoring_strategy == "LeastAllocated"
+    assert (made.settings.placement_strategy, made.settings.device_order) == ("packing", "aligned")
     assert str(made.controllers) == "placement"
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"featureGates": 1}', '{"featureGates": "Nope=true"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        "{",
+        '{"placementStrategy": "of a later version"}',
+        '{"featureGates": 1}',
+        '{"featureGates": "Nope=true"}',
+    ],
+)
 def test_what_cannot_be_read_counts_as_nothing_said(text: str | None) -> None:
     made = pipeline(seen(text))
     assert not made.cluster.features.taint_rules
     assert str(made.controllers) == "templates, release, placement, eviction, allocation"
+
+
+def test_the_mix_is_learned_if_a_strategy_or_a_class_asks_for_it() -> None:
+    def learns(strategy: str, named: str = "") -> bool:
+        class_ = convert(DeviceClass, {"metadata": {"name": "gpu", "annotations": {STRATEGY: named}}})
+        objects = without_secrets([class_])
+        return pipeline(Observed(objects, NOW), Settings(placement_strategy=strategy)).allocator.looks_at_mix
+
+    assert learns("frag")
+    assert learns("first-fit", "fgd")
+    assert not learns("packing", "unknown")
 
 
 def test_another_operator_says_nothing_about_this_one() -> None:
@@ -63,5 +96,7 @@ def test_the_operator_says_what_it_was_given() -> None:
         kubernetes_version=SAID.kubernetes_version,
         controllers=SAID.controllers,
         scoring_strategy="MostAllocated",
+        placement_strategy="frag",
+        device_order="aligned",
     )
     assert published(given) == SAID

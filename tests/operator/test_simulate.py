@@ -234,6 +234,8 @@ def test_a_bad_case_costs_only_its_own_answer(capsys: pytest.CaptureFixture[str]
         ["x.json", "--repeat", "0"],
         ["-f", "y.yaml", "--repeat", "5"],
         ["x.json", "--node", "n"],
+        ["x.json", "--placement-strategy", "frag"],
+        ["x.json", "--device-order", "aligned"],
         ["missing.json"],
     ],
 )
@@ -273,6 +275,23 @@ def test_the_devices_of_each_node_are_reported(capsys: pytest.CaptureFixture[str
         "  claim default/c",
         "    r/few: drv/p/a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "taken", "best"),
+    [
+        (["--placement-strategy", "first-fit"], "big", []),
+        (["--placement-strategy", "first-fit", "--device-order", "best-fit"], "small", []),
+        (["--placement-strategy", "best-fit"], "small", ["best is n1 by the placement strategy best-fit"]),
+    ],
+)
+def test_settings_of_the_operator_decide_as_in_the_operator(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], taken: str, best: list[str]
+) -> None:
+    devices = device("big", capacity={"memory": "80Gi"}), device("small", capacity={"memory": "24Gi"})
+    slices = [kubernetes("slice", it) for it in pool(*devices)]
+    report = verdict(capsys, tmp_path, CLASS, *slices, kubernetes("claim", claim(request("r"))), options=options)
+    assert report.splitlines()[4:] == [f"    r: drv/p/{taken}", *best]
 
 
 @pytest.mark.parametrize(

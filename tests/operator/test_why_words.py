@@ -13,10 +13,12 @@ from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.controllers.scheduling.mix_learner import MixLearner
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline, Settings
 from dra_operator.kubectl.why.claims import why_claim
 from dra_operator.kubectl.why.pods import why_pod
+from dra_operator.scheduling import Placement
 from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
@@ -91,7 +93,7 @@ def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:
 
 def told_of(view: Cluster, what: Pod | ResourceClaim) -> list[str]:
     allocator = Allocator(view.inventory, new_share_id=lambda: "share")
-    made = Pipeline(Observed([], NOW), Settings(), view, allocator)
+    made = Pipeline(Observed([], NOW), Settings(), view, allocator, Placement(), MixLearner(view, allocator))
     return (why_pod(made, what) if isinstance(what, Pod) else why_claim(made, what)).lines
 
 

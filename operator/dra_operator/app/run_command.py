@@ -98,6 +98,8 @@ def published(settings: OperatorSettings) -> PublishedSettings:
         kubernetes_version=settings.kubernetes_version,
         controllers=settings.controllers,
         scoring_strategy=settings.scoring_strategy,
+        placement_strategy=settings.placement_strategy,
+        device_order=settings.device_order,
         preemption=settings.preemption,
         preempt_other_schedulers=settings.preempt_other_schedulers,
     )

@@ -24,8 +24,19 @@ from dra_api.core import Node
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT, NEWEST, Release
 
-from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Semantics
+from dra_operator.allocator import (
+    DEVICE_ORDERS,
+    Allocated,
+    AllocationError,
+    Failed,
+    GaveUp,
+    NodeFailure,
+    Outcome,
+    Refused,
+    Semantics,
+)
 from dra_operator.gates import REMEDY, features_of, parse_gates
+from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
 from .case_files import JSON, add_cases_argument, answer_all, read_cases
 from .files_argument import add_files_argument
@@ -85,6 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
     )
+    parser.add_argument(
+        "--placement-strategy", choices=PLACEMENT_STRATEGIES, help="with -f: as given to the operator (first-fit)"
+    )
+    parser.add_argument("--device-order", choices=DEVICE_ORDERS, help="with -f: as given to the operator (reference)")
     add_trace_arguments(parser)
 
 
@@ -108,6 +123,8 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
         if options.feature_gates and not options.file:
             raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
+        if (options.placement_strategy or options.device_order) and not options.file:
+            raise BadInput("--placement-strategy, --device-order: only for Kubernetes objects (-f FILE)")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
@@ -139,7 +156,14 @@ def _answer_trace(options: argparse.Namespace) -> int:
 
 def _answer_objects(options: argparse.Namespace, release: Release, semantics: Semantics) -> int:
     features = features_of(parse_gates(options.feature_gates), release)
-    cluster = simulated(read_objects(options.file), options.node, features=features, semantics=semantics)
+    cluster = simulated(
+        read_objects(options.file),
+        options.node,
+        features=features,
+        semantics=semantics,
+        strategy=options.placement_strategy or PLACEMENT_STRATEGIES[0],
+        device_order=options.device_order or DEVICE_ORDERS[0],
+    )
     is_open = False
 
     def watched() -> Iterator[SimulatedAttempt]:

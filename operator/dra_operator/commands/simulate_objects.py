@@ -24,6 +24,7 @@ from dra_operator.scheduling import (
     GettingReady,
     NodeStatus,
     NoPlace,
+    Placement,
     Plan,
     PodClaim,
     PodFilter,
@@ -144,20 +145,24 @@ def _together(simulated: SimulatedCluster) -> CycleState:
 
 def _asked(pod: Pod | None, cycle_state: CycleState, simulated: SimulatedCluster) -> SimulatedAttempt:
     claims, held = tuple(cycle_state.resource_claims), holders(simulated.cluster.claims)
-    answers = tuple(_answers(cycle_state))
+    simulated.learner.see(cycle_state.pod, claims)
+    answers = tuple(_answers(cycle_state, simulated.placement))
     try:
-        outcome = decided(plan(cycle_state))
+        outcome = decided(plan(cycle_state, placement=simulated.placement))
     except AllocationError as error:
         outcome = NoPlace(str(error), is_error=True)
     return SimulatedAttempt(pod, claims, None, cycle_state, answers, outcome, held)
 
 
-def _answers(cycle_state: CycleState) -> Iterator[tuple[LoadedNode, NodeStatus]]:
+def _answers(cycle_state: CycleState, placement: Placement) -> Iterator[tuple[LoadedNode, NodeStatus]]:
     try:
         pod_filter = PodFilter(cycle_state)
+        demands = pod_filter.demands.all()
     except AllocationError as error:
         yield from ((state, Faulty(error)) for state in cycle_state.nodes)
         return
+    if len(demands) == 1 and demands[0].claims:
+        pod_filter.device_order = placement.device_order(demands[0].program)
     for state in cycle_state.nodes:
         try:
             yield state, settled(pod_filter.filter(state))

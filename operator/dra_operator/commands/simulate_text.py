@@ -65,6 +65,8 @@ def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: boo
     yield from _fitting(attempt)
     yield from _obstructed(attempt)
     yield from _lacking(attempt, inventory)
+    if isinstance(attempt.outcome, Plan) and attempt.outcome.strategy:
+        yield f"best is {attempt.outcome.node} by the placement strategy {attempt.outcome.strategy}"
     if sequential and isinstance(attempt.outcome, Plan):
         yield f"gets node {attempt.outcome.node}"
     elif sequential and isinstance(attempt.outcome, NoPlace):

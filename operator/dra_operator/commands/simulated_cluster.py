@@ -24,9 +24,11 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.allocator import Allocator, Features, Inventory, Semantics
+from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
+from dra_operator.controllers.scheduling.mix_learner import MixLearner
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, Placement
 from dra_operator.sources.kind_table import OF_STORAGE
 
 from .admin_label import taken_as_permitted
@@ -44,6 +46,8 @@ class SimulatedCluster:
 
     cluster: Cluster
     allocator: Allocator
+    placement: Placement
+    learner: MixLearner
     pods: Sequence[Pod]
     claims: Sequence[ResourceClaim]
     notes: Sequence[str]
@@ -53,7 +57,13 @@ class SimulatedCluster:
 
 
 def simulated(
-    objects: Sequence[Object], node_names: Sequence[str], *, features: Features, semantics: Semantics
+    objects: Sequence[Object],
+    node_names: Sequence[str],
+    *,
+    features: Features,
+    semantics: Semantics,
+    strategy: str = PLACEMENT_STRATEGIES[0],
+    device_order: str = DEVICE_ORDERS[0],
 ) -> SimulatedCluster:
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
@@ -80,8 +90,11 @@ def simulated(
     pods = [claims.give(identified(pod)) for pod in of_kind(Pod, objects)]
     wanted = () if pods else _wanted(objects)
     notes += taken_as_permitted((*cluster.claims, *wanted), cluster)
-    allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
-    return SimulatedCluster(cluster, allocator, pods, wanted, notes, claims.lacking, quotas)
+    allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()), order=device_order)
+    placement = Placement(strategy, device_order)
+    allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
+    learner = MixLearner(cluster, allocator)
+    return SimulatedCluster(cluster, allocator, placement, learner, pods, wanted, notes, claims.lacking, quotas)
 
 
 def _stored(objects: Sequence[Object]) -> list[ResourceClaim]:

@@ -8,6 +8,8 @@ from typing import Final
 
 from dra_api.releases.release import AUTO, BUILT
 
+STRATEGIES: Final = ("first-fit", "emptiest", "best-fit", "packing", "fgd", "frag")
+ORDERS: Final = ("reference", "best-fit", "least-loss", "aligned")
 FORMATS: Final = ("wide", "json", "yaml", "name")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -66,6 +68,8 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     )
     operator.add_argument("--controllers", default="auto", metavar="LIST", help="controllers that it runs")
     operator.add_argument("--scoring-strategy", choices=("LeastAllocated", "MostAllocated"), help="which node is best")
+    operator.add_argument("--placement-strategy", choices=STRATEGIES, help="which node wastes least")
+    operator.add_argument("--device-order", choices=ORDERS, help="which devices of a node are tried first")
 
 
 def positive(text: str) -> int:

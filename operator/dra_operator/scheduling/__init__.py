@@ -45,6 +45,7 @@ from .preemption.terms import PreemptionTerms, priority
 from .rules.queueing_hints import ANY_CHANGE, ClusterEvent, Hint
 from .rules.volume_binding import Bindings
 from .rules.volumes import NO_VOLUMES, VolumeWait, volumes_of
+from .scoring.strategies.every_strategy import ANNOTATION as PLACEMENT_STRATEGY_ANNOTATION
 from .scoring.strategies.every_strategy import PLACEMENT_STRATEGIES
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "CLAIM_UNMADE",
     "NO_VOLUMES",
     "PLACEMENT_STRATEGIES",
+    "PLACEMENT_STRATEGY_ANNOTATION",
     "STRATEGIES",
     "Bindings",
     "Budget",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,13 +20,24 @@ from dra_api.releases.release import Release, chosen
 from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
 from msgspec import Raw
 
-from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.cel_language import CelSelectors
+from dra_operator.controllers.scheduling.mix_learner import MixLearner
 from dra_operator.controllers.shared.own_controllers import OwnControllers, UnknownController, controllers_of
 from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.scheduling import STRATEGIES
+from dra_operator.scheduling import (
+    PLACEMENT_STRATEGIES,
+    STRATEGIES,
+    CycleState,
+    NoPlace,
+    Placement,
+    Plan,
+    PostFilter,
+    decided,
+    plan,
+)
 from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 from .observed import Observed
@@ -45,6 +56,8 @@ class Settings:
     release: Release | None = None
     controllers: OwnControllers | None = None
     scoring_strategy: str | None = None
+    placement_strategy: str | None = None
+    device_order: str | None = None
     preemption: bool = False
     """As the Lease says it: these two cannot be given."""
     preempt_other_schedulers: bool = False
@@ -62,7 +75,15 @@ class Settings:
             remedy = "name some of these, separated by commas, or auto"
             raise Problem(f"--controllers: {error}; {remedy}", ExitCode.USAGE) from error
         ours = None if controllers is None else OwnControllers.of(controllers)
-        return cls(options.scheduler_name, gates or None, release, ours, options.scoring_strategy)
+        return cls(
+            options.scheduler_name,
+            gates or None,
+            release,
+            ours,
+            options.scoring_strategy,
+            options.placement_strategy,
+            options.device_order,
+        )
 
     def completed(self, seen: Observed) -> Settings:
         """With what the operator of this scheduler name says on its Lease, in the place of what was not given."""
@@ -83,6 +104,8 @@ class Settings:
             release=self.release or release,
             controllers=self.controllers or ours,
             scoring_strategy=self.scoring_strategy or said.scoring_strategy,
+            placement_strategy=self.placement_strategy or _known(said.placement_strategy, PLACEMENT_STRATEGIES),
+            device_order=self.device_order or _known(said.device_order, DEVICE_ORDERS),
             preemption=said.preemption,
             preempt_other_schedulers=said.preempt_other_schedulers,
         )
@@ -103,6 +126,8 @@ class Pipeline:
     settings: Settings
     cluster: Cluster
     allocator: Allocator
+    placement: Placement
+    learner: MixLearner
 
     @property
     def now(self) -> datetime:
@@ -113,6 +138,11 @@ class Pipeline:
     def controllers(self) -> OwnControllers:
         """Those of the operator; all, unless it was said which."""
         return self.settings.controllers or OwnControllers()
+
+    def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
+        """What the operator would decide about a pod: by its placement strategy, too."""
+        self.learner.see(state.pod, state.resource_claims)
+        return decided(plan(state, post_filter=post_filter, placement=self.placement))
 
 
 def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
@@ -126,7 +156,16 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     has_rules = features.taint_rules and features.device_taints
     cluster.load(_in_view(seen.objects, has_rules=has_rules))
     cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
-    return Pipeline(seen, settings, cluster, Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())))
+    order, strategy = settings.device_order or DEVICE_ORDERS[0], settings.placement_strategy or PLACEMENT_STRATEGIES[0]
+    allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), order=order)
+    placement = Placement(strategy, order)
+    allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
+    return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator))
+
+
+def _known(name: str, names: Sequence[str]) -> str | None:
+    """A name that a newer version of the operator says is not known here."""
+    return name if name in names else None
 
 
 def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:

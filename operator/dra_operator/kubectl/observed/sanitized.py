@@ -23,6 +23,7 @@ from dra_api.resource import (
 from dra_api.storage import BOUND_ANNOTATION, BOUND_BY_CONTROLLER, CLASS_ANNOTATION, SELECTED_NODE
 from msgspec.structs import asdict, replace
 
+from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION
 from dra_operator.scheduling.state import ANNOTATION
 
 MOVABLE: Final = "dra.kopf.dev/movable"
@@ -33,6 +34,7 @@ READ_ANNOTATIONS: Final = frozenset(
         POD_CLAIM_NAME_ANNOTATION,
         ANNOTATION,
         MOVABLE,
+        PLACEMENT_STRATEGY_ANNOTATION,
         BOUND_ANNOTATION,
         BOUND_BY_CONTROLLER,
         CLASS_ANNOTATION,

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline, Settings, pipeline
-from dra_operator.scheduling import CycleState, Plan, decided, plan, pre_filter
+from dra_operator.scheduling import CycleState, Plan, pre_filter
 
 _VERSIONS: Final = count(1)
 
@@ -56,7 +56,7 @@ def _placed(made: Pipeline, key: str) -> Move:
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
         return Move(why=found.text)
-    answer = decided(plan(found))
+    answer = made.planned(found)
     if not isinstance(answer, Plan):
         return Move(why=answer.message)
     user = ResourceClaimConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)

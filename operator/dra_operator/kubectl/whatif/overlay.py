@@ -34,8 +34,6 @@ from dra_operator.scheduling import (
     Plan,
     PodFilter,
     PreFilterResult,
-    decided,
-    plan,
     pre_filter,
     settled,
 )
@@ -64,12 +62,12 @@ class Overlay:
         if hindrance is not None:
             return NotPlaced(pod, hindrance.text)
         state = self._pre_filtered(pod)
-        outcome = decided(plan(state)) if isinstance(state, CycleState) else None
+        outcome = self.made.planned(state) if isinstance(state, CycleState) else None
         while isinstance(outcome, NoPlace) and outcome.stuck:
             for _, claim in outcome.stuck:
                 self._put(replace(claim, status=ResourceClaimStatus()))
             state = self._pre_filtered(pod)
-            outcome = decided(plan(state)) if isinstance(state, CycleState) else None
+            outcome = self.made.planned(state) if isinstance(state, CycleState) else None
         if not isinstance(state, CycleState):
             return NotPlaced(pod, state.text)
         if not isinstance(outcome, Plan):

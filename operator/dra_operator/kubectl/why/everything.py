@@ -10,7 +10,7 @@ from dra_api.relations.references import pod_is_done
 from dra_operator.commands.gate_report import gated_by_others
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed.pipeline import Pipeline
-from dra_operator.scheduling import CycleState, Plan, decided, plan, pre_filter
+from dra_operator.scheduling import CycleState, Plan, pre_filter
 from dra_operator.scheduling.state import is_at_gate
 from dra_operator.wording import counted, listed
 
@@ -59,7 +59,7 @@ def _verdict(made: Pipeline, pod: Pod) -> tuple[str, bool]:
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
         return found.text, False
-    answer = decided(plan(found))
+    answer = made.planned(found)
     return ("nothing holds it back", True) if isinstance(answer, Plan) else (answer.message, False)
 
 

@@ -21,8 +21,6 @@ from dra_operator.scheduling import (
     NotTried,
     Plan,
     PodFilter,
-    decided,
-    plan,
     pre_filter,
     total,
 )
@@ -60,13 +58,15 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Told:
         return told
     for binding in found.failed.values():
         told.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
-    answer = decided(plan(found, post_filter=partial(preemption, made) if places else None))
+    answer = made.planned(found, partial(preemption, made) if places else None)
     told.is_clear = isinstance(answer, Plan)
     if isinstance(answer, NoPlace) and answer.is_error:
         told.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
     _tell_of_nodes(told, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
         told.add(victims(made, pod, answer.nominated))
+    if isinstance(answer, Plan) and answer.strategy:
+        told.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
     if isinstance(answer, Plan) and answer.points:
         points = ", ".join(f"{name} {each}" for name, each in answer.points)
         told.say(f"best is {answer.node} with {counted(total(answer.points), 'point')}: {points}", indent=2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Final
 
-from dra_operator.allocator import ClaimProgram
+from dra_api.resource import DeviceClass
+
+from dra_operator.allocator import DEVICE_ORDERS, ClaimProgram
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME, FIRST_FIT
 from dra_operator.scheduling.scoring.strategies.strategy import Strategy
@@ -15,6 +17,7 @@ from .pause import Elapsed, Pause
 from .pre_filter import CycleState
 from .ranking import Ranking
 
+REFERENCE: Final = DEVICE_ORDERS[0]
 KEPT_RANKINGS: Final = 32
 """Kinds of pods whose rankings are kept."""
 
@@ -29,9 +32,14 @@ class Chosen:
 class Placement:
     """``strategy`` names the one for classes that name none, ``device_order`` that of all nodes."""
 
-    def __init__(self, strategy: str = FIRST_FIT, device_order: str = "reference") -> None:
+    def __init__(self, strategy: str = FIRST_FIT, device_order: str = REFERENCE) -> None:
         self._strategy, self._device_order = strategy, device_order
         self._rankings: dict[tuple[object, ...], Ranking] = {}
+
+    def looks_at_mix(self, classes: Iterable[DeviceClass]) -> bool:
+        """Some pods may be placed by what pods usually ask for."""
+        named = {self._strategy, *((it.metadata.annotations or {}).get(ANNOTATION, "") for it in classes)}
+        return any(BY_NAME[it].uses_mix for it in named & BY_NAME.keys())
 
     def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, Chosen | None]:
         """The strategy with its ranking, brought up to date; None: the first node that fits."""
@@ -39,10 +47,18 @@ class Placement:
         if strategy is None or demand.program.fault is not None:
             return None
         state.allocator.looks_at_mix |= strategy.uses_mix
-        order = strategy.device_order if self._device_order == "reference" else self._device_order
+        order = self._order(strategy)
         ranking = self._ranking(strategy, demand.program, state.pod.metadata.namespace or "")
         yield from ranking.update(state, demand, order)
         return Chosen(strategy, ranking, order)
+
+    def device_order(self, program: ClaimProgram) -> str:
+        """The order of devices for claims on any node; empty if that of the allocator counts."""
+        strategy = BY_NAME.get(self._name(program))
+        return "" if strategy is None or program.fault is not None else self._order(strategy)
+
+    def _order(self, strategy: Strategy) -> str:
+        return strategy.device_order if self._device_order == REFERENCE else self._device_order
 
     def _name(self, program: ClaimProgram) -> str:
         """What the class of the first request says, else what is set. A name that is unknown says nothing."""

@@ -28,6 +28,8 @@ class Plan:
     """How the unbound claims of volumes get theirs."""
     points: tuple[tuple[str, int], ...] = ()
     """Why this node among those that fit: what it got for each of the pod's preferences, and for its room."""
+    strategy: str = ""
+    """The placement strategy that preferred the node; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

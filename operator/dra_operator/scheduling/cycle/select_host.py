@@ -15,6 +15,9 @@ from dra_operator.scheduling.scoring.score import BEST_SCORE
 
 from .result import Plan
 
+ROOM = "room"
+"""What prefers a node where no strategy does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -29,13 +32,17 @@ class Fit:
     room: float
     raw: Raw = ()
     score: int = 0
-    by: str = "room"
+    by: str = ROOM
+
+    def named(self) -> Plan:
+        """The plan, with the strategy."""
+        return self.plan if self.by == ROOM else replace(self.plan, strategy=self.by)
 
 
 def best(fits: Sequence[Fit], scores: PodScores) -> Plan:
     """The plan of the best node; with points, if the pod prefers anything."""
     if not scores:
-        return min(fits, key=lambda fit: (-fit.alternatives, -fit.score, -fit.room, fit.plan.node)).plan
+        return min(fits, key=lambda fit: (-fit.alternatives, -fit.score, -fit.room, fit.plan.node)).named()
     points = scores.points([fit.raw for fit in fits])
     scored = [(fit, _with_room(fit, its)) for fit, its in zip(fits, points, strict=True)]
 
@@ -44,7 +51,7 @@ def best(fits: Sequence[Fit], scores: PodScores) -> Plan:
         return -fit.alternatives, -total(its), -fit.score, -fit.room, fit.plan.node
 
     chosen, why = min(scored, key=rank)
-    return replace(chosen.plan, points=why)
+    return replace(chosen.named(), points=why)
 
 
 def total(points: Points) -> int:
