@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from dra_api.codec import convert, decode_list
 from dra_api.core import Pod
-from dra_operator.cache import slim
+from dra_operator.cache import without_bulk
 from dra_operator.scheduling.rules.unsupported import unsupported
-from dra_operator.scheduling.state import pod_requests, without_bulk
+from dra_operator.scheduling.state import pod_requests, pod_without_bulk
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["absent"]}]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -37,7 +37,7 @@ def pod(labels: int = 1, notes: int = 0, owners: int = 0, **spec: Any) -> Pod:
 
 @pytest.mark.parametrize("field", SIXTH_OF_A_MEGABYTE)
 def test_little_is_kept_of_a_large_pod_and_it_waits_with_the_bound_and_the_remedy(field: str) -> None:
-    kept = without_bulk(pod(**SIXTH_OF_A_MEGABYTE[field]))
+    kept = pod_without_bulk(pod(**SIXTH_OF_A_MEGABYTE[field]))
     obstacle = unsupported(kept)
     assert obstacle is not None
     assert obstacle.text.startswith("more than 64 KiB in the fields that decide its placement is not supported")
@@ -50,13 +50,13 @@ def test_little_is_kept_of_a_large_pod_and_it_waits_with_the_bound_and_the_remed
 def test_a_large_pod_takes_the_room_of_all_its_containers() -> None:
     room = {"requests": {"cpu": "1m", "memory": "1Ki"}}
     large = pod(containers=[{"name": f"c{it}", "resources": room} for it in range(2_000)], overhead={"cpu": "1"})
-    kept = without_bulk(large)
+    kept = pod_without_bulk(large)
     assert pod_requests(kept) == pod_requests(large)
     assert len(kept.spec.containers or ()) == 1
 
 
 def test_annotations_and_owners_do_not_make_a_pod_too_large() -> None:
-    kept = without_bulk(pod(notes=1_000, owners=1_000))
+    kept = pod_without_bulk(pod(notes=1_000, owners=1_000))
     assert unsupported(kept) is None
     assert kept.metadata.annotations is None
     assert kept.metadata.controller is not None
@@ -66,14 +66,14 @@ def test_annotations_and_owners_do_not_make_a_pod_too_large() -> None:
 
 def test_an_ordinary_pod_stays_as_it_is() -> None:
     ordinary = pod(notes=10, tolerations=[{"operator": "Exists"}])
-    assert without_bulk(ordinary) is ordinary
+    assert pod_without_bulk(ordinary) is ordinary
 
 
 def test_a_list_keeps_little_of_each_large_pod_before_it_reads_the_next() -> None:
     """Two hundred in one page would be a gigabyte before the first of them is looked at."""
     raw = {"metadata": {"name": "p", "namespace": "ns"}, "spec": SIXTH_OF_A_MEGABYTE["tolerations"]}
     page = json.dumps({"items": [raw] * 3}).encode()
-    kept, malformed, _ = decode_list(Pod, page, keep=slim)
+    kept, malformed, _ = decode_list(Pod, page, keep=without_bulk)
     assert not malformed
     assert all(it.spec.tolerations is None for it in kept)
 

@@ -19,7 +19,7 @@ from dra_api.version import VERSION
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements-image.lock"
 DIGEST = "sha256:" + "a" * 64
-DOCKERFILE = f"ARG BASE=docker.io/library/python:3.13-slim@{DIGEST}\n"
+DOCKERFILE = f"ARG BASE=docker.io/library/python:3.13-without_bulk@{DIGEST}\n"
 HASH, OTHER = "1" * 64, "2" * 64
 
 
@@ -115,7 +115,7 @@ def test_a_lock_that_does_not_pin_is_refused(lock: str, said: str) -> None:
 
 def test_a_base_without_digest_is_refused() -> None:
     with pytest.raises(ValueError, match="ARG BASE=REPOSITORY:TAG@sha256:DIGEST"):
-        sbom.bill(pin("kopf==1.45.2", HASH), "ARG BASE=docker.io/library/python:3.13-slim\n")
+        sbom.bill(pin("kopf==1.45.2", HASH), "ARG BASE=docker.io/library/python:3.13-without_bulk\n")
 
 
 def test_nothing_is_written_where_the_folder_cannot_be_made(tmp_path: Path) -> None:

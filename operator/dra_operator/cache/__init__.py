@@ -7,8 +7,8 @@ from .hints import evictions
 from .hints.triggers import is_unprotected
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Controller, Key, Keys
+from .objects.bulk import without_bulk
 from .objects.newest_slices import newest_slices
-from .objects.slim import slim
 from .objects.storage import StorageView
 from .objects.store import Change, Store, UidMemory, revision
 from .objects.template import ClaimTemplate
@@ -63,6 +63,6 @@ __all__ = [
     "newest_slices",
     "pool_answer",
     "revision",
-    "slim",
     "violations",
+    "without_bulk",
 ]

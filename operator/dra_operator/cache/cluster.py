@@ -47,7 +47,7 @@ from dra_operator.scheduling.state import (
 
 from .hints import evictions, foreign, storage_triggers, triggers
 from .key import NOTHING, Keys
-from .objects.slim import slim
+from .objects.bulk import without_bulk
 from .state import State, pod_id
 
 T = TypeVar("T", bound=Object)
@@ -86,7 +86,7 @@ class Cluster(State):
     def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
-        change = store.put(slim(obj))
+        change = store.put(without_bulk(obj))
         return NOTHING if change is None else absorb(change)
 
     def load(self, objects: Iterable[Object]) -> None:
@@ -99,7 +99,7 @@ class Cluster(State):
                 self.apply(obj)
                 continue
             store, absorb = self._rooms[type(obj)]
-            change = store.put(slim(obj))
+            change = store.put(without_bulk(obj))
             if change is None:
                 continue
             if change.old is not None:

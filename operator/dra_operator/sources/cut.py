@@ -16,7 +16,7 @@ from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 
-from dra_operator.cache import ClaimTemplate, slim
+from dra_operator.cache import ClaimTemplate, without_bulk
 
 LARGE_BYTES: Final = 64 << 10
 """Bytes of JSON."""
@@ -45,7 +45,7 @@ def cut_large(raw: bytes, kind: str, api_version: str) -> bytes:
     except (DecodeError, ConversionError):
         return raw
     head = {"kind": kind, "apiVersion": _DECODED if of_group else api_version, _MARK: True}
-    return encode(head)[:-1] + b"," + encode(slim(obj))[1:]
+    return encode(head)[:-1] + b"," + encode(without_bulk(obj))[1:]
 
 
 def was_cut(obj: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from dra_kube import (
     Resource,
 )
 
-from dra_operator.cache import slim
+from dra_operator.cache import without_bulk
 
 from .kind_table import OF_STORAGE, Kinds
 from .kinds import REQUIRED
@@ -111,7 +111,7 @@ class Loader:
         lists: dict[Resource, str] = {}
         for resource in list(versions):
             try:
-                listed = await self.api.list_as(resource, self.kinds[resource], keep=slim)
+                listed = await self.api.list_as(resource, self.kinds[resource], keep=without_bulk)
             except Forbidden as error:
                 self._do_without(resource, error)
                 del versions[resource]

@@ -15,7 +15,7 @@ import logging
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 
-from dra_operator.cache import Source, slim
+from dra_operator.cache import Source, without_bulk
 from dra_operator.controllers import Control
 
 from .malformed import MalformedObjects
@@ -50,7 +50,7 @@ class LastLook:
                 await asyncio.sleep(max(LIST_PAUSE_SECONDS, REST_FACTOR * (time() - began)))
 
     async def _take_in_all(self) -> None:
-        listed = await self._api.list_as(RESOURCE_CLAIMS, ResourceClaim, keep=slim)
+        listed = await self._api.list_as(RESOURCE_CLAIMS, ResourceClaim, keep=without_bulk)
         for raw, error in listed.malformed:
             self._malformed_objects.take(RESOURCE_CLAIMS, raw, error)
         # The devices of a salvaged claim count already; the watch says when it is mended.

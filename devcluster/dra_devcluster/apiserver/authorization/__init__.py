@@ -20,8 +20,7 @@ from typing import Final, Literal
 
 from dra_devcluster.apiserver.storage.store import Store
 
-from .attributes import Attributes, asked_for
-from .decision import Decision
+from .attributes import Attributes, Decision, asked_for
 from .node import NodeAuthorizer, node_of, node_user
 from .rbac import Rbac
 from .rules import Rule

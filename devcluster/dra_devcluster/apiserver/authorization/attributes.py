@@ -1,9 +1,10 @@
-"""What a request asks for, in the words of RBAC: verb, group, resource, namespace and name, or the path."""
+"""A question to an authorizer, in the words of RBAC (verb, group, resource, names; or the path), and its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dra_devcluster.apiserver.errors import StatusError, forbidden
 from dra_devcluster.apiserver.storage.selectors import equals_of
@@ -12,6 +13,13 @@ from dra_devcluster.apiserver.wire.target import Target
 from .user import User
 
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Decision(NamedTuple):
+    """Yes or no; ``reason`` is what a refusal or a review says about it, if anything."""
+
+    allowed: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from dra_devcluster.apiserver.storage.selectors import equals_of
 from dra_devcluster.apiserver.storage.store import Store
 from dra_devcluster.apiserver.structure import load_data
 
-from .attributes import Attributes
-from .decision import Decision
+from .attributes import Attributes, Decision
 from .rules import Rule
 from .user import AUTHENTICATED, User
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from dra_devcluster.apiserver.storage.store import Change, Collection, Store
 
-from .attributes import Attributes
-from .decision import Decision
+from .attributes import Attributes, Decision
 from .rules import Rule, missing
 from .user import User, account_name
 

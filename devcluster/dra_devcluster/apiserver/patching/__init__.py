@@ -9,7 +9,7 @@ raises PatchRefused with the text for the client (the only exception of this pac
 JSON patches and 400 for the others).
 """
 
-from .fault import PatchRefused
+from .errors import PatchRefused
 from .json import json_patch
 from .merge import merge_patch
 from .strategic import strategic_merge_patch

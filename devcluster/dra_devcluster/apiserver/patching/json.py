@@ -5,7 +5,7 @@ from typing import Any
 import jsonpatch
 import jsonpointer
 
-from .fault import PatchRefused
+from .errors import PatchRefused
 
 # The real server's limit on the number of operations of one patch.
 _MOST_OPERATIONS = 10_000

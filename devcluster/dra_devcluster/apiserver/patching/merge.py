@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .fault import PatchRefused
+from .errors import PatchRefused
 
 
 def merge_patch(document: Any, patch: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_devcluster.apiserver.structure.schema import ANY, Json, Schema
 
-from .fault import PatchRefused
+from .errors import PatchRefused
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

@@ -28,7 +28,7 @@ from dra_api.releases.release import release_of
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimStatus
 from dra_kube import Api, Connection, Forbidden, NotServed
 
-from dra_operator.cache import slim
+from dra_operator.cache import without_bulk
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.sources.kind_table import TABLE, Kinds
 from dra_operator.sources.malformed import MalformedObjects
@@ -93,7 +93,7 @@ class _Reader:
     async def _page(
         self, resource: Resource, kind: type[Object], namespace: str | None, **selectors: str
     ) -> list[Object]:
-        listed = await self.api.list_as(resource, kind, namespace, keep=slim, **selectors)
+        listed = await self.api.list_as(resource, kind, namespace, keep=without_bulk, **selectors)
         partially_decoded: list[Object] = []
         for raw, fault in listed.malformed:
             meta = _metadata(raw)

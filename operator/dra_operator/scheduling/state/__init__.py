@@ -3,7 +3,7 @@
 from .anchors import Anchors
 from .attachments import Attachable
 from .gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_key, gang_of
-from .large import LARGEST_OBJECT_BYTES, without_bulk
+from .large import LARGEST_OBJECT_BYTES, pod_without_bulk
 from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bulk, size_refusal, spec_without_bulk
 from .node import LoadedNode
 from .nominations import NO_NOMINATIONS, Nomination, Nominations
@@ -67,6 +67,7 @@ __all__ = [
     "placeholder_key",
     "placeholder_of",
     "pod_requests",
+    "pod_without_bulk",
     "reach",
     "served_resources",
     "size_refusal",
@@ -74,5 +75,4 @@ __all__ = [
     "subtract",
     "title",
     "untolerated",
-    "without_bulk",
 ]

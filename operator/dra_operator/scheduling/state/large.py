@@ -25,7 +25,7 @@ _NO_NODE: Final = "dra.kopf.dev/too-large"
 """The pod is left with the selector of a label that no node has."""
 
 
-def without_bulk(pod: Pod) -> Pod:
+def pod_without_bulk(pod: Pod) -> Pod:
     """The pod itself, or what is kept of it if it is too large. Annotations and owners do not make it so."""
     if len(encode(pod)) <= LARGEST_OBJECT_BYTES:
         return pod
