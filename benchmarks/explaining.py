@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     print("| Nodes | Devices | Cause | ms |\n|---|---|---|---|")
     for nodes in options.nodes:
-        seen = Observed(list(_objects(nodes, options.devices)), datetime.now(UTC), namespace="team")
+        seen = Observed(list(cluster(nodes, options.devices)), datetime.now(UTC), namespace="team")
         for cause in CAUSES:
             if options.profile:
                 cProfile.runctx("_timed(seen, cause)", globals(), locals(), sort="tottime")
@@ -66,7 +66,8 @@ def _timed(seen: Observed, cause: str) -> float:
     return spent
 
 
-def _objects(nodes: int, devices: int) -> Iterator[Object]:
+def cluster(nodes: int, devices: int) -> Iterator[Object]:
+    """Nodes with a slice and pods each, and the pods that wait."""
     yield convert(Namespace, {"metadata": {"name": "team"}})
     yield convert(DeviceClass, {"metadata": {"name": "gpu"}, "spec": {"selectors": [_driver()]}})
     for number in range(nodes):

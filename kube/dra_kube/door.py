@@ -1,4 +1,4 @@
-"""The door of a small HTTP server for probes and metrics: who comes in, and for how long.
+"""The door of a small HTTP server: who comes in, and for how long.
 
 Anyone who reaches the port could hold all descriptors of the process with connections that say nothing. So at most
 ``MOST_CONNECTIONS`` are open at a time, each has to send its request within ``HEAD_SECONDS``, and is closed after
@@ -30,15 +30,23 @@ logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def open_door(runner: web.BaseRunner, host: str | None, port: int) -> AsyncIterator[tuple[str, int]]:
-    """Listen for a runner that is set up, until the block ends; gives the address. Raises OSError."""
+async def open_door(
+    runner: web.BaseRunner, host: str | None, port: int, life_seconds: float | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Listen for a runner that is set up, until the block ends; gives the address. Raises OSError.
+
+    ``life_seconds``: of each connection; None: ``LIFE_SECONDS``.
+    """
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
     loop.set_exception_handler(_Seldom(before))
     visitors: set[_Visitor] = set()
+    life = LIFE_SECONDS if life_seconds is None else life_seconds
     inner = cast(Callable[[], asyncio.Protocol], runner.server)
     try:
-        server = await loop.create_server(lambda: _Visitor(inner, visitors), host, port, backlog=BACKLOG_CONNECTIONS)
+        server = await loop.create_server(
+            lambda: _Visitor(inner, visitors, life), host, port, backlog=BACKLOG_CONNECTIONS
+        )
         try:
             address = server.sockets[0].getsockname()
             yield str(address[0]), int(address[1])
@@ -51,8 +59,8 @@ async def open_door(runner: web.BaseRunner, host: str | None, port: int) -> Asyn
 class _Visitor(asyncio.Protocol):
     """One connection: it hands on what comes to the server's own protocol, once it is let in."""
 
-    def __init__(self, inner: Callable[[], asyncio.Protocol], visitors: set[_Visitor]) -> None:
-        self._make, self._visitors = inner, visitors
+    def __init__(self, inner: Callable[[], asyncio.Protocol], visitors: set[_Visitor], life_seconds: float) -> None:
+        self._make, self._visitors, self._life_seconds = inner, visitors, life_seconds
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._limits: list[asyncio.TimerHandle] = []
@@ -65,7 +73,9 @@ class _Visitor(asyncio.Protocol):
             return
         self._visitors.add(self)
         loop = asyncio.get_running_loop()
-        self._limits = [loop.call_later(seconds, self._transport.abort) for seconds in (HEAD_SECONDS, LIFE_SECONDS)]
+        self._limits = [
+            loop.call_later(seconds, self._transport.abort) for seconds in (HEAD_SECONDS, self._life_seconds)
+        ]
         self._inner = self._make()
         self._inner.connection_made(transport)
 
@@ -115,7 +125,7 @@ class _Seldom:
             if now - self._told_at >= WARNING_SECONDS:
                 self._told_at = now
                 why = context.get("exception")
-                logger.warning("cannot accept connections for probes and metrics: %s; see which clients hold them", why)
+                logger.warning("cannot accept connections: %s; see which clients hold them", why)
         elif self._before is not None:
             self._before(loop, context)
         else:

@@ -129,6 +129,7 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/kubectl-dra.md", "kubectl dra taint"): RECORDED,
     ("docs/kubectl-dra.md", "kubectl dra topology"): RECORDED,
     ("docs/kubectl-dra.md", "kubectl dra fit"): RECORDED,
+    ("docs/kubectl-dra.md", "curl -s localhost:8484"): "tests/kubectl/test_serve.py asks such questions",
     ("docs/kubectl-dra.md", "kubectl dra drain"): RECORDED,
     ("docs/defragment.md", "kubectl dra defrag -f"): RECORDED,
     ("docs/defragment.md", "kubectl dra defrag --for"): "moves pods, as tests/kubectl/test_defrag.py does",

@@ -111,7 +111,7 @@ async def test_a_node_is_shown_as_a_tree_and_what_is_absent_or_unasked_is_said_t
 async def test_news_of_the_cluster_are_shown_and_a_lost_cluster_is_told(
     http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_operator.kubectl.ui.feed.READ_SECONDS", 0.0)
+    monkeypatch.setattr("dra_operator.kubectl.reading.newest.READ_SECONDS", 0.0)
     kubeconfig = tmp_path / "kubeconfig"
     async with AsyncExitStack() as stack:
         apiserver = await stack.enter_async_context(DevApiServer())

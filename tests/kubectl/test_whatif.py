@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
-from allocator_problems import CrowdedMaker, LocalMaker, Maker
 from dra_api.core import Pod
-from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
-from dra_operator.allocator import Features, Semantics
-from dra_operator.commands.simulate_objects import attempts
-from dra_operator.commands.simulated_cluster import simulated
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import pipeline
 from dra_operator.kubectl.reading.snapshot_file import load
 from dra_operator.kubectl.whatif.outcome import NotPlaced, Placed
 from dra_operator.kubectl.whatif.overlay import Overlay
-from dra_operator.scheduling import Plan
+from fit_replays import crowd, placed_by_simulate
 from msgspec.structs import replace
-from waiting_pods import NOW, waiting_pod
+from waiting_pods import NOW
 
-MAKERS = (Maker, LocalMaker, CrowdedMaker)
 FLEET = Path(__file__).parent / "fleet.yaml"
-
-
-def crowd(seed: int) -> tuple[list[Object], list[Pod]]:
-    """A random cluster in which each waiting claim has a pod of its own, and one pod wants all of them."""
-    objects = list(waiting_pod(Random(seed), MAKERS[seed % len(MAKERS)]).objects)
-    web = next(obj for obj in objects if isinstance(obj, Pod) and obj.key == "ns/web")
-    objects.remove(web)
-    pods = []
-    for number, entry in enumerate(web.spec.resource_claims or ()):
-        meta = replace(web.metadata, name=f"one-{number}", uid=f"uid-one-{number}")
-        pods.append(replace(web, metadata=meta, spec=replace(web.spec, resource_claims=(entry,))))
-    return objects, [*pods, web]
-
-
-def answers_of_simulate(objects: Sequence[Object], pods: Sequence[Pod], features: Features) -> list[str]:
-    cluster = simulated([*objects, *pods], [], features=features, semantics=Semantics())
-    found, keys = [], {pod.key for pod in pods}
-    for attempt in attempts(cluster, sequential=True):
-        if attempt.pod is not None and attempt.pod.key in keys:
-            outcome = attempt.outcome
-            found.append(outcome.node if isinstance(outcome, Plan) else getattr(outcome, "message", "not tried"))
-    return found
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))
@@ -55,7 +25,7 @@ def test_pods_get_the_nodes_that_placing_one_after_the_other_gives_them(first: i
     for seed in range(first, first + 50):
         objects, pods = crowd(seed)
         made = pipeline(Observed(objects, NOW, namespace="ns"))
-        expected = answers_of_simulate(objects, pods, made.cluster.features)
+        expected = placed_by_simulate(objects, pods, made.cluster.features)
         overlay = Overlay(made)
         for pod, answer in zip(pods, expected, strict=True):
             outcome = overlay.place(pod)

@@ -115,6 +115,14 @@ class Cluster(State):
         change = store.remove(key, uid)
         return NOTHING if change is None else absorb(change)
 
+    def retract(self, kind: type[Object], key: str) -> None:
+        """The object never was: unlike one that was deleted, it may be applied again."""
+        store = self._rooms[kind][0]
+        found = store.get(key)
+        self.delete(kind, key)
+        if found is not None:
+            store.deleted.discard(found.metadata.uid)
+
     def store_of(self, kind: type[T]) -> Store[T]:
         """Where the objects of a kind are kept."""
         return self._rooms[kind][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from dra_api.core import Pod
@@ -36,7 +37,8 @@ class ClaimQuotas:
         extended_resource: Callable[[str], str],
     ) -> None:
         self._extended_resource = extended_resource
-        self._charged = {claim.metadata.uid for claim in stored}
+        self._stored = frozenset(claim.metadata.uid for claim in stored)
+        self._let_in: set[str] = set()
         self._added: defaultdict[str, Charges] = defaultdict(Counter)
         self._limits: defaultdict[str, list[Limit]] = defaultdict(list)
         counted: defaultdict[str, Charges] = defaultdict(Counter)
@@ -47,6 +49,17 @@ class ClaimQuotas:
                 namespace = quota.metadata.namespace
                 self._limits[namespace].append(_limit(quota, counted[namespace]))
 
+    def fork(self) -> ClaimQuotas:
+        """An independent copy, which knows what was let in so far."""
+        other = copy(self)
+        other._let_in = set(self._let_in)
+        other._added = defaultdict(Counter, {namespace: Counter(charged) for namespace, charged in self._added.items()})
+        return other
+
+    def __bool__(self) -> bool:
+        """Whether there is any quota that counts claims."""
+        return any(self._limits.values())
+
     def refusal(
         self, claims: Iterable[ResourceClaim], *, extended_of: Pod | None = None, lasting: bool
     ) -> HeldBack | None:
@@ -55,7 +68,7 @@ class ClaimQuotas:
         ``extended_of``: the claim is that for the extended resources of this pod.
         """
         added: defaultdict[str, Charges] = defaultdict(Counter)
-        new = [claim for claim in claims if claim.metadata.uid not in self._charged]
+        new = [it for it in claims if it.metadata.uid not in self._stored and it.metadata.uid not in self._let_in]
         for claim in new:
             namespace, asked = claim.metadata.namespace, self._asked(claim, extended_of)
             for limit in self._limits[namespace]:
@@ -65,7 +78,7 @@ class ClaimQuotas:
                     return HeldBack(Hindrance.QUOTA, limit.key, f"{title}: {_said(limit, over, asked, used)}")
             added[namespace] += asked
         if lasting:
-            self._charged.update(claim.metadata.uid for claim in new)
+            self._let_in.update(claim.metadata.uid for claim in new)
             for namespace, amounts in added.items():
                 self._added[namespace] += amounts
         return None

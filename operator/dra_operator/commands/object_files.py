@@ -110,16 +110,19 @@ def items(path: str) -> Iterator[tuple[str, JSON]]:
     except ValueError as error:
         raise BadInput(f"{path}: {error}") from error
     for number, document in enumerate(found, 1):
-        if document is None:
-            continue
-        where = f"{path}: document {number}"
-        kind, listed = _listed(document)
-        if not isinstance(listed, list):
-            yield where, _checked(where, document)
-            continue
-        for position, item in enumerate(listed, 1):
-            typed = {**kind, **item} if isinstance(item, dict) else item
-            yield f"{where}, item {position}", _checked(f"{where}, item {position}", typed)
+        if document is not None:
+            yield from items_in(f"{path}: document {number}", document)
+
+
+def items_in(where: str, document: object) -> Iterator[tuple[str, JSON]]:
+    """The object of a document, or each one of a list, and where it is. Raises BadInput."""
+    kind, listed = _listed(document)
+    if not isinstance(listed, list):
+        yield where, _checked(where, document)
+        return
+    for position, item in enumerate(listed, 1):
+        typed = {**kind, **item} if isinstance(item, dict) else item
+        yield f"{where}, item {position}", _checked(f"{where}, item {position}", typed)
 
 
 def _listed(document: object) -> tuple[JSON, object]:

@@ -34,6 +34,10 @@ class UidMemory:
         if len(self._uids) > self._limit:
             self._uids.popitem(last=False)
 
+    def discard(self, uid: str) -> None:
+        """Forget it; one that is not remembered is ignored."""
+        self._uids.pop(uid, None)
+
     def __contains__(self, uid: str) -> bool:
         return uid in self._uids
 

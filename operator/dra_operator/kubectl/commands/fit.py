@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.kubectl.arguments import (
@@ -13,6 +14,8 @@ from dra_operator.kubectl.arguments import (
     positive,
 )
 from dra_operator.kubectl.edge import answered
+
+LOOPBACK: Final = "127.0.0.1:8484"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Nodes and ResourceSlices as if they were there; repeatable",
     )
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const=LOOPBACK,
+        metavar="HOST:PORT",
+        help=f"answer such questions over HTTP instead, on this address ({LOOPBACK})",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="with --serve: who asks has to send the token in this file"
+    )
     add_namespace_argument(parser, every=False)
     add_output_argument(parser)
     add_operator_arguments(parser)
@@ -40,4 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    return answered(options, "reading.fit")
+    if options.serve is None:
+        return answered(options, "reading.fit")
+    from dra_operator.kubectl.serve.server import serve  # only here: help does without a server
+
+    return serve(options)

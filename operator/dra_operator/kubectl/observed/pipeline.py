@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -139,10 +139,12 @@ class Pipeline:
         """Those of the operator; all, unless it was said which."""
         return self.settings.controllers or OwnControllers()
 
-    def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
-        """What the operator would decide about a pod: by its placement strategy, too."""
+    def planned(
+        self, state: CycleState, post_filter: PostFilter | None = None, pause: Callable[[], None] = lambda: None
+    ) -> Plan | NoPlace:
+        """What the operator would decide about a pod: by its placement strategy, too. ``pause`` as in ``decided``."""
         self.learner.see(state.pod, state.resource_claims)
-        return decided(plan(state, post_filter=post_filter, placement=self.placement))
+        return decided(plan(state, post_filter=post_filter, placement=self.placement), pause)
 
 
 def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:

@@ -6,7 +6,7 @@ if it were in the cluster. Nodes and their ResourceSlices come from files of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dra_api.core import Node, Pod
@@ -19,17 +19,24 @@ from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods
 
 JSON = dict[str, Any]
+Items = Iterable[tuple[str, JSON]]
+"""Objects, and where each is."""
 WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
 LEFT_OUT: Final = ("DaemonSet", "CronJob")
 
 
 def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> Wanted:
-    """``namespace`` is that of manifests that name none; ``added``: files of nodes. Raises Problem."""
+    """From files; ``added``: those of nodes. Raises Problem."""
+    return wanted_of(_items(paths), _items(added), namespace)
+
+
+def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
+    """``namespace`` is that of manifests that name none; ``added``: nodes and their slices. Raises Problem."""
     pods: list[WantedPods] = []
     objects: list[Object] = []
     notes: list[str] = []
     try:
-        for where, item in _items(paths, namespace):
+        for where, item in _placed(given, namespace):
             if item["kind"] in WORKLOADS:
                 pods.append(_of_workload(where, item))
                 if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
@@ -40,30 +47,35 @@ def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> W
             elif (obj := decoded(where, item)) is not None:
                 _sort_in(where, identified(obj), pods, objects)
         nodes = [
-            identified(obj) for where, item in _items(added, namespace) if (obj := _of_node(where, item)) is not None
+            identified(obj) for where, item in _placed(added, namespace) if (obj := _of_node(where, item)) is not None
         ]
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     if not pods:
-        raise Problem("the files hold no Pod, Deployment, ReplicaSet, StatefulSet or Job", ExitCode.USAGE)
+        raise Problem("the manifests hold no Pod, Deployment, ReplicaSet, StatefulSet or Job", ExitCode.USAGE)
     return Wanted(pods, objects, nodes, notes)
 
 
-def _items(paths: Sequence[str], namespace: str) -> Iterator[tuple[str, JSON]]:
+def _items(paths: Sequence[str]) -> Iterator[tuple[str, JSON]]:
+    return (item for path in files(paths) for item in items(path))
+
+
+def _placed(given: Items, namespace: str) -> Iterator[tuple[str, JSON]]:
     """Each object with a namespace, if its kind has one."""
-    for path in files(paths):
-        for where, item in items(path):
-            known = KINDS.get(item["kind"])
-            metadata = item.get("metadata")
-            if isinstance(metadata, dict) and (known is None or known[0].namespaced):
-                item = {**item, "metadata": {"namespace": namespace, **metadata}}
-            yield where, item
+    for where, item in given:
+        known = KINDS.get(item["kind"])
+        metadata = item.get("metadata")
+        if isinstance(metadata, dict) and (known is None or known[0].namespaced):
+            item = {**item, "metadata": {"namespace": namespace, **metadata}}
+        yield where, item
 
 
 def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Object]) -> None:
     if isinstance(obj, Node | ResourceSlice):
         title = f"{where}: {type(obj).__name__} {obj.key}"
-        raise BadInput(f"{title} is neither a pod nor what one refers to: pass the file with --add-nodes")
+        raise BadInput(
+            f"{title} is neither a pod nor what one refers to: pass it as an added node (--add-nodes, addNodes)"
+        )
     if not isinstance(obj, Pod):
         objects.append(obj)
     elif obj.spec.node_name:
@@ -75,7 +87,7 @@ def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Obje
 def _of_node(where: str, item: JSON) -> Object | None:
     obj = decoded(where, item)
     if not isinstance(obj, Node | ResourceSlice):
-        raise BadInput(f"{where}: {item['kind']} {_name(item)}: --add-nodes takes Nodes and ResourceSlices")
+        raise BadInput(f"{where}: {item['kind']} {_name(item)}: expected a Node or ResourceSlice among the added nodes")
     return obj
 
 

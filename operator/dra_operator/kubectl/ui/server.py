@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +14,8 @@ import msgspec
 from aiohttp import web
 from dra_kube.request_log import REQUESTS
 
-from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.until_ended import serve_until_ended
 
 from .feed import Feed
 from .guard import guard
@@ -33,22 +32,7 @@ MOST_QUERY_LETTERS: Final = 1024
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until interrupted; returns the exit code."""
-    try:
-        with suppress(KeyboardInterrupt):
-            asyncio.run(_serve(options))
-    except Problem as problem:
-        print(f"kubectl dra: {problem}", file=sys.stderr)
-        return int(problem.code)
-    return int(ExitCode.CLEAR)
-
-
-async def _serve(options: argparse.Namespace) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with running(options) as address:
-        print(f"{address}\nopen it in a browser of this machine; end with Ctrl-C", flush=True)
-        await ended.wait()
+    return serve_until_ended(running(options), "open it in a browser of this machine; end with Ctrl-C")
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,8 +46,9 @@ class Assumption:
     without: Sequence[str] = ()
 
 
-def overlay_of(seen: Observed, settings: Settings, wanted: Wanted) -> Overlay:
-    """Over the cluster with the nodes and the objects that were given beside the pods. Raises Problem."""
+def overlay_of(seen: Observed, settings: Settings, wanted: Wanted, pause: Callable[[], None] = lambda: None) -> Overlay:
+    """Over the cluster with the nodes and the objects that were given beside the pods; ``pause`` as there. Raises
+    Problem."""
     given: dict[tuple[type[Object], str], Object] = {(type(obj), obj.key): obj for obj in wanted.objects}
     for obj in wanted.added:
         if seen.one(type(obj), obj.key) is not None:
@@ -57,11 +58,14 @@ def overlay_of(seen: Observed, settings: Settings, wanted: Wanted) -> Overlay:
         if isinstance(obj, ResourceClaim | PersistentVolumeClaim):  # what they have is known to the cluster alone
             given.pop((type(obj), obj.key), None)
     others = [obj for obj in seen.objects if (type(obj), obj.key) not in given]
-    return Overlay(pipeline(replace(seen, objects=[*others, *given.values()]), settings))
+    return Overlay(pipeline(replace(seen, objects=[*others, *given.values()]), settings), pause)
 
 
-def fitted(overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int | None) -> Fitting:
-    """``copies``: how many are wanted; None: as many as fit. Raises Problem."""
+def fitted(
+    overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int | None, *, tells_left: bool = True
+) -> Fitting:
+    """``copies``: how many are wanted; None: as many as fit. ``tells_left``: also what could be had afterwards, which
+    looks at all devices. Raises Problem."""
     for name in assumption.without:
         node = _node(overlay, name)
         for pod in pods_on(overlay.cluster, name):
@@ -70,7 +74,7 @@ def fitted(overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int
     draining = drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
     source = Copies(wanted, overlay.cluster)
     if copies is None:
-        return _most(overlay, source, draining)
+        return _most(overlay, source, draining, tells_left=tells_left)
     pods = [PodFact.of(overlay.place(pod)) for _ in range(copies) for pod in source.copy()]
     size = wanted.size
     whole = sum(all(fact.node for fact in pods[start : start + size]) for start in range(0, len(pods), size))
@@ -78,12 +82,12 @@ def fitted(overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int
         fits=whole == copies and (draining is None or draining.is_placed),
         copies=whole,
         pods=pods,
-        left=left_in(overlay.made),
+        left=left_in(overlay.made) if tells_left else (),
         drained=draining,
     )
 
 
-def _most(overlay: Overlay, source: Copies, draining: Draining | None) -> Fitting:
+def _most(overlay: Overlay, source: Copies, draining: Draining | None, *, tells_left: bool) -> Fitting:
     """Copy after copy, until one does not fit as a whole; that one takes nothing."""
     pods: list[PodFact] = []
     copies, blocked = 0, None
@@ -97,7 +101,8 @@ def _most(overlay: Overlay, source: Copies, draining: Draining | None) -> Fittin
             pods += facts
             copies += 1
     fits = copies > 0 and (draining is None or draining.is_placed)
-    return Fitting(fits=fits, copies=copies, pods=pods, left=left_in(overlay.made), drained=draining, next=blocked)
+    left = left_in(overlay.made) if tells_left else ()
+    return Fitting(fits=fits, copies=copies, pods=pods, left=left, drained=draining, next=blocked)
 
 
 def _until_blocked(overlay: Overlay, pods: Iterator[Pod]) -> Iterator[PodFact]:

@@ -2,13 +2,12 @@
 
 Nothing that was observed is removed, because a store lets nothing of a known UID come back: an evicted pod stays as
 one that has succeeded, and a claim that ends as one without devices. A successor has a name and a UID that no object
-had before. ``undo`` takes back what was done since a ``mark``; a pod whose placing was undone is not placed again, but
-a successor of its own, unless it had its claims before.
+had before. ``undo`` takes back what was done since a ``mark``: what was made since then never was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -43,10 +42,14 @@ from .outcome import NotPlaced, Placed
 
 
 class Overlay:
-    """Over the view of a pipeline, which changes with it."""
+    """Over the view of a pipeline, which changes with it.
 
-    def __init__(self, made: Pipeline) -> None:
-        self.made, self.cluster = made, made.cluster
+    ``pause`` is called before each pod, and every few milliseconds while a node is looked for; what it raises ends
+    that.
+    """
+
+    def __init__(self, made: Pipeline, pause: Callable[[], None] = lambda: None) -> None:
+        self.made, self.cluster, self._pause = made, made.cluster, pause
         serves = partial(extended_resource, made.cluster)
         self._quotas = ClaimQuotas(made.seen.every(ResourceQuota), made.seen.every(ResourceClaim), serves)
         self._templates = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
@@ -54,20 +57,43 @@ class Overlay:
         self._successors: set[str] = set()
         self._undo: list[Callable[[], object]] = []
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any quota counts claims."""
+        return bool(self._quotas)
+
     # --- placing ---
+
+    def add(self, objects: Iterable[ResourceClaimTemplate | ResourceClaim]) -> None:
+        """As if these were there. Of a claim that is there already, what it has is known to the cluster alone."""
+        for obj in objects:
+            if isinstance(obj, ResourceClaimTemplate):
+                before = self._templates.get(obj.key)
+                self._templates[obj.key] = obj
+                self._undo.append(partial(self._restore_template, obj.key, before))
+            elif obj.key not in self.cluster.claims:
+                self.cluster.apply(obj)
+                self._undo.append(partial(self.cluster.retract, ResourceClaim, obj.key))
+
+    def _restore_template(self, key: str, before: ResourceClaimTemplate | None) -> None:
+        if before is None:
+            del self._templates[key]
+        else:
+            self._templates[key] = before
 
     def place(self, pod: Pod) -> Placed | NotPlaced:
         """Where the scheduler would place the pod; what it takes there is taken."""
+        self._pause()
         pod, hindrance = self.with_claims(pod)
         if hindrance is not None:
             return NotPlaced(pod, hindrance.text)
         state = self._pre_filtered(pod)
-        outcome = self.made.planned(state) if isinstance(state, CycleState) else None
+        outcome = self.made.planned(state, pause=self._pause) if isinstance(state, CycleState) else None
         while isinstance(outcome, NoPlace) and outcome.stuck:
             for _, claim in outcome.stuck:
                 self._put(replace(claim, status=ResourceClaimStatus()))
             state = self._pre_filtered(pod)
-            outcome = self.made.planned(state) if isinstance(state, CycleState) else None
+            outcome = self.made.planned(state, pause=self._pause) if isinstance(state, CycleState) else None
         if not isinstance(state, CycleState):
             return NotPlaced(pod, state.text)
         if not isinstance(outcome, Plan):
@@ -95,9 +121,9 @@ class Overlay:
         maker = PodClaims(self.cluster, self._templates, where="in the cluster")
         pod = maker.give(pod)
         claims = [claim for _, claim in self.cluster.claims_of(pod) if claim is not None]
-        self._undo += [partial(self.cluster.delete, ResourceClaim, key) for key in _recorded(pod) if key not in known]
+        self._undo += [partial(self.cluster.retract, ResourceClaim, key) for key in _recorded(pod) if key not in known]
         if is_new:
-            self._undo.append(partial(self.cluster.delete, Pod, pod.key))
+            self._undo.append(partial(self.cluster.retract, Pod, pod.key))
         is_charged = pod.metadata.uid in self._successors
         refused = None if is_charged else refusal(claims, self.cluster, self._quotas, lasting=True)
         return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
@@ -118,7 +144,7 @@ class Overlay:
     def _carried_out(self, cycle_state: CycleState, found: Plan) -> Placed:
         pod = cycle_state.pod
         extended = [found.extended.claim] if found.extended is not None else []
-        self._undo += [partial(self.cluster.delete, ResourceClaim, claim.key) for claim in extended]
+        self._undo += [partial(self.cluster.retract, ResourceClaim, claim.key) for claim in extended]
         self._undo += [partial(apply_changed, self.cluster, claim) for claim in cycle_state.resource_claims]
         self._undo.append(partial(self.cluster.forget_placed, pod))
         reserve(cycle_state, found, self.cluster)
@@ -184,11 +210,12 @@ class Overlay:
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """What is done inside the block is undone at its end."""
-        mark = self.mark
+        mark, quotas = self.mark, self._quotas.fork()
         try:
             yield
         finally:
             self.undo(mark)
+            self._quotas = quotas
 
     def _put(self, obj: Object) -> None:
         before = self.cluster.store_of(type(obj)).get(obj.key)

@@ -6,7 +6,7 @@ Planning changes nothing. A plan is only a proposal until its devices are assume
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from dra_operator.allocator import AllocationError
@@ -59,11 +59,12 @@ def plan(
     return replace(refusal, nominated=nominated)
 
 
-def decided(planning: Planning) -> Plan | NoPlace:
-    """The answer of a plan, in one go."""
+def decided(planning: Planning, pause: Callable[[], None] = lambda: None) -> Plan | NoPlace:
+    """The answer of a plan, in one go; ``pause`` is called every few milliseconds, and may raise."""
     while True:
         try:
             next(planning)
+            pause()
         except StopIteration as end:
             answer: Plan | NoPlace = end.value
             return answer

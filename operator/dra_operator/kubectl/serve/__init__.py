@@ -1,0 +1,1 @@
+"""``kubectl dra fit --serve``: answers whether pods would fit, by HTTP, to queue managers and autoscalers."""

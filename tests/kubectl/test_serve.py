@@ -1,0 +1,205 @@
+"""``kubectl dra fit --serve``, by HTTP: answers as placing gives them, and clear errors within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import ClientSession
+from dra_api.codec import convert
+from dra_api.relations.quota import ResourceQuota
+from dra_api.resource import ResourceClaim
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import NODES, Api, connection
+from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.cli import main, parser
+from dra_operator.kubectl.observed.pipeline import Settings
+from dra_operator.kubectl.reading import newest
+from dra_operator.kubectl.reading.snapshot_file import load
+from dra_operator.kubectl.serve import server
+from dra_operator.kubectl.serve.desk import Desk, TookTooLong
+from dra_operator.kubectl.serve.question import Question
+from dra_operator.kubectl.serve.server import FIT, MOST_BODY_BYTES, address_of, running
+from fit_replays import differences
+from waiting import until
+
+FLEET = Path(__file__).parent / "fleet.yaml"
+TOKEN = "a-token-of-enough-letters"
+
+
+def manifests(name: str) -> list[Any]:
+    return list(yaml.safe_load_all(FLEET.with_name(name).read_text()))
+
+
+def options(*words: str) -> Any:
+    return parser(["fit"]).parse_args(["fit", *words])
+
+
+def serving(*words: str) -> Any:
+    return running(options("--serve", "127.0.0.1:0", "--from", str(FLEET), *words))
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
+
+
+async def asked(http: ClientSession, address: str, question: Any, **headers: str) -> tuple[int, Any]:
+    """Status and answer."""
+    body = question if isinstance(question, bytes) else json.dumps(question).encode()
+    async with http.post(
+        f"{address}{FIT}", data=io.BytesIO(body), headers={"Content-Type": "application/json", **headers}
+    ) as got:
+        return got.status, await got.json()
+
+
+def test_the_desk_answers_as_placing_does_whatever_it_was_asked_before() -> None:
+    found = list(chain.from_iterable(map(differences, range(60))))
+    assert [line for line in found if line] == []
+    assert len(found) > 300
+
+
+async def test_an_answer_is_that_of_the_command(http: ClientSession, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[str, list[str], dict[str, Any]]] = [
+        ("train.yaml", [], {}),
+        ("pod.yaml", ["--max"], {"max": True}),
+        ("pod.yaml", ["--count", "3", "--drain", "gpu-1"], {"count": 3, "drain": "gpu-1"}),
+        ("pod.yaml", ["--max", "--without", "gpu-1"], {"max": True, "without": ["gpu-1"]}),
+        (
+            "pod.yaml",
+            ["--max", "--add-nodes", str(FLEET.with_name("new-node.yaml"))],
+            {"max": True, "addNodes": manifests("new-node.yaml")},
+        ),
+    ]
+    async with serving() as address:
+        for _ in range(2):  # what was asked before changes no answer
+            for name, words, fields in cases:
+                file = str(FLEET.with_name(name))
+                main(["fit", "-f", file, "--from", str(FLEET), "-o", "json", *words])
+                expected = json.loads(capsys.readouterr().out)
+                question = {"manifests": manifests(name), "left": True, **fields}
+                status, found = await asked(http, address, question)
+                assert (status, found["answer"], found["notes"]) == (200, expected, []), words
+
+
+async def test_errors_say_what_is_wrong(http: ClientSession) -> None:
+    pod = manifests("pod.yaml")
+    cases: list[tuple[Any, dict[str, str], int, str]] = [
+        (b"{", {}, 400, "not a question: Input data was truncated"),
+        ({"manifests": pod, "copies": 2}, {}, 400, "not a question: Object contains unknown field `copies`"),
+        ({"manifests": pod, "count": 0}, {}, 400, "not a question: Expected `int` >= 1 - at `$.count`"),
+        ({"manifests": pod, "count": 1001}, {}, 400, "the manifests ask for 1001 pods: expected 1 to 1000"),
+        ({"manifests": pod, "count": 2, "max": True}, {}, 400, "count and max exclude each other: leave one out"),
+        ({"manifests": [*pod, 5]}, {}, 400, f"manifests[{len(pod)}]: expected a Kubernetes object"),
+        ({"manifests": []}, {}, 400, "the manifests hold no Pod"),
+        ({"manifests": pod, "drain": "gpu-9"}, {}, 400, "there is no node gpu-9"),
+        (b" " * (MOST_BODY_BYTES + 1), {}, 413, "a question has at most"),
+        ({"manifests": pod}, {"Content-Type": "text/plain"}, 415, "send the question as"),
+        ({"manifests": pod}, {"Origin": "http://evil.example.com"}, 403, "web pages may not ask"),
+        ({"manifests": pod}, {"Host": "dra.example.com:80"}, 403, "this host is not served"),
+    ]
+    async with serving() as address:
+        for question, headers, status, text in cases:
+            found, answer = await asked(http, address, question, **headers)
+            assert (found, answer["error"][: len(text)]) == (status, text)
+        async with http.get(f"{address}/v1/other") as got:
+            assert (got.status, await got.json()) == (404, {"error": "Not Found: POST a question to /v1/fit"})
+        assert (await asked(http, address, {"manifests": pod}))[0] == 200
+
+
+async def test_others_than_this_machine_need_the_token(http: ClientSession, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for words, why in [
+        (["--serve", "0.0.0.0:0"], "--serve 0.0.0.0: others can reach this address"),
+        (["--serve", "0.0.0.0:0", "--token-file", str(file)], f"--token-file {file}: "),
+        (["--serve", "8484"], "--serve 8484: expected HOST:PORT"),
+    ]:
+        file.write_text("short")
+        with pytest.raises(Problem, match=why):
+            async with running(options(*words, "--from", str(FLEET))):
+                pass
+    file.write_text(f"{TOKEN}\n")
+    question = {"manifests": manifests("pod.yaml")}
+    async with serving("--token-file", str(file)) as address:
+        assert (await asked(http, address, question))[0] == 401
+        assert (await asked(http, address, question, Authorization="Bearer other"))[0] == 401
+        assert (await asked(http, address, question, Authorization=f"Bearer {TOKEN}"))[0] == 200
+    assert address_of("[::1]:80") == ("::1", 80)
+
+
+def test_an_answer_that_takes_too_long_ends_and_leaves_nothing_behind() -> None:
+    clock = iter(range(1_000))
+    desk = Desk(load(str(FLEET)), Settings(), 3.5, lambda: float(next(clock)))
+    few, many = (Question(manifests=manifests("pod.yaml"), count=number) for number in (2, 9))
+    before = desk.answer(few)
+    with pytest.raises(TookTooLong, match=r"longer than 3\.5s: ask for fewer pods"):
+        desk.answer(many)
+    assert desk.answer(few) == before
+
+
+async def test_who_asks_too_much_at_a_time_is_told_to_come_again(
+    http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_WAITING_QUESTIONS", 1)
+    question = {"manifests": manifests("pod.yaml"), "count": 300}
+    async with serving() as address:
+        found = await asyncio.gather(*(asked(http, address, question) for _ in range(3)))
+        assert sorted(status for status, _ in found) == [200, 503, 503]
+        assert (await asked(http, address, question))[0] == 200
+
+
+async def test_an_old_view_is_read_again_first_and_not_used_if_that_fails(
+    http: ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(server, "OLDEST_SECONDS", 0.0)
+    kubeconfig = tmp_path / "kubeconfig"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
+    async with AsyncExitStack() as stack:
+        api_server = await stack.enter_async_context(DevApiServer())
+        api_server.write_kubeconfig(kubeconfig)
+        words = ["--serve", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--request-timeout", "1s"]
+        async with running(options(*words)) as address:
+            status, found = await asked(http, address, {"manifests": [pod]})
+            assert (status, found["answer"]["fits"]) == (200, False)
+            async with Api(connection(str(kubeconfig))) as api:
+                node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "one"}}
+                await api.create(NODES, node | {"status": {"allocatable": {"cpu": "4", "pods": "10"}}})
+
+            async def fits() -> bool:
+                _, found = await asked(http, address, {"manifests": [pod]})
+                return bool(found["answer"]["fits"])
+
+            await until("the view has the new node", fits)
+            await stack.aclose()
+
+            async def has_failed() -> bool:
+                status, found = await asked(http, address, {"manifests": [pod]})
+                return status == 503 and "the cluster could not be read" in found["error"]
+
+            await until("the service says that it cannot read", has_failed)
+            async with http.get(f"{address}/healthz") as got:
+                assert got.status == 503
+
+
+def test_a_question_uses_up_no_quota() -> None:
+    seen = load(str(FLEET))
+    used = sum(claim.metadata.namespace == "ml" for claim in seen.every(ResourceClaim))
+    hard = {"count/resourceclaims.resource.k8s.io": str(used + 2)}
+    quota = convert(ResourceQuota, {"metadata": {"name": "few", "namespace": "ml"}, "spec": {"hard": hard}})
+    desk = Desk(replace(seen, objects=[*seen.objects, quota]), Settings())
+    for name in ("a", "b", "c"):
+        pod = manifests("pod.yaml")[0] | {"metadata": {"name": name}}
+        pods = desk.answer(Question(manifests=[pod], count=3)).answer.pods
+        assert [bool(pod.node) for pod in pods] == [True, True, False]
+        assert "exceeded quota: few" in pods[2].reason
