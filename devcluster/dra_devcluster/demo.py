@@ -260,7 +260,7 @@ async def tell_waiting(scene: Scene) -> None:
 
 async def tell_end(scene: Scene) -> None:
     story, api = scene.story, scene.api
-    story.tell("Everything is given back")
+    story.tell("Everything is released")
     for found in (await api.list(PODS, NAMESPACE))[0]:
         await api.delete(PODS, found["metadata"]["name"], NAMESPACE)
 
