@@ -32,8 +32,8 @@ from dra_operator.controllers.scheduling.binding_cycle import Writing
 from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
-from dra_operator.controllers.scheduling.evict_victims import VictimEvictor
-from dra_operator.controllers.scheduling.preempt import Preemption
+from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
+from dra_operator.controllers.scheduling.preemption.preempt import Preemption
 from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.shared.timing import PreemptionSettings, TimeSettings

@@ -70,14 +70,14 @@ from .bind import Bind
 from .bind_step import BindStep
 from .binding_cycle import BindingCycle
 from .context import SchedulingContext
-from .gang_attempt import GangAttempt
-from .gang_binding import GangBinding
-from .gangs import Gangs
+from .gang.gang_attempt import GangAttempt
+from .gang.gang_binding import GangBinding
+from .gang.gangs import Gangs
 from .immediate_claim import AllocateImmediate
-from .make_room import MakesRoom
 from .mix_learner import MixLearner
 from .permit import Permit
 from .planning import PlanInProgress
+from .preemption.make_room import MakesRoom
 from .remove_gate import RemoveGate
 from .report import REPORT_PAUSES, WaitingReport
 from .unreserve import Unreserve

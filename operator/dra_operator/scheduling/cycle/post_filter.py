@@ -1,8 +1,8 @@
 """PostFilter: no node fits, and something may make room for the pod by the end of others (kube-scheduler's phase).
 
 A post filter gets what the cycle knows (``Unschedulable``) and answers with a nomination, or with None. It only
-decides: ``controllers.scheduling.make_room`` says who carries a nomination out. It works in pieces, as the rest of a
-plan does, and its pieces are charged to the pod like those of a search.
+decides: ``controllers.scheduling.preemption.make_room`` says who carries a nomination out. It works in pieces, as the
+rest of a plan does, and its pieces are charged to the pod like those of a search.
 
 To find out whether a pod fits after others have ended, ask a node again with what is left then::
 

@@ -44,7 +44,7 @@ from dra_operator.scheduling.state import Nomination, node_requests
 from dra_operator.wording import counted, listed
 
 from .evict_victims import LATE_SECONDS, VictimEvictor
-from .preemption_turns import PreemptionTurns
+from .turns import PreemptionTurns
 
 MOST_NOMINATED_PODS: Final = 100
 """Pods that are nominated at the same time."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from dra_api.core import Pod
 
 from dra_operator.cache import Cluster
+from dra_operator.controllers.scheduling.planning import InProgress
 from dra_operator.scheduling import (
     CycleState,
     Elapsed,
@@ -20,8 +21,6 @@ from dra_operator.scheduling import (
     pre_filter,
 )
 from dra_operator.scheduling.state import Gang
-
-from .planning import InProgress
 
 LOOKED_AT_PODS: Final = 8
 """Pods that are looked at between two pauses."""

@@ -18,16 +18,16 @@ from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 
 from dra_operator.cache import EVERYTHING, FAILED, NONE, WakeConditions
+from dra_operator.controllers.scheduling.context import SchedulingContext
+from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
 from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot
 from dra_operator.scheduling.state import Gang, gang_of, has_gate, is_placeholder
 
-from .context import SchedulingContext
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
-from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
-from .unreserve import Unreserve
 
 WITH_GANG = NONE._replace(reason="with-gang")
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are forgotten

@@ -1,0 +1,1 @@
+"""How pods of lower priority end so that a pod fits."""
