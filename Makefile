@@ -17,7 +17,7 @@ COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refu
 # Images often set it; then hundreds of processes that tests start would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test quick pytest compiled lint proto settings sentences lock sbom audit image clean
+.PHONY: help install demo docs test quick pytest compiled lint proto settings sentences lock sbom audit release image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -105,6 +105,9 @@ sbom: install  ## write what the image holds to build/kopf-dra.cdx.json, an SBOM
 
 audit: install  ## look up known vulnerabilities of what the image holds; "Error 75": the service was not reached
 	@.ci/audit
+
+release: install  ## make the files of a release in build/release: wheel, manifests, kubectl dra for krew
+	$(BIN)/python supply/release.py build/release
 
 ENGINE ?= docker
 

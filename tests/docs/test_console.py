@@ -121,6 +121,10 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
     ("README.md", "helm install"): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
     ("CONTRIBUTING.md", "make install"): BY_CI,
+    (
+        "CONTRIBUTING.md",
+        "make release",
+    ): "needs the package index; tests/supply/test_release.py and .ci/archive make parts",
     ("docs/driver-author.md", "git clone"): BY_CI,
     ("docs/driver-author.md", "make install"): BY_CI,
     ("docs/driver-author.md", "dra-driver-test"): "takes two minutes; tests/drivertest runs it on other drivers",

@@ -30,7 +30,15 @@ STARTS = (
     "devcluster/dra_devcluster",
     "cel/dra_cel",
 )
-MADE = {".venv/", "dist/", "site/", "hello.py"}  # by commands on the pages, or by the reader
+MADE = {
+    "install.yaml",
+    "install-with-simulated-driver.yaml",
+    "dra.yaml",
+    ".venv/",
+    "dist/",
+    "site/",
+    "hello.py",
+}  # by commands on the pages, or by the reader
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
 

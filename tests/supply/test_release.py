@@ -1,0 +1,93 @@
+"""What a release consists of: kubectl dra as one file, the plugin manifest of krew, manifests as one text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import yaml
+from archive import archive
+from archive_main import tag_here
+from dra_api.version import VERSION
+from kubectl import kubectl_for
+from release import plugin, rendered, tarball
+
+HERE = {"here.txt": b"for this Python"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file for this Python, without the libraries, which the tests' own environment has."""
+    file = tmp_path_factory.mktemp("made") / "kubectl-dra"
+    content = archive({tag_here(): HERE, "cp999-other-machine": {"there.txt": b""}})
+    assert content == archive({tag_here(): HERE, "cp999-other-machine": {"there.txt": b""}})
+    file.write_bytes(content)
+    return file
+
+
+def run(made: Path, cache: Path) -> tuple[int, str]:
+    """Exit code and what was printed."""
+    environment = {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": sysconfig.get_paths()["purelib"], "PATH": os.defpath}
+    found = subprocess.run(
+        [sys.executable, str(made), "--version"], env=environment, capture_output=True, text=True, check=False
+    )
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_the_file_unpacks_what_suits_this_python_once_and_runs(made: Path, tmp_path: Path) -> None:
+    assert run(made, tmp_path) == (0, f"kubectl dra {VERSION}\n")
+    (unpacked,) = (tmp_path / "kubectl-dra").iterdir()
+    assert (unpacked / "here.txt").read_bytes() == HERE["here.txt"]
+    assert not (unpacked / "there.txt").exists()
+    assert (unpacked / "dra_operator/kubectl/cli.py").exists()
+    assert (unpacked.parent.stat().st_mode | unpacked.stat().st_mode) & 0o077 == 0
+    (unpacked / "here.txt").unlink()  # would come back if it were unpacked again
+    assert run(made, tmp_path)[0] == 0
+    assert not (unpacked / "here.txt").exists()
+
+
+def test_a_folder_into_which_others_write_is_refused(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "kubectl-dra").mkdir()
+    (tmp_path / "kubectl-dra").chmod(0o777)
+    code, text = run(made, tmp_path)
+    assert (code, text.startswith("kubectl dra: others may write to ")) == (1, True)
+    assert run(made, Path("/dev/null"))[1].startswith("kubectl dra: cannot unpack itself: ")
+
+
+def test_a_python_for_which_it_has_nothing_is_told_which_it_is_for(tmp_path: Path) -> None:
+    file = tmp_path / "kubectl-dra"
+    file.write_bytes(archive({"cp311-other-machine": HERE, "cp312-other-machine": {}, "cp313-other-machine": HERE}))
+    code, text = run(file, tmp_path)
+    assert code == 1
+    assert text.startswith("kubectl dra: this file is made for cp311-other-machine, cp313-other-machine, and not for ")
+
+
+def test_the_manifest_of_krew_names_each_platform_with_its_hash() -> None:
+    packed = tarball({"kubectl-dra": b"x", "LICENSE": b"y"})
+    assert packed == tarball({"kubectl-dra": b"x", "LICENSE": b"y"})
+    spec = plugin({"linux-aarch64": hashlib.sha256(packed).hexdigest(), "darwin-arm64": "0" * 64})["spec"]
+    assert spec["version"] == f"v{VERSION}"
+    assert [(it["selector"]["matchLabels"], it["sha256"]) for it in spec["platforms"]] == [
+        ({"os": "linux", "arch": "arm64"}, hashlib.sha256(packed).hexdigest()),
+        ({"os": "darwin", "arch": "arm64"}, "0" * 64),
+    ]
+    assert all(
+        it["uri"].endswith(f"/v{VERSION}/kubectl-dra-{name}.tar.gz")
+        for it, name in zip(spec["platforms"], ("linux-aarch64", "darwin-arm64"), strict=True)
+    )
+    assert len(spec["shortDescription"]) <= 50 + 1
+
+
+def test_the_manifests_are_one_text_with_the_image_of_the_release(tmp_path: Path) -> None:
+    kubectl_for(tmp_path, tmp_path)
+    found = list(yaml.safe_load_all(rendered("manifests/operator")))
+    (deployment,) = (it for it in found if it["kind"] == "Deployment")
+    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == f"ghcr.io/kopf-dra/kopf-dra:{VERSION}"
+    kinds = {it["kind"] for it in found}
+    assert {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"} <= kinds
