@@ -138,7 +138,6 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/defragment.md", "kubectl dra defrag -f"): RECORDED,
     ("docs/defragment.md", "kubectl dra defrag --for"): "moves pods, as tests/kubectl/test_defrag.py does",
     ("CONTRIBUTING.md", "pre-commit install"): "changes the clone of the project",
-    ("CONTRIBUTING.md", ".venv/bin/python -m hatchling"): "make compiled builds a wheel in the same way",
     ("CONTRIBUTING.md", "docker "): ENGINE,
     ("docs/completion.md", "pip install"): INSTALLS,
     ("docs/devcluster.md", "dra-devcluster demo"): BY_CI,
