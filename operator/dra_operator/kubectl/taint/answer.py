@@ -17,11 +17,13 @@ from dra_operator.kubectl.facts.devices import DeviceFact, devices_of, holders_o
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline, Settings, pipeline
 from dra_operator.kubectl.tables.notes import notes_on, require
+from dra_operator.kubectl.whatif.outcome import NotPlaced, Placed
+from dra_operator.kubectl.whatif.overlay import Overlay
+from dra_operator.kubectl.whatif.successors import successors
 from dra_operator.wording import counted, listed
 
 from .losses import Loss, losses, tainted
 from .meant import is_meant, selector_of
-from .moves import moves
 from .rule import manifest, rule_of
 
 NO_EXECUTE = "NoExecute"
@@ -63,11 +65,20 @@ def _with_targets(seen: Observed, rule: DeviceTaintRule, settings: Settings) -> 
         return []
     found = list(losses(seen, rule, seen.taken))
     leaving = [pod for pod, loss in found if loss.seconds is not None]
-    targets = moves(replace(seen, objects=tainted(seen.objects, rule)), leaving, settings)
-    return [
-        structs.replace(loss, target=targets[pod.key].node, why=targets[pod.key].why) if pod.key in targets else loss
-        for pod, loss in found
-    ]
+    overlay = Overlay(pipeline(replace(seen, objects=tainted(seen.objects, rule)), settings))
+    for pod in leaving:
+        overlay.evict(pod)
+    targets = successors(overlay, leaving)
+    return [_with_target(loss, targets.get(pod.key)) for pod, loss in found]
+
+
+def _with_target(loss: Loss, outcome: Placed | NotPlaced | None) -> Loss:
+    match outcome:
+        case Placed(node=node):
+            return structs.replace(loss, target=node)
+        case NotPlaced(reason=why):
+            return structs.replace(loss, why=why)
+    return loss
 
 
 def _head(rule: DeviceTaintRule, selected: Sequence[DeviceFact]) -> Iterator[str]:

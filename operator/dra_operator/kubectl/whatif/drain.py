@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.answer import Fact
-from dra_operator.scheduling import Budget, priority
+from dra_operator.scheduling import Budget
 
-from .outcome import Placed
+from .outcome import NotPlaced, Placed
 from .overlay import Overlay
+from .successors import successors
 
 STAYING: Final = {"DaemonSet": "daemon-set", "Node": "static"}
 """Pods of these owners belong to the node: a drain leaves them."""
@@ -70,9 +71,9 @@ def drained(overlay: Overlay, node: Node) -> Draining:
             going.append(pod)
         title = f"{owner.kind}/{owner.name}" if owner is not None else ""
         found[pod.key] = Displaced(pod=pod.key, owner=title, loses=loses, fate=fate)
-    for pod in sorted(going, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.key)):
-        if found[pod.key].fate == "moves":
-            found[pod.key] = _replaced(overlay, pod, found[pod.key])
+    moving = [pod for pod in going if found[pod.key].fate == "moves"]
+    for key, outcome in successors(overlay, moving).items():
+        found[key] = _replaced(outcome, found[key])
     budgets = tuple(_budgets(overlay, going))
     is_clear = all(one.fate not in ("waits", "ends") for one in found.values()) and all(it.allowed for it in budgets)
     return Draining(name=node.metadata.name, is_clear=is_clear, pods=list(found.values()), budgets=budgets)
@@ -94,8 +95,7 @@ def _fate(pod: Pod) -> str:
     return "moves" if owner is not None else "ends"
 
 
-def _replaced(overlay: Overlay, pod: Pod, before: Displaced) -> Displaced:
-    outcome = overlay.place(overlay.successor(pod))
+def _replaced(outcome: Placed | NotPlaced, before: Displaced) -> Displaced:
     if isinstance(outcome, Placed):
         return replace(before, node=outcome.node, devices=outcome.devices)
     return replace(before, fate="waits", reason=outcome.reason)
