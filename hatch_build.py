@@ -1,4 +1,4 @@
-"""Build hook: with ``KOPF_DRA_COMPILE=1`` a wheel has the allocator compiled to C by mypyc, too.
+"""Build hook: with ``KOPF_DRA_COMPILE=1`` a wheel has the allocator compiled to C by mypyc as well.
 
     KOPF_DRA_COMPILE=1 pip install .        # needs a C compiler; takes one to two minutes
 

@@ -109,7 +109,7 @@ def shown(value: float, unit: str) -> str:
 def main() -> int:
     """Measures, prints a Markdown table while it goes on, and writes JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="write the results there, too")
+    parser.add_argument("--json", metavar="FILE", help="write the results there as well")
     parser.add_argument("--quick", action="store_true", help="small sizes, a few seconds: to see that it works")
     options = parser.parse_args()
     print(f"| {' | '.join(HEADER)} |")

@@ -153,7 +153,7 @@ def main() -> int:
     """Measures, prints a table, and writes JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--json", metavar="FILE", help="write the results there, too")
+    parser.add_argument("--json", metavar="FILE", help="write the results there as well")
     options = parser.parse_args()
     with development_cluster() as kubeconfig:
         results = asyncio.run(measure(kubeconfig, options.pods))

@@ -116,7 +116,7 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here as well")
     options = parser.parse_args()
     results = measure(options.nodes)
     for result in results:

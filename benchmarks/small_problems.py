@@ -12,7 +12,7 @@ ratio of medians, above 1 where this checkout is slower.
 
 Another allocator is a program that reads JSON lines. One with ``problem`` (a case of the kit) starts a new problem; one
 with ``node`` (a position), ``repeat`` (how often) and ``new`` (whether the claims have to be new) decides, and is
-answered by a line with ``nanos``, a list of times. A commit is tried this way, too, in a process of its own.
+answered by a line with ``nanos``, a list of times. A commit is tried this way as well, in a process of its own.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--waiting", type=int, default=0, metavar="N", help="N pods before the start, and nothing else")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="30 nodes and 40 pods, for a look")
-    parser.add_argument("--json", metavar="FILE", help="write the results there, too")
+    parser.add_argument("--json", metavar="FILE", help="write the results there as well")
     return parser
 
 

@@ -2,7 +2,7 @@
 
 ``generated.proto`` has messages, types and numbers. What JSON calls a field, whether it is a part of its parent there,
 and whether a zero is a value or absence stands in the tags of ``types.go``: a pointer, or no ``omitempty``. A part of
-its parent has no name there; up to 1.36 its tag says ``inline``, too.
+its parent has no name there; up to 1.36 its tag says ``inline`` as well.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NODE = "driver-test"
 RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]
 """Earlier ones lack what checks need."""
 INTERRUPTED_CODE = 130
-"""As shells have it for a command that was ended by Ctrl-C; the driver is ended, too."""
+"""As shells have it for a command that was ended by Ctrl-C; the driver is ended as well."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

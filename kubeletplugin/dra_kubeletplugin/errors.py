@@ -151,7 +151,7 @@ class PoolInvalid(Recoverable):
 
 class PoolRefused(Recoverable):
     """The API server refuses a slice of the pool and will until something changes; the message names device, field and
-    remedy. Tried again every five minutes, because an admission policy may refuse it, too."""
+    remedy. Tried again every five minutes, because an admission policy may refuse it as well."""
 
 
 class WatchFailed(Recoverable):

@@ -1,7 +1,7 @@
 """Names of the interface: a kind is ``vendor/class``, a device id ``vendor/class=name``.
 
 A vendor or a class starts with a letter, a device name with a letter or digit. All end with a letter or digit and have
-ASCII letters, digits, ``_``, ``-`` and ``.`` between; a device name may have ``:``, too.
+ASCII letters, digits, ``_``, ``-`` and ``.`` between; a device name may have ``:`` as well.
 """
 
 from __future__ import annotations

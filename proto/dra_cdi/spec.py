@@ -1,7 +1,7 @@
 """A file: the devices of one kind, and the version of the interface that a runtime needs to understand them.
 
 A file declares its version, and a runtime refuses one that uses more than its version has. ``CdiSpec.of`` declares the
-oldest version that suffices, so that old runtimes can read the file, too.
+oldest version that suffices, so that old runtimes can read the file as well.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def decode(text: str | bytes) -> CdiSpec:
 
 
 class _KeyTwiceError(yaml.YAMLError):
-    """In JSON, too; loaders of YAML pass on no other class."""
+    """In JSON as well; loaders of YAML pass on no other class."""
 
 
 def _load(text: str) -> Any:

@@ -54,7 +54,7 @@ def by(order: str, of: Lab) -> Lab:
 
 
 def keeps_the_rules(case: Json, node: Json, outcome: Allocated) -> bool:
-    """The oracle, which may take nothing but the devices of the answer in turn, finds the answer, too."""
+    """The oracle, which may take nothing but the devices of the answer in turn, finds the answer as well."""
     given: dict[tuple[int, str], list[DeviceId]] = {}
     for claim_number, result in enumerate(outcome.results):
         for it in result.results:

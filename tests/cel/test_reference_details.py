@@ -71,7 +71,7 @@ DETAILS: list[tuple[str, str, bool | str, int | None]] = [
     ),
     # stops
     ("comparing the elements of a failed list is an internal error", "[][0].distinct() == [] || true", "other", 2),
-    ("sorting a failed list by keys is one, too", '[device.attributes["x"].y].sortBy(e, 1) == [] || true', "other", 16),
+    ("so is sorting a failed list by keys", '[device.attributes["x"].y].sortBy(e, 1) == [] || true', "other", 16),
     ("but sorting a list of unknown type is not", 'device.attributes["x"].y.sort() == [] || true', True, 5),
     ("a text is no list to compare the elements of", "dyn(device.driver).distinct() == [] || true", "other", 3),
     ("the depth of flattening must be a number", '[[1]].flatten(device.attributes["x"].y) == [] || true', "other", 4),
@@ -95,7 +95,7 @@ DETAILS: list[tuple[str, str, bool | str, int | None]] = [
     ("a variable that holds a type is taken for the name of one", "cel.bind(t, int, t == int)", "program", None),
     ("also if the expression does not use it", "cel.bind(t, type(1), true)", "program", None),
     ("a loop over types is fine unless its variable is used", "[int].all(t, true)", True, 4),
-    ("a leading dot finds local names, too", "[1, 2].all(x, .x > 0)", True, 11),
+    ("a leading dot finds local names as well", "[1, 2].all(x, .x > 0)", True, 11),
     ("a loop variable with a dot exists, but has no name", "[1].exists(.x, true)", True, 5),
     ("it cannot be used", "[1].exists(.x, x == 1)", "undeclared-reference", None),
     ("duration is known to the checker only", 'type(duration("1s")) == duration', "program", None),

@@ -313,7 +313,7 @@ async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[
 
 
 def both_hold(world: World, make: type[Make], **ours: Any) -> None:
-    """A claim of ours has the only device of the node, and one of the other scheduler, too, since a restart."""
+    """A claim of ours has the only device of the node, and one of the other scheduler as well, since a restart."""
     add_foreign(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("ours", **ours))
     allocate_foreign(world, "dev-0")
@@ -407,7 +407,7 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
             while not device_of(world, "shared") or users() != ["second"]:
                 await world.tick()
         await idle(world)
-        assert node_of(world, "second") is None, "another scheduler may have taken the device, too"
+        assert node_of(world, "second") is None, "another scheduler may have taken the device as well"
         world.api.drop(PODS, "ns/first")
         await world.quiet()
     assert node_of(world, "second") == "node-0"

@@ -1,4 +1,4 @@
-"""Other schedulers decide first on devices that they allocate, too: so both take the same one less often."""
+"""Other schedulers decide first on devices that they allocate as well: so both take the same one less often."""
 
 from __future__ import annotations
 

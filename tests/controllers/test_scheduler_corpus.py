@@ -122,7 +122,7 @@ def furnish(world: World, case: dict[str, Any]) -> None:
         world.api.add(KINDS[obj["kind"]], obj)
     pod = timed(case["pod"])
     pod["spec"]["schedulerName"] = "dra-scheduler"
-    pod["spec"].pop("schedulingGroup", None)  # a server drops it, too, unless it handles groups; then the pod waits
+    pod["spec"].pop("schedulingGroup", None)  # a server drops it as well, unless it handles groups; then the pod waits
     world.api.add(PODS, pod)
 
 

@@ -50,7 +50,7 @@ def second(_second: OperatorProcess) -> Iterator[OperatorProcess]:
 
 @pytest.fixture(params=["kubelet"])
 async def scene(request: pytest.FixtureRequest, cluster: World, operator: KopfRunner) -> AsyncIterator[Scene]:
-    """A namespace of its own; ``variants.both`` runs a scenario without kubelet, too."""
+    """A namespace of its own; ``variants.both`` runs a scenario without kubelet as well."""
     name = f"e2e-{secrets.token_hex(4)}"
     async with Api(cluster.connection()) as api:
         await api.create(NAMESPACES, {"metadata": {"name": name}})

@@ -100,7 +100,7 @@ async def test_e2e_088_a_pod_that_tolerates_no_execute_runs_and_stays(scene: Sce
 
 
 async def taint_until_another_pod_goes(scene: Scene) -> None:
-    """The taint has come to the operator: it evicts a pod that uses the device, too, and does not tolerate it."""
+    """The taint has come to the operator: it evicts a pod that uses the device as well, and does not tolerate it."""
     await scene.create_claim("not-at-all", admin(scene, scene.claim_spec()))
     await scene.create_pod(scene.pod("not-at-all", [{"name": "my-claim", "resourceClaimName": "not-at-all"}]))
     await scene.runs("not-at-all")

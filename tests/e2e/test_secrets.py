@@ -1,7 +1,7 @@
 """Nothing of ours shows a secret, however much is logged: not in a log, event, condition, metric, nor message.
 
 Everything runs with its most verbose log. Pods, claims, classes and Secrets carry a marker wherever users put what is
-theirs, and some of them are wrong, so that errors are told, too.
+theirs, and some of them are wrong, so that errors are told as well.
 """
 
 from __future__ import annotations

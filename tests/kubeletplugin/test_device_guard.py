@@ -87,7 +87,7 @@ async def test_who_has_found_the_device_free_gets_it_unless_it_dies(
 ) -> None:
     async with other_instance(tmp_path, "before its record") as process:
         call = asyncio.create_task(node.prepared.prepare(allocated("ours", "p/gpu-0")))
-        await asyncio.sleep(0.05)  # in which it would take the device, too
+        await asyncio.sleep(0.05)  # in which it would take the device as well
         assert not call.done()
         await then(process)
         result = await asyncio.wait_for(call, 60)

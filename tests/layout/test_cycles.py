@@ -1,4 +1,4 @@
-"""No import cycle between files, in any package; imports for annotations only count, too.
+"""No import cycle between files, in any package; imports for annotations only count as well.
 
 The import contracts in pyproject.toml order rooms, and one of them (acyclic_siblings) finds folders that import each
 other in a circle. It compares siblings. So it does not see a file that imports the face of its own room, or of one

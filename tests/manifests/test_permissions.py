@@ -1,4 +1,4 @@
-"""What the operator asks for only with gates, or in clusters with tainted devices, is allowed by the manifests, too."""
+"""What the operator asks for only with gates, or in clusters with tainted devices, is also allowed by the manifests."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_selectors_stand_beside_what_devices_publish(selector: str, published: l
     lines = [line.strip() for line in lines_of(claim(request("r", selector)))]
     one = lines.index(f"selector #0 of claim default/c, request r matches 0 of 3 devices: {selector}")
     assert lines[one - 1] == 'selector #0 of class any matches 3 of 3 devices: device.driver == "drv" || true'
-    drivers = ["drivers of the devices: drv (3)"]  # the class asks for the driver, too
+    drivers = ["drivers of the devices: drv (3)"]  # the class asks for the driver as well
     assert lines[one + 1 :] == [
         *dict.fromkeys([*drivers, *published]),
         "nearest fix: change selector #0 of the request, or publish devices that it matches",

@@ -409,7 +409,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "wait until one of them ends, or use another claim"
         ],
     ),
-    "another claim holds its device, too": (
+    "another claim holds its device as well": (
         pod(),
         [
             claim({"allocation": GIVEN, "reservedFor": [USER]}),

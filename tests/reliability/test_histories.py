@@ -88,7 +88,7 @@ def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:
 
 
 def unseen(kind: str) -> Script:
-    """A pod of ours waits for a device. One comes while a rival does, too, of which the broken watch says nothing."""
+    """A pod of ours waits for a device. One comes while a rival does so, of which the broken watch says nothing."""
     steps = (
         Step(0, "remove slice", "node-0"),
         Step(1, "add pod", "template-0"),

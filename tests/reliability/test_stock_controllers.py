@@ -1,4 +1,4 @@
-"""Beside the stock kube-controller-manager, which runs the claim controller that the operator has, too."""
+"""Beside the stock kube-controller-manager, which runs the claim controller that the operator has as well."""
 
 from __future__ import annotations
 

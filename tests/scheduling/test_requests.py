@@ -58,9 +58,9 @@ HUGE = "hugepages-2Mi"
             {"cpu": "1"}, {"requests": {"cpu": "3"}}, {"cpu": "3500m"}, id="a larger request replaces the sum"
         ),
         pytest.param(
-            {"cpu": "2"}, {"requests": {"cpu": "1"}}, {"cpu": "1500m"}, id="a smaller request replaces it, too"
+            {"cpu": "2"}, {"requests": {"cpu": "1"}}, {"cpu": "1500m"}, id="a smaller request replaces it as well"
         ),
-        pytest.param({"cpu": "2"}, {"requests": {"cpu": "0"}}, {"cpu": "500m"}, id="zero replaces it, too"),
+        pytest.param({"cpu": "2"}, {"requests": {"cpu": "0"}}, {"cpu": "500m"}, id="zero replaces it as well"),
         pytest.param(
             {"cpu": "2", "memory": "1Gi"},
             {"requests": {"memory": "2Gi"}},

@@ -32,7 +32,7 @@ class Command:
         raise AssertionError(f"{pattern!r} was never said:\n{self.output}")
 
     async def end(self, number: int | None = None, seconds: float = 120.0) -> int:
-        """Send a signal if one is given, wait for the end, and return the exit code. Raises AssertionError, too."""
+        """Send a signal if one is given, wait for the end, and return the exit code. Raises AssertionError as well."""
         if number is not None:
             self.process.send_signal(number)
         async with self._at_most(seconds):

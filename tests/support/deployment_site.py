@@ -33,7 +33,7 @@ class Site:
     requests: set[Attributes] = field(default_factory=set)
 
     async def deploy(self, flags: Sequence[str] = ()) -> None:
-        """Apply everything; the operator gets these flags, too."""
+        """Apply everything; the operator gets these flags as well."""
         build(self.image, "dra-operator", flags)
         build(self.image, "dra-kubelet-plugin")
         await self.kubectl("apply", "--validate=strict", "-k", "manifests")

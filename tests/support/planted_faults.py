@@ -175,7 +175,7 @@ FAULTS = [
         ("one device has ids", "edits.reach-each-request", "as one of two requests, nothing"),
         ("one device has ids", "edits.have-all-devices-of-a-request", "nothing of gpu-1"),
         ("a request gets its first device", "edits.have-all-devices-of-a-request", "nothing of gpu-1"),
-        ("each request gets all devices", "edits.stay-out-of-other-requests", "gpu-1, too"),
+        ("each request gets all devices", "edits.stay-out-of-other-requests", "gpu-1 as well"),
         ("two devices have one variable", "edits.do-not-overwrite-each-other", "loses DEVICE=gpu-0"),
         ("two devices are mounted at one path", "edits.do-not-overwrite-each-other", "loses /device="),
         ("its ids have no device and files are kept", "edits.follow-a-new-allocation", "gpu-0"),

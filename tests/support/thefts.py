@@ -93,7 +93,7 @@ def _taken_by(name: str, **more: str) -> Json:
 SPOKEN = {"status": {"devices": [{"driver": DRIVER, "pool": "node-1", "device": "gpu", "data": {"address": "mine"}}]}}
 """What only the driver may say of a device of the claim ``here``."""
 ALLOCATED = {"status": {"allocation": ON_NODE_1}}
-"""Of the claims ``here`` and ``told``; of the latter its driver has said something, too."""
+"""Of the claims ``here`` and ``told``; of the latter its driver has said something as well."""
 
 HOLDINGS: list[tuple[str, Json]] = [
     (PODS, pod("free")),

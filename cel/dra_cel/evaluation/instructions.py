@@ -126,7 +126,7 @@ def load_variable(name: str, charge: int) -> Instruction:
 
 
 class _Chained:
-    """Marks a value in a chain that started from an optional: further selections are optional, too."""
+    """Marks a value in a chain that started from an optional: further selections are optional as well."""
 
     __slots__ = ("value",)
 

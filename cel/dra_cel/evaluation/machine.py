@@ -25,7 +25,7 @@ Instructions
 ------------
 ``takes`` and ``leaves`` are the top of the stack before and after, its top on the right; ``.`` is nothing, ``-`` means
 that the instruction never leaves that way. A jump leaves its values and names its target. "error" is an EvaluationError
-on the stack; "value" may be one, too. "chained" is a value in a chain that started from an optional value.
+on the stack; "value" may be one as well. "chained" is a value in a chain that started from an optional value.
 
 =====================================  ================  ===============  ==============================  ======
 instruction                            takes             leaves, next     leaves, jump                    charge
@@ -107,14 +107,14 @@ A computation that fails leaves its EvaluationError on the stack, in place of it
   decides.
 * A name of ``cel.bind``, and the accumulator of a loop, is computed when it is first loaded: ``load_lazily`` finds the
   slot unset, notes its own address in ``returns`` and jumps to the code of the value, which was set aside.
-  ``give_back`` fills the slot, with a failure, too, and returns; now the slot is set. What is never loaded is never
+  ``give_back`` fills the slot, with a failure as well, and returns; now the slot is set. What is never loaded is never
   computed, costs nothing and cannot fail.
 
 EvaluationStopped (a limit was exceeded, or the reference panics) is raised through all of this. Nothing absorbs it.
 
 Cost
 ----
-Each instruction charges what the reference charges at this point, for failed computations, too;
+Each instruction charges what the reference charges at this point, for failed computations as well;
 ``dra_cel.basics.charges`` has the figures. The limit is checked at each charge.
 
 * A name with everything selected from it is one unit, and each selection is one more. A selection that fails is

@@ -26,7 +26,7 @@ class QuantityValue(Opaque):
     """A quantity. ``value`` is None when it does not fit 64 bits and a decimal exponent.
 
     ``computed`` marks sums and differences: in the reference ``==`` fails with one on its right side (``compareTo``
-    does not), so it must fail here, too.
+    does not), so it must fail here as well.
     """
 
     __slots__ = ("amount", "computed", "exponent", "value")

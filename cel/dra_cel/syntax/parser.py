@@ -293,7 +293,7 @@ class _Parser:
                 return
 
     def end_of_list(self, close: str) -> None:
-        """The closing bracket where a comma would have been possible, too."""
+        """The closing bracket where a comma would have been possible as well."""
         if not self.take(close):
             self.unexpected(f", or {close}")
 

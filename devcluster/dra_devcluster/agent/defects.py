@@ -28,4 +28,4 @@ class KubeletDefect(StrEnum):
     """The end of one instance's stream forgets what all instances reported, and pods show it late (KM-26)."""
 
     ACCUMULATED_CDI_IDS = "accumulated-cdi-ids"
-    """The pod-resources API lists with each device the CDI ids of the devices before it, too (KM-28)."""
+    """The pod-resources API lists with each device the CDI ids of the devices before it as well (KM-28)."""

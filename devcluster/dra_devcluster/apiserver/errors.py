@@ -44,7 +44,7 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.headers = dict(headers or {})
-        self.warnings: list[tuple[str, str]] = []  # headers, too: warnings from before the refusal
+        self.warnings: list[tuple[str, str]] = []  # headers as well: warnings from before the refusal
 
     @property
     def status(self) -> Json:

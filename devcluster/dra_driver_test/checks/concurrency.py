@@ -78,7 +78,7 @@ async def leaves_registration_answering(bench: Bench) -> None:
 
 @check("NOD-006", "PH-10")
 async def survives_calls_that_were_given_up(bench: Bench) -> None:
-    """After a call that the kubelet gave up, the same claim can be prepared, and other claims, too."""
+    """After a call that the kubelet gave up, the same claim can be prepared, and other claims as well."""
     claim, other = await bench.claims(2)
     for number in range(RACES_ATTEMPTS):
         await bench.interrupted(claim, 0.001 * 2**number)

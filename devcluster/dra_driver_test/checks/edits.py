@@ -129,7 +129,7 @@ async def stay_out_of_other_requests(bench: Bench) -> None:
     async for known, other, content in _requests(bench):
         if foreign := content & other.marks:
             raise Finding(
-                f"the container uses the request of {known.device.name}, and gets that of {other.device.name}, too: "
+                f"the container uses the request of {known.device.name}, and gets that of {other.device.name} as well: "
                 f"{shown(foreign)}"
             )
 
@@ -152,7 +152,7 @@ async def do_not_overwrite_each_other(bench: Bench) -> None:
     """Two devices of one request do not overwrite each other's variables, device nodes and mounts.
 
     The runtime keeps the last of a name or path: the container sees one of its devices. Number them, or put the device
-    into the name. A value that the container gets under another name, too, is not lost.
+    into the name. A value that the container gets under another name as well, is not lost.
     """
     first, second = await bench.devices(2)
     edits = bench.cdi.edits(ids_of(await bench.prepared(await bench.server.claim(Use(first), Use(second)))))

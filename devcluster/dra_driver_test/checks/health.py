@@ -107,14 +107,14 @@ async def _is_served(bench: Bench, service: str, *, quiet: bool) -> bool:
 
 @check("KM-22", level=Level.SHOULD)
 async def is_offered_to_old_kubelets(bench: Bench) -> None:
-    """A driver that reports health offers v1alpha1, too: kubelets up to 1.36 know no other version."""
+    """A driver that reports health offers v1alpha1 as well: kubelets up to 1.36 know no other version."""
     if HEALTH_SERVICES[-1] not in await _needed(bench):
         raise Finding(f"the driver offers {HEALTH_SERVICES[0]} only, and kubelets up to 1.36 ask for v1alpha1")
 
 
 @check("KM-22", level=Level.SHOULD)
 async def is_offered_to_new_kubelets(bench: Bench) -> None:
-    """A driver that reports health offers v1, too: kubelets prefer it from 1.37, and the alpha version will go."""
+    """A driver that reports health offers v1 as well: kubelets prefer it from 1.37, and the alpha version will go."""
     if bench.release < Release.V1_37:
         raise Skipped(f"kubelets of {bench.release} do not know v1 of the health service")
     if HEALTH_SERVICES[0] not in await _needed(bench):
@@ -161,7 +161,7 @@ async def covers_all_devices(bench: Bench) -> None:
 
 @check("KM-23", "plugin-helper.md 6")
 async def covers_all_devices_again(bench: Bench) -> None:
-    """Later messages have all devices, too, and not only those that changed.
+    """Later messages have all devices as well, and not only those that changed.
 
     A device that is left out becomes Unknown when its time is over, even if nothing happened to it.
     """

@@ -210,7 +210,7 @@ async def ends_with_the_driver(bench: Bench) -> None:
 
 @check("PH-02", level=Level.SHOULD, restarts=True)
 async def leaves_no_service_socket(bench: Bench) -> None:
-    """A driver that is stopped removes the socket of its service, too."""
+    """A driver that is stopped removes the socket of its service as well."""
     _is_gone(await _stopped(bench, Path(bench.registration.endpoint)))
 
 

@@ -72,7 +72,7 @@ async def needs_no_claim_object(bench: Bench) -> None:
 
 @check("KM-19", "KM-20")
 async def does_known_claims_beside_unknown_ones(bench: Bench) -> None:
-    """In a call with an unknown claim first, the known one is unprepared, too."""
+    """In a call with an unknown claim first, the known one is unprepared as well."""
     before = bench.cdi.known()
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)

@@ -103,7 +103,7 @@ class ServerSeat:
         await self._once(NAMESPACES, {"metadata": {"name": self._main}})
 
     async def leave(self) -> None:
-        """Delete what the bench made, and the slices of its node if the bench made that, too."""
+        """Delete what the bench made, and the slices of its node if the bench made that as well."""
         await self.forget()
         if (NODES, self._node) in self._made:
             for one in await self.all_slices():

@@ -14,13 +14,13 @@ from dra_kube.access.tls import newest
 from .exchange import Exchange
 
 _NEXT_ADDRESS_SECONDS = 0.25
-"""Seconds after which the next address of a host is tried, too."""
+"""Seconds after which the next address of a host is tried as well."""
 _PORTS = {"http": 80, "https": 443}
 _LONGEST_GREETING_BYTES = 2**16
 
 
 async def connect(connection: Connection) -> Exchange:
-    """A new connection. Raises OSError; a name or certificate that is wrong is one, too."""
+    """A new connection. Raises OSError; a name or certificate that is wrong is one as well."""
     url = urlsplit(connection.host)
     host, port = url.hostname or "", url.port or _PORTS[url.scheme]
     loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ async def connect(connection: Connection) -> Exchange:
             exchange.connection_made(secured)
         return exchange
     addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # asyncio has the delay, too, but loses a socket when it is cancelled in the moment that it connects
+    # asyncio has the delay as well, but loses a socket when it is cancelled in the moment that it connects
     connected = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
     named = host if tls else None
     _, exchange = await loop.create_connection(lambda: Exchange(tls), sock=connected, ssl=tls, server_hostname=named)

@@ -48,7 +48,7 @@ class Exchange(asyncio.Protocol):
     async def ask(self, request: bytes) -> Answer:
         """Send a request and wait for its answer. Raises OSError; the connection then is good no more.
 
-        A wait that is cancelled ends the connection, too.
+        A wait that is cancelled ends the connection as well.
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)

@@ -74,7 +74,7 @@ class CdiFolder:
         return f"{self._kind}={name}"
 
     def remove(self, claim_uid: str) -> None:
-        """Remove all files of a claim, half written ones, too; none is fine."""
+        """Remove all files of a claim, half written ones as well; none is fine."""
         prefix = glob.escape(self._prefix(claim_uid))
         for path in (*self.folder.glob(f"{prefix}*.json"), *self.folder.glob(f".{prefix}*.tmp")):
             self._unlink(path)

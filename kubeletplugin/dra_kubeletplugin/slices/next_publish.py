@@ -1,8 +1,8 @@
 """When each pool is to be synchronised.
 
 What the driver publishes is synchronised at once. A foreign change is undone when the pool has been quiet for some
-time, but at the latest after twice that time, so that a pool that never becomes quiet is looked at, too. A failure is
-retried after an interval that doubles, with a random part, so that a thousand nodes do not come back in step. A pool
+time, but at the latest after twice that time, so that a pool that never becomes quiet is looked at as well. A failure
+is retried after an interval that doubles, with a random part, so that a thousand nodes do not come back in step. A pool
 may have a moment for each of these reasons. The earliest counts, and a sync settles all that are due by then.
 Spec: RS-02, RS-03.
 """

@@ -2,8 +2,8 @@
 
 A watch that ends resumes where it stopped. One that is too far behind, that failed, or whose list is half an hour old
 starts over with a new list, because an event may have been lost. That a watch is too far behind is no failure, but a
-server whose memory is too short for its changes says so each time: the next list waits a second, too. Each failure is
-reported; the interval before the next attempt doubles, and is at least what the API server asks for. Spec: RS-01.
+server whose memory is too short for its changes says so each time: the next list waits a second as well. Each failure
+is reported; the interval before the next attempt doubles, and is at least what the API server asks for. Spec: RS-01.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds out what kube-controller-manager does in this cluster, so that the operator does not do it, too.
+"""Finds out what kube-controller-manager does in this cluster, so that the operator does not do it as well.
 
 Its Lease in kube-system shows whether it works: a working controller manager renews it every two seconds. Only changes
 count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first

@@ -154,7 +154,7 @@ def _waits(given: RetrySettings) -> BackoffSettings:
 
 
 def _fail(log_format: str, text: str, code: int) -> int:
-    """The reason is the last line, for people; among JSON lines it is one of them, so that it is collected, too."""
+    """The reason is the last line, for people; among JSON lines it is one of them, so that it is collected as well."""
     if log_format == "json":
         logger.error(text)
     else:

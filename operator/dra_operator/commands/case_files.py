@@ -106,7 +106,7 @@ def _each_line(lines: Iterable[str]) -> Iterator[Any]:
 
 
 def answer_all(command: str, path: str, cases: Iterable[Any], answer: Answer) -> int:
-    """Print the answers; 0, or 2 when a case could not be read. On standard input an error is an answer, too."""
+    """Print the answers; 0, or 2 when a case could not be read. On standard input an error is an answer as well."""
     status = 0
     for number, case in enumerate(cases):
         name = case.get("name") if isinstance(case, dict) else None

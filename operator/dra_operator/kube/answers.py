@@ -9,7 +9,7 @@ from dra_kube import ApiError, Forbidden, KubeError, NotSent, NotServed, ServerE
 
 RIGHTS: Final = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
-"""The words of the authorizer; quotas, policies and webhooks answer 403, too."""
+"""The words of the authorizer; quotas, policies and webhooks answer 403 as well."""
 
 
 def may_have_happened(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """The kinds that the operator sees, each with the struct of dra_api: for the cache, and for objects from files.
 
-Imports nothing but structs, because commands that must start quickly need it, too.
+Imports nothing but structs, because commands that must start quickly need it as well.
 """
 
 from __future__ import annotations

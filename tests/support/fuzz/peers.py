@@ -169,7 +169,7 @@ async def _api_answer(data: bytes) -> None:
         for call in (_discover, _read, _list, _write, _watch):
             try:
                 await call(api)
-            except Exception as error:  # the other calls are tried, too
+            except Exception as error:  # the other calls are tried as well
                 errors.append(error)
     for fault in sorted(errors, key=lambda it: isinstance(it, KubeError)):  # what is none is raised first
         raise fault

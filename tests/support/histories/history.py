@@ -52,7 +52,7 @@ def play(
         return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.server.trace or ())), stage.judge.pardons
 
     (outcome, pardons), complaints = in_no_time(main)
-    # What is pardoned after a restore, the operator itself finds, too, once its view is new.
+    # What is pardoned after a restore, the operator itself finds as well, once its view is new.
     heard = (line for line in complaints if not (pardons and line.startswith("invariant violated")))
     return outcome._replace(findings=(*outcome.findings, *heard))
 

@@ -1,7 +1,7 @@
 """Another scheduler that gives devices of the same driver to pods of its own, as kube-scheduler does.
 
 It decides by what the server has, and writes that up to ``LAG`` seconds later, whatever became of the device meanwhile:
-so a claim of the operator's may hold the device, too, and has to give way. Its claims are made, and released, by the
+so a claim of the operator's may hold the device as well, and has to give way. Its claims are made, and released, by the
 operator.
 """
 
@@ -127,7 +127,7 @@ def _allocate(claim: Obj, pod: Obj, device: str) -> None:
 
 
 def is_rival(pod: Obj) -> bool:
-    """Whether the other scheduler gives it devices, too."""
+    """Whether the other scheduler gives it devices as well."""
     return bool(pod["spec"]["schedulerName"] == OTHER and pod["metadata"]["name"].startswith(RIVAL))
 
 

@@ -119,7 +119,7 @@ def _unseen(dice: random.Random, at: float) -> Iterator[Step]:
 
 
 def _rush(dice: random.Random) -> tuple[float, float]:
-    """When all pods come if there is a rival: at the same time, or it takes no device that the operator takes, too."""
+    """When all pods come if there is a rival: at the same time, or it takes no device that the operator also takes."""
     first = dice.uniform(0, DURATION / 2)
     return first, first + 3
 

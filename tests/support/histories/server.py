@@ -175,12 +175,12 @@ class Server(FakeApi):
         return super().deleted(resource, name, namespace, **conditions)
 
     def store(self, event: str, resource: Resource, obj: Obj) -> Obj:
-        """Revisions have gaps, as in a cluster that has other objects, too."""
+        """Revisions have gaps, as in a cluster that has other objects as well."""
         self._revision += self._steps.randrange(1000)
         return super().store(event, resource, obj)
 
     def drop(self, resource: Resource, key: str) -> None:
-        """The deletion has a revision, too."""
+        """The deletion has a revision as well."""
         self._revision += 1
         super().drop(resource, key)
 

@@ -1,7 +1,7 @@
 """Random scenes about devices: the allocator's random problems without what the reference is known to do wrong.
 
 Left out (allocator.md section 15): admin access, older generations, counters together with taints, constraints or
-shares, ``distinctAttribute`` over many devices. What an API server refuses is left out, too, and so are binding
+shares, ``distinctAttribute`` over many devices. What an API server refuses is left out as well, and so are binding
 conditions, because the pod would wait for them.
 """
 

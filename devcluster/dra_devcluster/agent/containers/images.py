@@ -1,7 +1,7 @@
 """What a container runs: its own command, or a stand-in for what its image would run.
 
 Images are not pulled; a command runs with the programs of the host, and one of the image of this project with the
-programs of this installation, too. Without a command:
+programs of this installation as well. Without a command:
 
 * images that hold a shell and no entrypoint (busybox, alpine, debian, ubuntu, python, ...) run ``args``;
 * without ``args``, any image idles until it is stopped, and so does ``pause`` as the only argument;

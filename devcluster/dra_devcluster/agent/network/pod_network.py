@@ -178,7 +178,7 @@ async def _relay(one: Streams, other: Streams) -> None:
                 directions.create_task(_copy(one[0], other[1]))
                 directions.create_task(_copy(other[0], one[1]))
         except* OSError:
-            pass  # a connection that breaks ends the other, too
+            pass  # a connection that breaks ends the other as well
         await _closed(*writers)
     except asyncio.CancelledError:
         for writer in writers:

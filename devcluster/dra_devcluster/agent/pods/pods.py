@@ -53,7 +53,7 @@ class Pods:
                 self._workers[uid].refresh()
 
     async def run(self) -> None:
-        """Follow the API until cancelled; then the workers end, too, without touching their pods."""
+        """Follow the API until cancelled; then the workers end as well, without touching their pods."""
         selector = f"spec.nodeName={self._node.name}"
         try:
             while True:

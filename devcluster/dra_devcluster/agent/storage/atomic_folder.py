@@ -69,7 +69,7 @@ def _read(version: Path) -> dict[str, File]:
 
 
 def _link_names(folder: Path, names: set[str]) -> None:
-    """The names that users see; those of files that are gone go, too."""
+    """The names that users see; those of files that are gone go as well."""
     for path in folder.iterdir():
         if path.is_symlink() and path.name != _DATA and path.name not in names:
             path.unlink()

@@ -1,6 +1,6 @@
 """``serviceaccounts/<name>/token``: a token for a service account, which may be bound to a pod, a node or a secret.
 
-A token bound to a pod names the pod's node, too: that is how admission knows on which node a plugin runs.
+A token bound to a pod names the pod's node as well: that is how admission knows on which node a plugin runs.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Registry:
     def __init__(
         self, gates: FeatureGates, versions: Mapping[str, bool], mode: Mode, release: Release = NEWEST
     ) -> None:
-        self._builtin = Structure.load(release)  # versions that are not served can be stored, too
+        self._builtin = Structure.load(release)  # versions that are not served can be stored as well
         self.structure = _served(self._builtin, versions, release)
         self.store = Store()
         self.authorization = Authorization(mode, self.store)

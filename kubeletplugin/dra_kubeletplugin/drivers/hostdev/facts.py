@@ -107,7 +107,7 @@ class Facts:
 
     @cached_property
     def _properties(self) -> dict[str, str]:
-        """Of udev, its own; those of the PCI device count, too, unless it is the controller of a USB device."""
+        """Of udev, its own; those of the PCI device count as well, unless it is the controller of a USB device."""
         pci = self._pci if not self._above("idVendor") else None
         return (self._udev_of(pci) if pci else {}) | (self._udev_of(self.folder) if self.folder else {})
 

@@ -170,7 +170,7 @@ def _make_drawing(stocks: Iterable[Stock]) -> Drawing:
         already_charged |= stock.already_charged
         for more, devices in stock.costs_by_kind:
             both: list[tuple[Mapping[CounterKind, int], int]] = []
-            if devices & drawing:  # some draw on another stock, too
+            if devices & drawing:  # some draw on another stock as well
                 both = [(_total((more, other)), devices & group) for other, group in costs if devices & group]
                 costs = [(other, group & ~devices) for other, group in costs]
             costs += [*both, (more, devices & ~drawing)]

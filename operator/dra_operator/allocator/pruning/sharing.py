@@ -45,7 +45,7 @@ class Sharing:
         self.several = sum(1 << device for device in self._find_several())
         """Devices that several requests may get.
 
-        Devices that draw nothing more of a stock count, too: they are free. If some requests consume nothing, all
+        Devices that draw nothing more of a stock count as well: they are free. If some requests consume nothing, all
         shareable devices count, because those requests get them whatever is left.
         """
 

@@ -99,7 +99,7 @@ class Pool:
 
     @property
     def owning_node(self) -> str | None:
-        """The one node that all slices are for; None when other nodes may see the pool, too."""
+        """The one node that all slices are for; None when other nodes may see the pool as well."""
         self._refresh()
         if len(self._by_owning_node) != 1 or any(s.reach is not Reach.COUNTERS for s in self._multi_node):
             return None

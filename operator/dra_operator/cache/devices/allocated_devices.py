@@ -80,7 +80,7 @@ class AllocatedDevices:
         return [entry for entry in self._assumed.values() if entry.pod.key == pod]
 
     def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
-        """Devices of the stored allocation that another claim holds, too, which only another writer can cause."""
+        """Devices of the stored allocation that another claim holds as well, which only another writer can cause."""
         allocation = self._stored.get(claim.metadata.uid)
         results = allocation.results if allocation is not None else ()
         whole = [result for result in results if not result.admin_access]

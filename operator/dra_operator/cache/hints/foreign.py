@@ -25,7 +25,7 @@ from dra_operator.scheduling.state import GATED
 
 
 def on_pod(cluster: State, change: Change[Pod]) -> None:
-    """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts, too."""
+    """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts as well."""
     for pod in change:
         if pod is None or not _is_foreign(cluster, pod):
             continue

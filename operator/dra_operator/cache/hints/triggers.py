@@ -124,7 +124,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
 
 
 def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
-    """Who holds a device of the claim, too, and can still give way: waiting pods, and immediate claims."""
+    """Who holds a device of the claim as well, and can still give way: waiting pods, and immediate claims."""
     holders = (
         key for device in cluster.allocated_devices.clashes(claim) for key in cluster.claims_by_device.keys(device)
     )

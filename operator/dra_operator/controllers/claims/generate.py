@@ -46,7 +46,7 @@ CLAIMS_AT_ONCE = 100
 
 
 class ClaimGenerator:
-    """Handles ``pod:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count, too (5.8)."""
+    """Handles ``pod:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8)."""
 
     def __init__(
         self,

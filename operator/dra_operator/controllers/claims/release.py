@@ -117,7 +117,7 @@ class ClaimReleaser:
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
         """Whether it is to be deleted whole: it was made for a pod that is gone, and no other pod lacks its devices.
 
-        In a claim that is being deleted already that frees them at once, too.
+        In a claim that is being deleted already that frees them at once as well.
         """
         owner = owning_pod(claim)
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):

@@ -1,8 +1,8 @@
 """Allocations of ours with which no pod may be bound yet, where another scheduler may have taken the same devices.
 
 The watch of claims has an order, and every writer's allocations are in it. What another scheduler decided before it saw
-ours is written within a ``grace`` after the watch has brought ours back; it has seen ours by then, too, and decides on
-the device no more. So a list of the claims that is asked for after the grace has everything that matters. Only a list
+ours is written within a ``grace`` after the watch has brought ours back; by then it has seen ours, and decides no
+more on the device. So a list of the claims that is asked for after the grace has everything that matters. Only a list
 can say that: a watch may be broken, or late, without a sign. The pod is bound when such a list is in the cache and no
 device is held twice (``sources.last_look`` lists, when a pod ``asked`` for it).
 

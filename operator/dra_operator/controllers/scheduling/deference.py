@@ -1,4 +1,4 @@
-"""Other schedulers decide first on devices that they allocate, too.
+"""Other schedulers decide first on devices that they allocate as well.
 
 When two schedulers decide at the same moment, both may take the same device, and ours gives way. But the other one
 sees the device come free then: kube-scheduler keeps the devices in use as a set, takes this one out although a claim of
@@ -10,7 +10,7 @@ the same time are seen. Then it waits until all pods of the others are decided, 
 free for them.
 
 No pod of ours waits longer than the ``grace`` for that, so that it has its turn in a stream of pods of another
-scheduler, too. It costs a pod nothing but time, and a look every pause.
+scheduler as well. It costs a pod nothing but time, and a look every pause.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Unreserve:
     async def refuse(self, pod: Pod, decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
 
-        Claims that are being deleted it gives up, too: each would wait for the other for ever.
+        Claims that are being deleted it gives up as well: each would wait for the other for ever.
         """
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
         if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:

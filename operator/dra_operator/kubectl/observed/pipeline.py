@@ -142,7 +142,7 @@ class Pipeline:
     def planned(
         self, state: CycleState, post_filter: PostFilter | None = None, pause: Callable[[], None] = lambda: None
     ) -> Plan | NoPlace:
-        """What the operator would decide about a pod: by its placement strategy, too. ``pause`` as in ``decided``."""
+        """What the operator would decide about a pod, also by its placement strategy. ``pause`` as in ``decided``."""
         self.learner.see(state.pod, state.resource_claims)
         return decided(plan(state, post_filter=post_filter, placement=self.placement), pause)
 

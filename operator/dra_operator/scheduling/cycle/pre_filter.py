@@ -124,7 +124,7 @@ class CycleState:
     pod: Pod
     claims: tuple[PodClaim, ...]
     extended: ExtendedResources
-    """What devices may serve of its extended resources; a claim for them that is made already is in ``claims``, too."""
+    """What devices may serve of its extended resources; a claim that is made for them already is also in ``claims``."""
     nodes: Nodes
     allocator: Allocator
     usage: Usage

@@ -33,7 +33,7 @@ class Snapshot:
     assumed: Callable[[ResourceClaim], bool]
     """Whether an allocation of the claim is on its way to the server."""
     clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
-    """The claim's devices that another claim holds, too."""
+    """The claim's devices that another claim holds as well."""
     is_dispensable: Callable[[Pod, ResourceClaim], bool]
     """Whether no other pod than those that wait, as this one does, relies on the claim."""
     is_unsettled: Callable[[ResourceClaim], bool]

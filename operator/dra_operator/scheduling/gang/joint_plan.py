@@ -245,7 +245,7 @@ class Search:
         frame.position += 1
 
     def _rechosen(self, frame: Frame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
-        """Other devices for all members on the node, so that this one gets some, too."""
+        """Other devices for all members on the node, so that this one gets some as well."""
         if demand.extended is not None or frame.member.shared:
             return None
         mates = [(mate, plan) for mate in self._frames if (plan := _open_plan(mate, state.name)) is not None]

@@ -49,7 +49,7 @@ class Gang:
     """``size`` pods run together, or none; ``topology`` is the label of which their nodes have the same value."""
 
     key: str
-    """Pods with the same key are one gang. It has the size, too, so pods that disagree are not of one gang."""
+    """Pods with the same key are one gang. It has the size as well, so pods that disagree are not of one gang."""
     title: str
     """What people call it."""
     size: int

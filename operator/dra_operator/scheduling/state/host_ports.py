@@ -27,7 +27,7 @@ class HostPort(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As people write it; on all addresses together, it is the name of an amount, too."""
+        """As people write it; on all addresses together, it is the name of an amount as well."""
         return f"host port {self.number}/{self.protocol}"
 
     @property

@@ -48,7 +48,7 @@ def extended_resources(pod: Pod) -> list[str]:
 
 
 def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
-    """What the pod takes of its node: ports and volumes, too; no resources that devices serve (scheduling.md 7.3)."""
+    """What the pod takes of its node: also ports and volumes; no resources that devices serve (scheduling.md 7.3)."""
     wanted = {name: amount for name, amount in pod_requests(pod).items() if name not in served}
     return {**wanted, **port_amounts(pod), **volume_amounts(pod)}
 
@@ -87,7 +87,7 @@ def _with_pod_level(containers: Amounts, resources: ResourceRequirements | None)
     """The requests of the containers, replaced by those of the pod where it has its own.
 
     A limit of the pod replaces only what no container requests, and huge pages, which cannot be overcommitted. The API
-    server completes pods in this way, and objects from files are read so, too.
+    server completes pods in this way, and objects from files are read so as well.
     """
     wanted = dict(containers)
     if resources is None:

@@ -357,7 +357,7 @@ async def test_slices_of_a_driver_go_when_its_last_instance_is_lost(
 
 
 def in_directory(plugin: FakePlugin, *, common: bool) -> None:
-    """Put the service socket beside the registration socket, where the node sees it as a plugin, too."""
+    """Put the service socket beside the registration socket, where the node sees it as a plugin as well."""
     if common:
         plugin.service_socket = plugin.registration_socket.with_name("service.sock")
 
@@ -384,7 +384,7 @@ async def test_nod045_nod046_slices_stay_when_the_service_comes_back_in_time(
             await node.publish("gpu")
             await plugin.stop_serving()
             await plugin.serve()
-            # The other driver's loss starts later: when its slices are gone, the first one's time is over, too.
+            # The other driver's loss starts later: when its slices are gone, the first one's time is over as well.
             await node.publish("nic", driver="nic.example.com")
             await other.unregister()
             await node.shows_slices("gpu")
