@@ -216,7 +216,7 @@ def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(loader, "SERVICE_CERT_FILENAME", str(ca))
     monkeypatch.setattr(loader.InClusterConfigLoader, "_read_token_file", _reads_always(loader))
-    monkeypatch.setattr(CREDENTIALS, "LOOK_UP_PERIOD", 0.0)
+    monkeypatch.setattr(CREDENTIALS, "LOOK_UP_SECONDS", 0.0)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")

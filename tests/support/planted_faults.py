@@ -198,7 +198,7 @@ FAULTS = [
         ("a standard attribute has an odd form", "slices.write-standard-attributes-as-agreed", "pcieRoot"),
         ("a NUMA node is -1", "slices.write-standard-attributes-as-agreed", "numaNode is {'int': -1}"),
         ("its slices have odd names", "slices.have-owner-and-driver-in-their-name", "does not contain"),
-        ("it writes slices all the time", "slices.are-not-written-without-need", "were written"),
+        ("it writes slices all the time", "slices.are-not-written-without-need", "wrote slices without a reason"),
         ("it publishes once", "slices.come-back-when-they-are-deleted", "not within"),
         ("it never corrects a slice", "slices.come-back-when-they-are-changed", "not within"),
         ("it never watches again after 410", "slices.come-back-after-an-expired-watch", "not within"),
