@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from access import rules_of
 from dra_api.codec import convert
+from dra_api.leases import SETTINGS, Lease
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, connection
+from dra_devcluster.apiserver.authorization import Attributes, User
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, connection
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.claims import claim_troubles
+from dra_operator.kubectl.doctor.operator_rights import RULES, Right, lease_rights, needed_rights
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.repair.rights import missing_rights
+from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks
 from dra_operator.kubectl.repair.write import repaired
 from fake_api import FakeApi
+from kubectl import ROOT
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
@@ -101,3 +108,85 @@ class Refusing:
 async def test_a_viewer_lacks_the_right_to_repair_only_if_he_wants_to(fix: bool, told: list[str]) -> None:
     missing = await missing_rights(Refusing(), fix=fix)  # type: ignore[arg-type]
     assert [one.trouble.message.split()[2] for one in missing] == told
+
+
+OBJECTS = list(yaml.safe_load_all((ROOT / "manifests/operator/rbac.yaml").read_text()))
+
+
+def observed(**published: Any) -> Observed:
+    """With the Lease of an operator that says this of itself."""
+    said = {SETTINGS: json.dumps({"kubernetesVersion": "1.36", **published})}
+    meta = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system", "annotations": said}
+    return Observed([convert(Lease, {"metadata": meta})], NOW)
+
+
+class Authorizer:
+    """An API server with these roles."""
+
+    def __init__(self, roles: list[dict[str, Any]], *, refuses: bool = False) -> None:
+        self._rbac, self._refuses = rules_of(roles), refuses
+
+    async def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
+        if self._refuses:
+            raise Forbidden(403, "Forbidden", "no")
+        asked, spec = body["spec"]["resourceAttributes"], body["spec"]
+        assert resource.plural == "subjectaccessreviews"
+        user = User(spec["user"], tuple(spec["groups"]))
+        where = {name: asked[name] for name in ("resource", "subresource", "namespace", "name")}
+        attributes = Attributes(user, asked["verb"], asked["group"], "*", **where)
+        return {"status": {"allowed": self._rbac.decide(attributes).allowed}}
+
+
+def test_the_table_of_rights_is_that_of_the_manifests() -> None:
+    def granted(role: dict[str, Any]) -> set[Right]:
+        return {
+            Right(verb, group, resource, name, role["metadata"].get("namespace", ""))
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for name in rule.get("resourceNames", [""])
+            for verb in rule["verbs"]
+        }
+
+    of_cluster, of_leases = (granted(it) for it in OBJECTS if it["kind"] in ("ClusterRole", "Role"))
+    assert {right for rule in RULES for right in rule.rights()} == of_cluster
+    assert set(lease_rights("dra-operator-dra-scheduler")) == of_leases
+
+
+def test_an_operator_needs_the_rights_of_what_it_does() -> None:
+    assert needed_rights(Observed([], NOW)) == {}
+    every = needed_rights(observed(preemption=True, featureGates="DRAResourcePoolStatus=true,DRADeviceTaintRules=true"))
+    few = needed_rights(observed(controllers="placement", featureGates="DRADeviceTaintRules=false"))
+    assert {str(right) for right in every.keys() - few.keys()} == {
+        "delete pods", "update pods", "list poddisruptionbudgets.policy", "watch poddisruptionbudgets.policy",
+        *(f"{verb} devicetaintrules.resource.k8s.io" for verb in ("list", "watch")),
+        "patch devicetaintrules/status.resource.k8s.io",
+        *(f"{verb} resourcepoolstatusrequests.resource.k8s.io" for verb in ("get", "list", "watch", "delete")),
+        "update resourcepoolstatusrequests/status.resource.k8s.io",
+    }  # fmt: skip
+
+
+async def test_rights_that_the_operator_lacks_are_told_with_what_they_are_for() -> None:
+    needed = needed_rights(observed())
+
+    async def lacks(roles: list[dict[str, Any]], **options: bool) -> tuple[list[str], list[str]]:
+        api: Any = Authorizer(roles, **options)
+        found, notes = await operator_lacks(api, "dra-system/dra-operator", needed)
+        return [f"{one.trouble.object} {one.trouble.message}" for one in found], notes
+
+    assert await lacks(OBJECTS) == ([], [])
+    role = next(it for it in OBJECTS if it["kind"] == "ClusterRole")
+    rules = [it for it in role["rules"] if it["resources"] != ["pods/binding"]]
+    fewer = [{**role, "rules": rules}, *(it for it in OBJECTS if it["kind"] in ("ClusterRoleBinding",))]
+    assert await lacks(fewer) == (
+        [
+            "serviceaccount dra-system/dra-operator may not do what the operator has to: "
+            "to give pods their nodes: create pods/binding; to lead: get leases.coordination.k8s.io "
+            "dra-operator-dra-scheduler, update leases.coordination.k8s.io dra-operator-dra-scheduler, "
+            "get leases.coordination.k8s.io kube-controller-manager, create leases.coordination.k8s.io"
+        ],
+        [],
+    )
+    found, notes = await lacks(OBJECTS, refuses=True)
+    assert (found, len(notes)) == ([], 1)
+    assert notes[0].startswith("not looked at: rights of the operator")

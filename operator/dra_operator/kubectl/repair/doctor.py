@@ -13,6 +13,7 @@ from dra_kube import Api, KubeError
 
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.doctor.diagnose import diagnose
+from dra_operator.kubectl.doctor.operator_rights import needed_rights
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.printing.table import printable
@@ -20,7 +21,7 @@ from dra_operator.kubectl.reading.read import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.tables.notes import notes_on
 from dra_operator.wording import counted
 
-from .rights import missing_rights
+from .rights import missing_rights, operator_lacks
 from .write import repaired
 
 
@@ -32,16 +33,19 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.source is not None:
         return _answer(seen, found, frozenset())
     try:
-        rights, done = asyncio.run(_live(found, options))
+        rights, notes, done = asyncio.run(_live(seen, found, options))
     except KubeError as error:
         raise Problem(str(error)) from error
-    return _answer(seen, [*rights, *found], done)
+    return _answer(seen, [*rights, *found], done, notes)
 
 
-async def _live(found: Sequence[Diagnosis], options: argparse.Namespace) -> tuple[list[Diagnosis], frozenset[int]]:
-    """Missing rights, and the places of what was repaired."""
+async def _live(
+    seen: Observed, found: Sequence[Diagnosis], options: argparse.Namespace
+) -> tuple[list[Diagnosis], list[str], frozenset[int]]:
+    """Missing rights, notes on them, and the places of what was repaired."""
     async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
-        rights = await missing_rights(api, fix=options.fix)
+        lacks, notes = await operator_lacks(api, options.operator_account, needed_rights(seen))
+        rights = [*await missing_rights(api, fix=options.fix), *lacks]
         done = set()
         for place, one in enumerate(found) if options.fix else ():
             if one.repair is None or not (options.yes or _is_wanted(one, one.repair)):
@@ -50,7 +54,7 @@ async def _live(found: Sequence[Diagnosis], options: argparse.Namespace) -> tupl
             print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
             if not why_not:
                 done.add(len(rights) + place)
-    return rights, frozenset(done)
+    return rights, notes, frozenset(done)
 
 
 def _is_wanted(one: Diagnosis, repair: Repair) -> bool:
@@ -60,13 +64,13 @@ def _is_wanted(one: Diagnosis, repair: Repair) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int]) -> Answer:
+def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int], notes: Sequence[str] = ()) -> Answer:
     left = [one.trouble for place, one in enumerate(found) if place not in done]
     code = ExitCode.IN_THE_WAY if left else ExitCode.CLEAR
     value = {"troubles": left, "repaired": len(done)}
     names = list(dict.fromkeys(trouble.object for trouble in left))
     lines = [*_lines([one for place, one in enumerate(found) if place not in done]), _checked(seen, len(left))]
-    return Answer(lines=lines, value=value, names=names, notes=notes_on(seen), code=code)
+    return Answer(lines=lines, value=value, names=names, notes=[*notes_on(seen), *notes], code=code)
 
 
 def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:

@@ -1,20 +1,30 @@
-"""Which rights the viewer lacks, as the API server says itself (SelfSubjectAccessReview)."""
+"""Which rights the viewer lacks, and which the operator, as the API server says itself (SubjectAccessReview).
+
+About the operator only those get an answer who may ask about others, as administrators may.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dra_api.api_resources import RESOURCE_CLAIMS, Resource
-from dra_kube import Api
+from dra_kube import Api, Forbidden
 
+from dra_operator.kubectl.doctor.operator_rights import Right
 from dra_operator.kubectl.doctor.trouble import Diagnosis, kubectl
 from dra_operator.kubectl.reading.live import KINDS, LEASE_NAMESPACE
+from dra_operator.wording import listed
 
 REVIEWS: Final = Resource(
     "authorization.k8s.io", ("v1",), "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+REVIEWS_OF_OTHERS: Final = Resource(
+    "authorization.k8s.io", ("v1",), "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+MOST_TOLD_RIGHTS: Final = 8
+"""Of one purpose."""
 REPAIRS: Final = (("patch", ""), ("patch", "status"))
 """What ``--fix`` does to claims."""
 
@@ -33,6 +43,50 @@ async def _is_allowed(api: Api, resource: Resource, verb: str, subresource: str)
         attributes["namespace"] = LEASE_NAMESPACE
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     answer = await api.create(REVIEWS, {**body, "spec": {"resourceAttributes": attributes}})
+    return (answer.get("status") or {}).get("allowed") is not False
+
+
+async def operator_lacks(api: Api, account: str, needed: Mapping[Right, str]) -> tuple[list[Diagnosis], list[str]]:
+    """What the service account ``NAMESPACE/NAME`` may not do of this, and notes."""
+    try:
+        allowed = await asyncio.gather(*(_may(api, account, right) for right in needed))
+    except Forbidden:
+        return [], [
+            "not looked at: rights of the operator: you may not create subjectaccessreviews.authorization.k8s.io"
+        ]
+    missing = [right for right, is_allowed in zip(needed, allowed, strict=True) if not is_allowed]
+    if not missing:
+        return [], []
+    by_purpose: dict[str, list[str]] = {}
+    for right in missing:
+        by_purpose.setdefault(needed[right], []).append(str(right))
+    message = "; ".join(f"{purpose}: {listed(rights, MOST_TOLD_RIGHTS)}" for purpose, rights in by_purpose.items())
+    remedy = "apply the ClusterRole, the Role and their bindings again; if the operator has another account, name it"
+    one = Diagnosis.of(
+        "rights",
+        f"serviceaccount {account}",
+        f"may not do what the operator has to: {message}",
+        remedy=f"{remedy} by --operator-account",
+        command=kubectl("apply", "-f", "manifests/operator/rbac.yaml"),
+    )
+    return [one], []
+
+
+async def _may(api: Api, account: str, right: Right) -> bool:
+    namespace, _, name = account.partition("/")
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "name": right.name,
+        "namespace": right.namespace,
+    }
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    spec = {"user": f"system:serviceaccount:{namespace}:{name}", "groups": groups, "resourceAttributes": attributes}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = await api.create(REVIEWS_OF_OTHERS, body)
     return (answer.get("status") or {}).get("allowed") is not False
 
 
