@@ -12,6 +12,9 @@ from .values.times import parse_time
 SETTINGS: Final = "dra.kopf.dev/settings"
 """Annotation of the Lease of an operator: those of its settings that decide what fits, as JSON."""
 
+MIX: Final = "dra.kopf.dev/placement-mix"
+"""Annotation of the Lease of an operator: what pods asked for lately, if it places pods by that."""
+
 
 class PublishedSettings(Part, frozen=True):
     """As the operator was given them."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
-from dra_operator.controllers.scheduling.mix_learner import MixLearner
+from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
+from dra_operator.controllers.scheduling.mix_text import (
+    LARGEST_WEIGHT,
+    LISTED_ENTRIES,
+    WRITTEN_BYTES,
+    MixError,
+    read_mix,
+)
 
 
 def claim(name: str, kind: str) -> ResourceClaim:
@@ -32,10 +40,12 @@ def cluster() -> Cluster:
     return Cluster(Inventory(features, language=CelSelectors(features)))
 
 
-def learner(of: Cluster, order: str = "least-loss") -> tuple[MixLearner, Allocator]:
-    of.inventory.put_class(convert(DeviceClass, {"metadata": {"name": "any"}, "spec": {}}))
+def learner(
+    of: Cluster, order: str = "least-loss", memory: MixMemory | None = None, class_: str = "any"
+) -> tuple[MixLearner, Allocator]:
+    of.inventory.put_class(convert(DeviceClass, {"metadata": {"name": class_}, "spec": {}}))
     allocator = Allocator(of.inventory, new_share_id=str, order=order)
-    return MixLearner(of, allocator), allocator
+    return MixLearner(of, allocator, memory), allocator
 
 
 def kinds(allocator: Allocator) -> dict[str, int]:
@@ -68,3 +78,106 @@ def test_nothing_is_learned_for_orders_that_do_not_ask() -> None:
     made, allocator = learner(cluster(), "best-fit")
     made.see(pod("a"), [claim("a", "large")])
     assert kinds(allocator) == {}
+
+
+LARGE = """
+- weight: 3
+  exactly:
+    deviceClassName: any
+    selectors: [{cel: {expression: 'device.attributes["d"].kind == "large"'}}]
+"""
+SMALL = """
+- weight: 1
+  exactly:
+    deviceClassName: any
+    count: 2
+    tolerations: [{key: slow, operator: Exists}]
+    capacity: {requests: {memory: 10Gi}}
+    selectors: [{cel: {expression: 'device.attributes["d"].kind == "small"'}}]
+"""
+
+
+def test_a_mix_that_is_given_is_not_learned() -> None:
+    made, allocator = learner(cluster(), memory=MixMemory(read_mix(LARGE + SMALL)))
+    for number in range(40):
+        made.see(pod(f"a{number}"), [claim("a", "other")])
+    assert kinds(allocator) == {"large": 768, "small": 256}
+
+
+def test_a_mix_that_is_given_counts_as_soon_as_its_class_exists() -> None:
+    seen = cluster()
+    made, allocator = learner(seen, memory=MixMemory(read_mix(LARGE)), class_="another")
+    made.see(pod("a"), [])
+    assert kinds(allocator) == {}
+    seen.inventory.put_class(convert(DeviceClass, {"metadata": {"name": "any"}, "spec": {}}))
+    made.see(pod("b"), [])
+    assert kinds(allocator) == {"large": 1024}
+
+
+def test_the_next_process_goes_on_where_the_last_one_ended() -> None:
+    """It does not count the pods that have devices again; what was asked for keeps its age."""
+    memory = MixMemory()
+    made, _ = learner(cluster(), memory=memory)
+    for number in range(300):
+        made.see(pod(f"a{number}"), [claim("a", "large" if number % 3 else "small")])
+    seen = cluster()
+    seen.apply(pod("placed", "n1"))
+    seen.apply(claim("placed", "placed"))
+    after = MixMemory()
+    after.recall(memory.text)
+    made, allocator = learner(seen, memory=after)
+    made.see(pod("b"), [claim("b", "large")])
+    assert kinds(allocator) == {"large": 682, "small": 341}
+    for number in range(300):
+        made.see(pod(f"c{number}"), [claim("c", "new")])
+    assert kinds(allocator) == {"new": 510, "large": 343, "small": 170}
+
+
+@pytest.mark.parametrize("text", ["", "]", "[]", "{}", '[{"weight": 1}]', '[{"weight": 1, "exactly": {"later": 1}}]'])
+def test_a_mix_that_cannot_be_read_is_forgotten(text: str) -> None:
+    memory = MixMemory()
+    memory.recall(text)
+    made, allocator = learner(cluster(), memory=memory)
+    made.see(pod("a"), [claim("a", "large")])
+    assert kinds(allocator) == {"large": 1024}
+
+
+def test_all_that_counts_of_a_request_survives() -> None:
+    memory, again = MixMemory(read_mix(SMALL)), MixMemory()
+    learned = []
+    for it in (memory, again):
+        made, allocator = learner(cluster(), memory=it)
+        made.see(pod("a"), [claim("a", "large")] if it is memory else [])
+        (known,) = allocator.learned.mix.classes
+        learned.append((known.alternative.offer, known.alternative.count, known.weight))
+        again.recall(memory.text)
+    assert learned[0] == learned[1]
+
+
+def test_the_text_is_limited() -> None:
+    memory = MixMemory()
+    made, _ = learner(cluster(), memory=memory)
+    for number in range(300):
+        made.see(pod(f"a{number}"), [claim("a", f"{number % 16}" + 4000 * "x")])
+    assert WRITTEN_BYTES - 5000 < len(memory.text) <= WRITTEN_BYTES
+    assert len(read_mix(memory.text)) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- [", "not YAML"),
+        ("weight: 1", "expected a list of 1 to 256 entries"),
+        (LISTED_ENTRIES * LARGE + SMALL, "expected a list of 1 to 256 entries"),
+        (LARGE + "- {weight: 1}", "entry 2: expected the fields weight and exactly"),
+        ("- {weight: 0, exactly: {deviceClassName: any}}", "entry 1, weight: expected a whole number from 1"),
+        (f"- {{weight: {LARGEST_WEIGHT + 1}, exactly: {{deviceClassName: any}}}}", "entry 1, weight"),
+        ("- {weight: true, exactly: {deviceClassName: any}}", "entry 1, weight"),
+        ("- {weight: 1, exactly: {count: 1}}", "deviceClassName: Required value"),
+        ("- {weight: 1, exactly: {deviceClassName: any, selectors: [{cel: {expression: 'x +'}}]}}", "selectors"),
+        ("- {weight: 1, exactly: {deviceClassName: 5}}", "entry 1: "),
+    ],
+)
+def test_a_mix_that_is_wrong_is_refused(text: str, said: str) -> None:
+    with pytest.raises(MixError, match=said):
+        read_mix(text)

@@ -100,7 +100,7 @@ class World:
             return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.time + wall_off)
 
         election = Election(name, TIMING, clock=lambda: self.time + clock_off, now=now)
-        self.locks[name] = LeaseLock(self.server, "ns", "the-lease", election, annotations or {})
+        self.locks[name] = LeaseLock(self.server, "ns", "the-lease", election, lambda: annotations or {})
         return self.locks[name]
 
     @property
@@ -130,6 +130,21 @@ def allowance(lock: LeaseLock) -> float | None:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+async def test_a_leader_finds_what_the_one_before_has_left_and_may_say_something_else_later(world: World) -> None:
+    said = {"of-all": "1"}
+    a, b = world.candidate("a", annotations=said), world.candidate("b")
+    assert await a.attempt()
+    assert a.found == {"of-all": "1"}
+    said["of-all"] = "2"
+    assert await a.attempt()
+    assert a.found == {"of-all": "1"}
+    world.time += 100
+    await b.attempt()
+    world.time += 100
+    assert await b.attempt()
+    assert b.found == {"of-all": "2"}
 
 
 async def test_the_lease_has_what_its_leader_says_of_itself_beside_the_annotations_of_others(world: World) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert, encode
-from dra_api.leases import SETTINGS, Lease, PublishedSettings
+from dra_api.core import Pod
+from dra_api.leases import MIX, SETTINGS, Lease, PublishedSettings
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass
 from dra_operator.app.run_command import published
@@ -16,6 +17,7 @@ from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
 from dra_operator.kubectl.observed.sanitized import without_secrets
 from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION as STRATEGY
+from msgspec.structs import replace
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -84,6 +86,17 @@ def test_the_mix_is_learned_if_a_strategy_or_a_class_asks_for_it() -> None:
     assert learns("frag")
     assert learns("first-fit", "fgd")
     assert not learns("packing", "unknown")
+
+
+def test_the_mix_of_the_operator_counts() -> None:
+    said = seen(TEXT).objects[0]
+    meta = said.metadata
+    mix = '[{"weight": 5, "exactly": {"deviceClassName": "gpu"}}]'
+    lease = replace(said, metadata=replace(meta, annotations={**(meta.annotations or {}), MIX: mix}))
+    class_ = convert(DeviceClass, {"metadata": {"name": "gpu"}})
+    made = pipeline(Observed(without_secrets([lease, class_]), NOW))
+    made.learner.see(Pod(), [])
+    assert [it.alternative.class_.metadata.name for it in made.allocator.learned.mix.classes] == ["gpu"]
 
 
 def test_another_operator_says_nothing_about_this_one() -> None:

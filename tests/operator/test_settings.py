@@ -357,3 +357,17 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_reference_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run make settings"
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "No such file"), ("[{weight: 1}]", "entry 1: expected the fields")])
+def test_a_mix_that_cannot_be_read_ends_the_command(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_command, "configure_logs", lambda *_: None)
+    file = tmp_path / "mix.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert run_command.main(OperatorSettings(placement_mix=str(file))) == 2
+    err = capsys.readouterr().err
+    assert "--placement-mix" in err
+    assert said in err

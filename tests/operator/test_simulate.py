@@ -236,6 +236,7 @@ def test_a_bad_case_costs_only_its_own_answer(capsys: pytest.CaptureFixture[str]
         ["x.json", "--node", "n"],
         ["x.json", "--placement-strategy", "frag"],
         ["x.json", "--device-order", "aligned"],
+        ["x.json", "--placement-mix", "mix.yaml"],
         ["missing.json"],
     ],
 )
@@ -292,6 +293,19 @@ def test_settings_of_the_operator_decide_as_in_the_operator(
     slices = [kubernetes("slice", it) for it in pool(*devices)]
     report = verdict(capsys, tmp_path, CLASS, *slices, kubernetes("claim", claim(request("r"))), options=options)
     assert report.splitlines()[4:] == [f"    r: drv/p/{taken}", *best]
+
+
+def test_a_mix_says_what_devices_are_kept_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    slices = [kubernetes("slice", it) for it in pool(device("a", kind="rare"), device("b", kind="common"))]
+    documents = (CLASS, *slices, kubernetes("claim", claim(request("r"))))
+    mix, order = tmp_path / "mix.txt", ["--device-order", "least-loss"]
+    assert "drv/p/a" in verdict(capsys, tmp_path, *documents, options=order)
+    selectors = [{"cel": {"expression": 'device.attributes["drv"].kind == "rare"'}}]
+    mix.write_text(json.dumps([{"weight": 1, "exactly": {"deviceClassName": "any", "selectors": selectors}}]))
+    assert "drv/p/b" in verdict(capsys, tmp_path, *documents, options=[*order, "--placement-mix", str(mix)])
+    mix.write_text("[{weight: 1}]")
+    assert main(["simulate", "-f", str(tmp_path / "objects.yaml"), "--placement-mix", str(mix)]) == 2
+    assert "mix.txt: entry 1: expected the fields weight and exactly" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dra_api.api_resources import LEASES, Resource
@@ -35,7 +34,7 @@ class LeaseClient(Protocol):
 class LeaseLock:
     """``api`` must not be guarded by this very election, and should give up before the leader's time is over.
 
-    ``annotations`` are what the leader says of itself; they are on the Lease from its first write on.
+    ``annotations`` is asked before each write for what the leader says of itself; other annotations stay.
     """
 
     def __init__(
@@ -44,10 +43,12 @@ class LeaseLock:
         namespace: str,
         name: str,
         election: Election,
-        annotations: Mapping[str, str] = MappingProxyType({}),
+        annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._api, self._namespace, self._name, self._annotations = api, namespace, name, annotations
         self.election = election
+        self.found: Mapping[str, str] = {}
+        """What the Lease said when it was won: the word of the leader before, where this one had none."""
         self._known: Object | None = None  # our own last version: renewing it takes one request
 
     async def attempt(self) -> bool:
@@ -65,6 +66,8 @@ class LeaseLock:
                 if lease is None and not isinstance(error, AlreadyExists):
                     raise  # no such namespace
                 continue
+            if not self.election.leads:
+                self.found = self._known["metadata"].get("annotations") or {}
             self.election.won(self._known, sent_at)
             return True
         return self.election.leads
@@ -83,10 +86,11 @@ class LeaseLock:
             return None
 
     def _annotated(self, body: Object) -> Object:
-        if not self._annotations:
+        said = self._annotations()
+        if not said:
             return body
         meta = body["metadata"]
-        return {**body, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **self._annotations}}}
+        return {**body, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **said}}}
 
     async def _write(self, lease: Object | None, body: Object) -> Object:
         if lease is not None:

@@ -11,7 +11,7 @@ from .basics.semantics import Semantics
 from .nodes.candidates import Candidates
 from .ordering.choices import DEVICE_ORDERS
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
-from .ordering.mix import Mix
+from .ordering.mix import Mix, MixClass
 from .ordering.supply import Totals, wasted
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .published import node_selectors
@@ -46,6 +46,7 @@ __all__ = [
     "GaveUp",
     "Inventory",
     "Mix",
+    "MixClass",
     "NodeFailure",
     "NodeSelectionError",
     "NodeView",

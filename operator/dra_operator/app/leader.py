@@ -18,8 +18,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 from dra_kube import (
     LEASES,
@@ -63,7 +62,7 @@ def identity() -> str:
 class Leader:
     """One candidate on one API server: ``acquire``, work, and ``release`` when no write is left; then ``close``.
 
-    ``annotations`` are what the leader says of itself on the Lease.
+    ``annotations`` is asked for what the leader says of itself on the Lease; it is called in the thread of the Lease.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Leader:
         namespace: str = NAMESPACE,
         timing: Timing | None = None,
         observe: Observe = unobserved,
-        annotations: Mapping[str, str] = MappingProxyType({}),
+        annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
@@ -100,6 +99,11 @@ class Leader:
             leads = await self._attempt()
         logger.info("leading: %s is held by %s", self._where, self._election.identity)
         self._task = asyncio.create_task(self._keep(), name="lease")
+
+    @property
+    def found(self) -> Mapping[str, str]:
+        """The annotations of the Lease when it was won."""
+        return self._lock.found
 
     def allowance(self) -> float:
         """The guard of the operator's writes. Raises NotLeading."""

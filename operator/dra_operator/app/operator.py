@@ -24,6 +24,7 @@ from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocato
 from dra_operator.cache import SCHEDULER_NAME, Cluster
 from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader
@@ -86,6 +87,7 @@ class Operator:
         registry: CollectorRegistry | None = None,
         guard: Guard = unguarded,
         requests: Requests | None = None,
+        mix: MixMemory | None = None,
     ) -> None:
         self.options = options or Options()
         self._guard = guard
@@ -97,6 +99,8 @@ class Operator:
         self.in_force = ReleaseInForce(
             self.options.gates, self.options.release, preemption=self.options.preemption is not None
         )
+        self.mix = mix or MixMemory()
+        """What pods usually ask for, as far as it outlives this process."""
         self.outdated = asyncio.Event()
         self.went_back = ""
         self._parts: _Parts | None = None
@@ -161,6 +165,7 @@ class Operator:
             legacy_claim_names=options.legacy_claim_names,
             preemption=options.preemption,
             placement=Placement(options.placement_strategy, options.device_order),
+            mix=self.mix,
             sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
         )
         controller_manager = None

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from dra_api.codec import encode
-from dra_api.leases import SETTINGS, PublishedSettings
+from dra_api.leases import MIX, SETTINGS, PublishedSettings
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import chosen
 from dra_kube import (
@@ -31,6 +33,8 @@ from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
+from dra_operator.controllers.scheduling.mix_learner import MixMemory
+from dra_operator.controllers.scheduling.mix_text import Asked, read_mix
 from dra_operator.gates import parse_gates
 from dra_operator.kube import RIGHTS
 
@@ -59,7 +63,11 @@ def main(settings: OperatorSettings) -> int:
     if settings.kubeconfig:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # Kopf logs in again on its own when the server says 401
     try:
-        asyncio.run(_supervise(settings, connection()))
+        mix = MixMemory(_mix(settings.placement_mix))
+    except (OSError, ValueError) as error:
+        return fail(f"--placement-mix: cannot read {settings.placement_mix}: {error}", 2)
+    try:
+        asyncio.run(_supervise(settings, connection(), mix))
     except CannotElect as error:
         return fail(str(error), 1)
     except GateError as error:
@@ -79,15 +87,22 @@ def main(settings: OperatorSettings) -> int:
     return 0
 
 
-async def _supervise(settings: OperatorSettings, to: Connection) -> None:
+def _mix(path: str) -> Sequence[Asked]:
+    """Raises OSError, and MixError and UnicodeDecodeError, which are ValueErrors."""
+    return read_mix(Path(path).read_text(encoding="utf-8")) if path else ()
+
+
+async def _supervise(settings: OperatorSettings, to: Connection, mix: MixMemory) -> None:
     leader, registry = None, CollectorRegistry()
     requests = Requests(registry)
     if settings.leader_elect:
         timing = Timing.of(settings.leader_elect_lease_duration)
         name, namespace = lease_name(settings.scheduler_name), settings.leader_elect_namespace
-        leader = Leader(to, name, namespace, timing, requests, {SETTINGS: encode(published(settings)).decode()})
+        said = {SETTINGS: encode(published(settings)).decode()}
+        leader = Leader(to, name, namespace, timing, requests, lambda: {**said, MIX: mix.text} if mix.text else said)
         registry.register(LeaderGauge(leader, settings.scheduler_name))
-    operator = Operator(options_of(settings), registry, leader.allowance if leader is not None else unguarded, requests)
+    allowance = leader.allowance if leader is not None else unguarded
+    operator = Operator(options_of(settings), registry, allowance, requests, mix)
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
 
 

@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any, Final
@@ -35,12 +35,13 @@ from dra_operator.allocator import (
     Refused,
     Semantics,
 )
+from dra_operator.controllers.scheduling.mix_text import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
 from .case_files import JSON, add_cases_argument, answer_all, read_cases
 from .files_argument import add_files_argument
-from .object_files import BadInput, read_objects
+from .object_files import BadInput, read_objects, read_text
 from .simulate_cases import FileCase, read_case
 from .simulate_json import document
 from .simulate_objects import SimulatedAttempt, attempts
@@ -100,6 +101,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--placement-strategy", choices=PLACEMENT_STRATEGIES, help="with -f: as given to the operator (first-fit)"
     )
     parser.add_argument("--device-order", choices=DEVICE_ORDERS, help="with -f: as given to the operator (reference)")
+    parser.add_argument(
+        "--placement-mix", metavar="FILE", help="with -f: as given to the operator; without: the pods in the files"
+    )
     add_trace_arguments(parser)
 
 
@@ -123,8 +127,8 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
         if options.feature_gates and not options.file:
             raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
-        if (options.placement_strategy or options.device_order) and not options.file:
-            raise BadInput("--placement-strategy, --device-order: only for Kubernetes objects (-f FILE)")
+        if (options.placement_strategy or options.device_order or options.placement_mix) and not options.file:
+            raise BadInput("--placement-strategy, --device-order, --placement-mix: only for Kubernetes objects (-f)")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
@@ -163,6 +167,7 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
         semantics=semantics,
         strategy=options.placement_strategy or PLACEMENT_STRATEGIES[0],
         device_order=options.device_order or DEVICE_ORDERS[0],
+        mix=_mix(options.placement_mix),
     )
     is_open = False
 
@@ -179,6 +184,13 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
         for line in chain(cluster.notes, lines):
             print(line)
     return int(is_open)
+
+
+def _mix(path: str | None) -> Sequence[Asked]:
+    try:
+        return read_mix(read_text(path)) if path else ()
+    except MixError as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
 def _answer_file(path: str, repeat: int, release: Release, semantics: Semantics | None) -> int:

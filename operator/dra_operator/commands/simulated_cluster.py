@@ -27,7 +27,8 @@ from dra_api.resource import (
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
-from dra_operator.controllers.scheduling.mix_learner import MixLearner
+from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
+from dra_operator.controllers.scheduling.mix_text import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, Placement
 from dra_operator.sources.kind_table import OF_STORAGE
 
@@ -64,6 +65,7 @@ def simulated(
     semantics: Semantics,
     strategy: str = PLACEMENT_STRATEGIES[0],
     device_order: str = DEVICE_ORDERS[0],
+    mix: Sequence[Asked] = (),
 ) -> SimulatedCluster:
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
@@ -93,7 +95,7 @@ def simulated(
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()), order=device_order)
     placement = Placement(strategy, device_order)
     allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
-    learner = MixLearner(cluster, allocator)
+    learner = MixLearner(cluster, allocator, MixMemory(mix))
     return SimulatedCluster(cluster, allocator, placement, learner, pods, wanted, notes, claims.lacking, quotas)
 
 

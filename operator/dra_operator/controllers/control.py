@@ -32,6 +32,7 @@ from dra_operator.controllers.scheduling.binding_cycle import Writing
 from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
+from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
 from dra_operator.controllers.scheduling.preemption.preempt import Preemption
 from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
@@ -117,7 +118,7 @@ class Control:
     ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
     ``preemption``: how pods end so that others fit; None: no pod ends for another one.
-    ``placement`` says which of the nodes that fit is best; None: the first one.
+    ``placement`` says which of the nodes that fit is best; None: the first one. ``mix`` outlives the process.
     """
 
     deciding = ""
@@ -138,11 +139,11 @@ class Control:
         sees_others: Callable[[], bool] = lambda: True,
         preemption: PreemptionSettings | None = None,
         placement: Placement | None = None,
+        mix: MixMemory | None = None,
     ) -> None:
         self.cluster, self.controllers = cluster, controllers or OwnControllers()
-        clock = asyncio.get_running_loop().time
+        clock, registry = asyncio.get_running_loop().time, registry or CollectorRegistry()
         self.queues = _queues(times, clock, self._rank)
-        registry = registry or CollectorRegistry()
         self._violations, self._news = ViolationLog(registry), CacheChanges()
         _register_gauges(registry, cluster, self.queues, self._news)
         stamp = partial(_stamp, now)
@@ -166,7 +167,7 @@ class Control:
         place, wake = self.queues.of("placement"), self.queues.add
         context = SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
         preempts = self._preemption(context, registry, preemption)
-        self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement)
+        self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
         handlers: Mapping[Controller, Handler] = {
             "templates": self.generator.handle,
             "release": self.releaser.handle,

@@ -7,7 +7,7 @@ and changes only if it differs by more than a fifth: each change has all nodes s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dra_operator.allocator.published.predicates import Compiled
@@ -53,30 +53,51 @@ class LearnedMix:
         self._seen = 0
         self.mix = Mix()
 
-    def learn(self, program: ClaimProgram) -> None:
-        """A pod asks for this; of alternatives, the preferred one counts."""
-        for stage in program.stages:
-            wanted = stage.alternatives[0]
-            if not (wanted.admin or wanted.everything) and wanted.count:
-                self._count(wanted)
+    @property
+    def counted(self) -> Sequence[MixClass]:
+        """The commonest classes, the commonest first; ``weight``: how many requests count now."""
+        return [it._replace(weight=it.weight // WEIGHT_SUM) for _, it in self._commonest()]
+
+    def take(self, asked: Iterable[tuple[ClaimProgram, int]]) -> None:
+        """In the place of all that was learned: what was asked for how often. Learning continues from there."""
+        self._counts.clear()
+        for program, times in asked:
+            self._count_all(program, times)
+        self._seen = RENEWAL_PODS[-1]
+        self._renew()
+
+    def learn(self, program: ClaimProgram) -> bool:
+        """A pod asks for this; of alternatives, the preferred one counts. Whether the mix was looked at anew."""
+        self._count_all(program, 1)
         self._seen += 1
         if self._seen % HALF_LIFE_PODS == 0:
             halved = {key: it._replace(weight=it.weight // 2) for key, it in self._counts.items()}
             self._counts = {key: it for key, it in halved.items() if it.weight}
-        if self._seen in RENEWAL_PODS or self._seen % RENEWAL_PODS[-1] == 0:
+        is_due = self._seen in RENEWAL_PODS or self._seen % RENEWAL_PODS[-1] == 0
+        if is_due:
             self._renew()
+        return is_due
 
-    def _count(self, wanted: Alternative) -> None:
+    def _count_all(self, program: ClaimProgram, times: int) -> None:
+        for stage in program.stages:
+            wanted = stage.alternatives[0]
+            if not (wanted.admin or wanted.everything) and wanted.count:
+                self._count(wanted, times)
+
+    def _count(self, wanted: Alternative, times: int) -> None:
         key = (wanted.offer, wanted.count)
         known = self._counts.get(key)
         if known is None and sum(map(self._compiled.cost, wanted.expressions)) > CHEAP_UNITS:
             return
-        self._counts[key] = MixClass(wanted, (known.weight if known is not None else 0) + WEIGHT_SUM)
+        self._counts[key] = MixClass(wanted, (known.weight if known is not None else 0) + times * WEIGHT_SUM)
         if len(self._counts) > COUNTED_CLASSES:
             del self._counts[min(self._counts, key=lambda it: self._counts[it].weight)]
 
+    def _commonest(self) -> list[tuple[Hashable, MixClass]]:
+        return sorted(self._counts.items(), key=lambda item: -item[1].weight)[:SCORED_CLASSES]
+
     def _renew(self) -> None:
-        commonest = sorted(self._counts.items(), key=lambda item: -item[1].weight)[:SCORED_CLASSES]
+        commonest = self._commonest()
         total = sum(it.weight for _, it in commonest)
         if not total:
             return

@@ -32,7 +32,8 @@ _SIMULATED = {
     "kubeApiBurst": {"type": "integer", "minimum": 0},
 }
 """The driver's configuration, without what is the DaemonSet's own: names of the node, folders, the port."""
-_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port")  # the Deployment's own: its probes depend on them
+_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port", "placement_mix")
+"""The Deployment's own: its probes depend on them, or it would have to mount the file."""
 
 
 def schema() -> dict[str, Any]:

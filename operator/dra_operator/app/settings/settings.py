@@ -178,6 +178,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
             " or ".join(DEVICE_ORDERS),
         ),
     ] = DEVICE_ORDERS[0]
+    placement_mix: Annotated[
+        str,
+        _about("file of what pods usually ask for: requests with weights; none: it is learned", "a path"),
+    ] = ""
     preemption: Annotated[
         bool, _about("let a pod that fits nowhere end pods of lower priority, for their devices and their room")
     ] = False

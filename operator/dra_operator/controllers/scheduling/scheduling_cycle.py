@@ -74,7 +74,7 @@ from .gang.gang_attempt import GangAttempt
 from .gang.gang_binding import GangBinding
 from .gang.gangs import Gangs
 from .immediate_claim import AllocateImmediate
-from .mix_learner import MixLearner
+from .mix_learner import MixLearner, MixMemory
 from .permit import Permit
 from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
@@ -98,6 +98,7 @@ class SchedulingCycle:
         controllers: OwnControllers,
         makes_room: MakesRoom | None = None,
         placement: Placement | None = None,
+        mix: MixMemory | None = None,
     ) -> None:
         self._context, self._allocator, self._controllers, self._makes_room = (
             context,
@@ -114,7 +115,7 @@ class SchedulingCycle:
         report = WaitingReport(self._cluster, pods, context.events, told)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
-        self._mix = MixLearner(self._cluster, allocator)
+        self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot)
         self._put_aside: dict[str, PlanInProgress] = {}

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dra_api.codec import encode
-from dra_api.leases import Lease
+from dra_api.leases import MIX, Lease
 from dra_api.meta import Object
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import Release, chosen
@@ -23,7 +23,7 @@ from msgspec import Raw
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.cel_language import CelSelectors
-from dra_operator.controllers.scheduling.mix_learner import MixLearner
+from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
 from dra_operator.controllers.shared.own_controllers import OwnControllers, UnknownController, controllers_of
 from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
 from dra_operator.kubectl.answer import ExitCode, Problem
@@ -58,6 +58,8 @@ class Settings:
     scoring_strategy: str | None = None
     placement_strategy: str | None = None
     device_order: str | None = None
+    mix: str = ""
+    """As the Lease says it: what pods asked for lately."""
     preemption: bool = False
     """As the Lease says it: these two cannot be given."""
     preempt_other_schedulers: bool = False
@@ -88,8 +90,9 @@ class Settings:
     def completed(self, seen: Observed) -> Settings:
         """With what the operator of this scheduler name says on its Lease, in the place of what was not given."""
         name = f"dra-operator-{self.scheduler_name}"
-        said = next((lease.settings for lease in seen.every(Lease) if lease.metadata.name == name), None)
-        if said is None:
+        lease = next((lease for lease in seen.every(Lease) if lease.metadata.name == name), None)
+        said = lease.settings if lease is not None else None
+        if lease is None or said is None:
             return self
         try:
             gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
@@ -106,6 +109,7 @@ class Settings:
             scoring_strategy=self.scoring_strategy or said.scoring_strategy,
             placement_strategy=self.placement_strategy or _known(said.placement_strategy, PLACEMENT_STRATEGIES),
             device_order=self.device_order or _known(said.device_order, DEVICE_ORDERS),
+            mix=(lease.metadata.annotations or {}).get(MIX, ""),
             preemption=said.preemption,
             preempt_other_schedulers=said.preempt_other_schedulers,
         )
@@ -162,7 +166,9 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), order=order)
     placement = Placement(strategy, order)
     allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
-    return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator))
+    memory = MixMemory()
+    memory.recall(settings.mix)
+    return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator, memory))
 
 
 def _known(name: str, names: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dra_api.core import Pod, Volume
-from dra_api.leases import SETTINGS
+from dra_api.leases import MIX, SETTINGS
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
     NULL,
@@ -31,6 +31,7 @@ MOVABLE: Final = "dra.kopf.dev/movable"
 READ_ANNOTATIONS: Final = frozenset(
     {
         SETTINGS,
+        MIX,
         POD_CLAIM_NAME_ANNOTATION,
         ANNOTATION,
         MOVABLE,
