@@ -54,6 +54,7 @@ DEVICE_TAINT_RULES = Resource(_DRA, ("v1", "v1beta2", "v1alpha3"), "devicetaintr
 RESOURCE_POOL_STATUS_REQUESTS = Resource(
     _DRA, ("v1alpha3",), "resourcepoolstatusrequests", "ResourcePoolStatusRequest", False
 )
+POD_GROUPS = Resource("scheduling.k8s.io", ("v1beta1", "v1alpha2"), "podgroups", "PodGroup", True)
 PODS = Resource("", ("v1",), "pods", "Pod", True)
 NODES = Resource("", ("v1",), "nodes", "Node", False)
 NAMESPACES = Resource("", ("v1",), "namespaces", "Namespace", False)

@@ -1,9 +1,14 @@
-"""Converts objects between versions of the API: v1, v1beta2, v1beta1 and v1alpha3. Spec: api.md section 12.
+"""Converts objects between versions of their API. Spec: api.md section 12, kubernetes-1.37.md section 8.
+
+Of ``resource.k8s.io`` there are v1, v1beta2, v1beta1 and v1alpha3.
 
 v1 and v1beta2 look the same. v1beta1 is flatter in one place (the fields of ``requests[].exactly``
 stand in the request itself) and deeper in another (all fields of a device but its name stand in
 ``basic``), and has no unset ``nodeName`` and ``allNodes``. DeviceTaintRule and
 ResourcePoolStatusRequest look the same wherever they are served.
+
+Of PodGroup and Workload (``scheduling.k8s.io``) there are v1beta1 and v1alpha2, which names the template of a group in
+another way, and the mode in which it may be disrupted by a word.
 
 Objects are plain dicts. The given one is never changed; the result shares its unchanged parts. Unknown fields are
 preserved: those of a flat request or of a device move along with the known ones. A part of the wrong shape is passed on
@@ -16,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 GROUP: Final = "resource.k8s.io"
+SCHEDULING: Final = "scheduling.k8s.io"
 VERSIONS: Final = {
     "DeviceClass": ("v1", "v1beta2", "v1beta1"),
     "ResourceSlice": ("v1", "v1beta2", "v1beta1"),
@@ -23,7 +29,10 @@ VERSIONS: Final = {
     "ResourceClaimTemplate": ("v1", "v1beta2", "v1beta1"),
     "DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"),
     "ResourcePoolStatusRequest": ("v1alpha3",),
+    "PodGroup": ("v1beta1", "v1alpha2"),
+    "Workload": ("v1beta1", "v1alpha2"),
 }
+_OF_SCHEDULING: Final = ("PodGroup", "Workload")
 _FLAT: Final = "v1beta1"
 _REQUESTS: Final = {
     "ResourceClaim": ("spec", "devices", "requests"),
@@ -47,15 +56,18 @@ def convert(obj: JSON, api_version: str) -> JSON:
     source, target = _version(kind, obj.get("apiVersion")), _version(kind, api_version)
     if source == target:
         return obj
-    if (source == _FLAT) != (target == _FLAT):
+    if kind in _OF_SCHEDULING:
+        obj = _rephrase(obj, kind, alpha=target == "v1alpha2")
+    elif (source == _FLAT) != (target == _FLAT):
         obj = _reshape(obj, kind, flat=target == _FLAT)
     return {**obj, "apiVersion": api_version}
 
 
 def _version(kind: str, api_version: object) -> str:
     group, _, version = api_version.partition("/") if isinstance(api_version, str) else ("", "", "")
-    if group != GROUP or version not in VERSIONS[kind]:
-        known = ", ".join(f"{GROUP}/{version}" for version in VERSIONS[kind])
+    own = SCHEDULING if kind in _OF_SCHEDULING else GROUP
+    if group != own or version not in VERSIONS[kind]:
+        known = ", ".join(f"{own}/{version}" for version in VERSIONS[kind])
         raise ConversionError(f"{kind} has no version {api_version!r}; known: {known}")
     return version
 
@@ -128,3 +140,46 @@ def _without_unset_node(spec: Any) -> Any:
         return spec
     unset = {"nodeName": "", "allNodes": False}
     return {name: value for name, value in spec.items() if name not in unset or value not in (unset[name], None)}
+
+
+_MODES: Final = {"Pod": "single", "PodGroup": "all"}
+_MODES_BACK: Final = {mode: word for word, mode in _MODES.items()}
+
+
+def _rephrase(obj: JSON, kind: str, *, alpha: bool) -> JSON:
+    """A PodGroup or Workload in the words of v1alpha2, or in those of v1beta1."""
+    if kind == "Workload":
+        return _within(obj, ("spec", "podGroupTemplates"), _each(lambda it: _with_mode(it, alpha=alpha)))  # type: ignore[no-any-return]
+    return _within(obj, ("spec",), lambda spec: _with_template(_with_mode(spec, alpha=alpha), alpha=alpha))  # type: ignore[no-any-return]
+
+
+def _with_mode(part: Any, *, alpha: bool) -> Any:
+    mode = part.get("disruptionMode") if isinstance(part, dict) else None
+    if alpha and isinstance(mode, dict):
+        words = [_MODES_BACK[name] for name in mode if name in _MODES_BACK]
+        return {**part, "disruptionMode": words[0]} if len(words) == 1 else part
+    if not alpha and isinstance(mode, str) and mode in _MODES:
+        return {**part, "disruptionMode": {_MODES[mode]: {}}}
+    return part
+
+
+def _with_template(spec: Any, *, alpha: bool) -> Any:
+    if not isinstance(spec, dict):
+        return spec
+    if alpha:
+        found = spec.get("workloadRef")
+        if not isinstance(found, dict):
+            return spec
+        rest = {name: value for name, value in spec.items() if name != "workloadRef"}
+        names = {_TEMPLATE_NAMES_BACK.get(name, name): value for name, value in found.items()}
+        return {**rest, "podGroupTemplateRef": {"workload": names}}
+    found = spec.get("podGroupTemplateRef")
+    workload = found.get("workload") if isinstance(found, dict) else None
+    if not isinstance(workload, dict):
+        return spec
+    rest = {name: value for name, value in spec.items() if name != "podGroupTemplateRef"}
+    return {**rest, "workloadRef": {_TEMPLATE_NAMES.get(name, name): value for name, value in workload.items()}}
+
+
+_TEMPLATE_NAMES: Final = {"podGroupTemplateName": "templateName"}
+_TEMPLATE_NAMES_BACK: Final = {new: old for old, new in _TEMPLATE_NAMES.items()}

@@ -1,4 +1,4 @@
-"""The parts of core/v1 that Dynamic Resource Allocation reads: Pod, PodGroup, Node, node selectors, Namespace.
+"""The parts of core/v1 that Dynamic Resource Allocation reads: Pod, Node, node selectors, Namespace.
 
 Spec: api.md section 10.
 """
@@ -236,21 +236,6 @@ class Pod(Object, frozen=True):
     def is_terminal(self) -> bool:
         """Succeeded or Failed: no container will run again."""
         return self.status.phase in ("Succeeded", "Failed")
-
-
-class PodGroupSpec(Part, frozen=True):
-    resource_claims: tuple[PodResourceClaim, ...] | None = None
-
-
-class PodGroupStatus(Part, frozen=True):
-    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] | None = None
-
-
-class PodGroup(Object, frozen=True):
-    """A group of pods that may share claims (``scheduling.k8s.io``; alpha in 1.36)."""
-
-    spec: PodGroupSpec = PodGroupSpec()
-    status: PodGroupStatus = PodGroupStatus()
 
 
 class NodeSpec(Part, frozen=True):

@@ -127,5 +127,8 @@ def test_a_refusal_names_gate_release_and_remedy(changes: dict[str, object], rel
 
 
 def test_what_a_component_does_not_look_at_is_no_condition() -> None:
-    """DRAWorkloadResourceClaims needs GenericWorkload, which nothing here looks at."""
-    assert FeatureGates.of({"DRAWorkloadResourceClaims": True}, OLD).workload_resource_claims
+    """DRAWorkloadResourceClaims needs GenericWorkload, at which nodes do not look."""
+    node = Component("a node", frozenset({"DRAWorkloadResourceClaims"}))
+    assert FeatureGates.of({"DRAWorkloadResourceClaims": True}, OLD, node).workload_resource_claims
+    with pytest.raises(GateError, match="needs GenericWorkload, which is off"):
+        FeatureGates.of({"DRAWorkloadResourceClaims": True}, OLD)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Pod, PodGroup
+from dra_api.core import Pod
 from dra_api.relations.references import (
     ClaimName,
     ClaimNotCreatedYet,
@@ -22,10 +22,13 @@ from dra_api.relations.references import (
     consumer_of,
     is_owned_by,
     is_reserved_for,
+    owning_group,
     owning_pod,
     pod_is_done,
+    without_group,
 )
 from dra_api.resource import DeviceAllocationConfiguration, ResourceClaim
+from dra_api.scheduling import PodGroup
 
 TEMPLATE_ENTRY = {"name": "gpu", "resourceClaimTemplateName": "gpu-template"}
 DIRECT_ENTRY = {"name": "gpu", "resourceClaimName": "shared-gpu"}
@@ -186,14 +189,23 @@ BY_GROUP = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "nam
 def test_a_claim_belongs_to_the_pod_it_was_made_for(
     consumer: Pod, it: ResourceClaim, workload_claims: bool, text: str | None
 ) -> None:
-    if not workload_claims:
-        assert is_owned_by(consumer, it) is (text is None)
+    consumer = consumer if workload_claims else without_group(consumer)
+    assert is_owned_by(consumer, it) is (text is None)
     if text is None:
-        check_owned_by(consumer, it, workload_claims=workload_claims)
+        check_owned_by(consumer, it)
         return
     with pytest.raises(ClaimNotOwned) as caught:
-        check_owned_by(consumer, it, workload_claims=workload_claims)
+        check_owned_by(consumer, it)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("scheduling.k8s.io/v1alpha2", "g"), ("scheduling.k8s.io/v1beta1", "g"), ("v1", None)]
+)
+@pytest.mark.rule("K37-WL-05")
+def test_the_group_that_a_claim_was_made_for_in_whatever_version(version: str, name: str | None) -> None:
+    found = owning_group(claim({**BY_GROUP, "apiVersion": version}))
+    assert (found.name if found is not None else None) == name
 
 
 @pytest.mark.parametrize(
@@ -227,7 +239,8 @@ FOR_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "
     ],
 )
 def test_reservations(consumer: Pod, reserved_for: list[Any], workload_claims: bool, expected: bool) -> None:
-    assert is_reserved_for(consumer, claim(reservedFor=reserved_for), workload_claims=workload_claims) is expected
+    consumer = consumer if workload_claims else without_group(consumer)
+    assert is_reserved_for(consumer, claim(reservedFor=reserved_for)) is expected
 
 
 @pytest.mark.parametrize(

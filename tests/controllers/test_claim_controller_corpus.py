@@ -1,7 +1,4 @@
-"""The reference cases of the claim controller: objects before, one key, objects after (claim-controller.md).
-
-Cases of the alpha feature DRAWorkloadResourceClaims are skipped: PodGroups are not handled.
-"""
+"""The reference cases of the claim controller: objects before, one key, objects after (claim-controller.md)."""
 
 from __future__ import annotations
 
@@ -12,17 +9,21 @@ import pytest
 from controllers_world import World
 from corpus import each_case
 from dra_api.codec import convert
+from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict
+from dra_kube import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict, Resource
 from dra_operator.allocator import Features
 from dra_operator.cache import Source
 from dra_operator.controllers import ControllerError
-from dra_operator.controllers.claims import generate
+from dra_operator.controllers.claims import make_claim
 from prometheus_client import CollectorRegistry
 
-
-def needs_pod_groups(case: dict[str, Any]) -> bool:
-    return bool(case["features"]["DRAWorkloadResourceClaims"]) or case["key"].startswith("podgroup:")
+KINDS = {
+    PODS: "pods",
+    POD_GROUPS: "podGroups",
+    RESOURCE_CLAIMS: "claims",
+    RESOURCE_CLAIM_TEMPLATES: "templates",
+}
 
 
 def normal(claim: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +52,14 @@ def by_name(claims: list[dict[str, Any]] | None) -> dict[str, Any]:
     return {claim["metadata"]["name"]: normal(claim) for claim in claims or () if survives(claim)}
 
 
+def recorded(world: World, kind: Resource) -> dict[str, Any]:
+    """The names of claims in the statuses of pods, or of PodGroups."""
+    statuses = {
+        obj["metadata"]["name"]: obj.get("status", {}).get("resourceClaimStatuses") for obj in world.api.of(kind)
+    }
+    return {name: entries for name, entries in statuses.items() if entries}
+
+
 def created(registry: CollectorRegistry, **labels: str) -> float:
     return registry.get_sample_value("resourceclaim_controller_creates_total", labels) or 0
 
@@ -59,13 +68,15 @@ def created(registry: CollectorRegistry, **labels: str) -> float:
 async def test_one_sync_leaves_the_objects_of_the_reference(
     case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if needs_pod_groups(case):
-        pytest.skip("needs PodGroups (alpha, off by default), which are not handled")
     features = Features(
-        admin_access=case["features"]["DRAAdminAccess"], prioritized_list=case["features"]["DRAPrioritizedList"]
+        release=Release.V1_36,
+        admin_access=case["features"]["DRAAdminAccess"],
+        prioritized_list=case["features"]["DRAPrioritizedList"],
+        generic_workload=case["features"]["DRAWorkloadResourceClaims"],
+        workload_resource_claims=case["features"]["DRAWorkloadResourceClaims"],
     )
     world = World(features)
-    for resource, name in ((PODS, "pods"), (RESOURCE_CLAIMS, "claims"), (RESOURCE_CLAIM_TEMPLATES, "templates")):
+    for resource, name in KINDS.items():
         for obj in case["initial"].get(name) or ():
             world.api.add(resource, being_deleted(obj))
     world.start()
@@ -73,7 +84,7 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
         world.api.add(PODS, obj)
     for obj in case["initial"].get("claimsOnlyInMutationCache") or ():
         world.control.apply(Source.WATCH, convert(ResourceClaim, obj))  # as the answer to our own create would
-    monkeypatch.setattr(generate, "generated_name", lambda *_: "")  # the reference leaves names to the server
+    monkeypatch.setattr(make_claim, "generated_name", lambda *_: "")  # the reference leaves names to the server
     numbers = iter(range(1, 100))
     world.api.generate = lambda base: f"{base}-{next(numbers)}"
     if case["createConflicts"]:
@@ -81,7 +92,11 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
         world.api.before = lambda call: Conflict(409, "Conflict", text) if call.verb == "create" else None
 
     controller, _, key = case["key"].partition(":")
-    handle = {"pod": world.control.generator.handle, "claim": world.control.releaser.handle}[controller]
+    handle = {
+        "pod": world.control.generator.handle,
+        "podgroup": world.control.group_generator.handle,
+        "claim": world.control.releaser.handle,
+    }[controller]
     expected = case["expect"]
     if expected.get("errorContains"):
         with pytest.raises(ControllerError, match=re.escape(expected["errorContains"])):
@@ -89,12 +104,8 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
     else:
         await handle(key)
         assert by_name(world.api.of(RESOURCE_CLAIMS)) == by_name(expected["claims"])
-        statuses = {
-            pod["metadata"]["name"]: pod["status"]["resourceClaimStatuses"]
-            for pod in world.api.of(PODS)
-            if pod.get("status", {}).get("resourceClaimStatuses")
-        }
-        assert statuses == (expected["podResourceClaimStatuses"] or {})
+        assert recorded(world, PODS) == (expected["podResourceClaimStatuses"] or {})
+        assert recorded(world, POD_GROUPS) == (expected.get("podGroupResourceClaimStatuses") or {})
     metrics = expected["metrics"]
     assert created(world.registry, status="failure", admin_access="false") == metrics["failures"]
     assert created(world.registry, status="failure", admin_access="true") == metrics["failuresWithAdmin"]

@@ -13,6 +13,7 @@ from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     NODES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -138,6 +139,18 @@ def pool_status(world: World) -> None:
     world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
 
 
+def pod_group(world: World, *claims: Obj) -> None:
+    if POD_GROUPS in watched_kinds(world.features):
+        spec = {"schedulingPolicy": {"basic": {}}, "resourceClaims": claims}
+        world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns"}, "spec": spec})
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    one_device(world, Make.pod(claims=claims, schedulingGroup={"podGroupName": "group"}))
+
+
+def claim_of_group(world: World) -> None:
+    pod_group(world, {"name": "entry-0", **Make.FROM_TEMPLATE})
+
+
 class Sides(NamedTuple):
     """What is in the cluster, and what the pod ``pod`` comes to, or a ResourcePoolStatusRequest."""
 
@@ -161,6 +174,8 @@ SIDES = {
     "DRADeviceBindingConditions": Sides(binding_conditions, GETS_READY, NO_DEVICE),
     "DRAResourceClaimDeviceStatus": Sides(binding_conditions, GETS_READY, NO_DEVICE),
     "DRAResourcePoolStatus": Sides(pool_status, "Calculated status for 0 pools", "device class gpu does not exist"),
+    "GenericWorkload": Sides(pod_group, BOUND, "spec.schedulingGroup is not supported by dra-operator yet"),
+    "DRAWorkloadResourceClaims": Sides(claim_of_group, BOUND, "the pod is in a PodGroup, whose claims need"),
     "DRASchedulerFilterTimeout": Sides(hard_problem, "node node: timed out trying to allocate devices", "gave up"),
 }
 
@@ -173,11 +188,15 @@ def test_the_table_has_every_gate() -> None:
     assert set(SIDES) == GATES
 
 
+NEEDS = {"DRAWorkloadResourceClaims": {"GenericWorkload": True}}
+"""What has to be on with a gate, because the gate needs it and it is off by default."""
+
+
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 @pytest.mark.parametrize("gate", sorted(SIDES))
 async def test_a_gate_decides(gate: str, is_on: bool) -> None:
     sides = SIDES[gate]
-    world = World(accepted({gate: is_on} | ({} if is_on else NEEDED_BY.get(gate, {})), None))
+    world = World(accepted({gate: is_on} | (NEEDS if is_on else NEEDED_BY).get(gate, {}), None))
     sides.arrange(world)
     world.start()
     expected = sides.on if is_on else sides.off

@@ -10,6 +10,7 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.releases.release import NEWEST
 from dra_kube import (
     EVENTS,
     NODES,
@@ -21,7 +22,7 @@ from dra_kube import (
 from dra_operator.cache import ClaimTemplate
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.claims.claim_names import generated_name_base
-from dra_operator.controllers.claims.generate import claim_from_template
+from dra_operator.controllers.claims.make_claim import claim_from_template
 from fake_api import Call
 from objects import Make, Obj
 
@@ -278,7 +279,7 @@ async def test_prj_004_each_claim_has_its_own_annotation_and_the_template_is_unc
 def test_what_happens_to_a_claim_does_not_change_its_template(make: type[Make]) -> None:
     template = convert(ClaimTemplate, make.template(annotations={"note": "keep"}, labels={"app": "x"}))
     before = json.dumps(template.content())
-    claim = claim_from_template(convert(Pod, make.pod()), "entry-0", template)
+    claim = claim_from_template(convert(Pod, make.pod()), "entry-0", template, NEWEST)
     for part in (claim["metadata"]["annotations"], claim["metadata"]["labels"], claim["spec"]):
         part.clear()
     assert json.dumps(template.content()) == before

@@ -21,11 +21,13 @@ from corpus import each_case
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
+from dra_api.releases.release import Release
 from dra_api.resource import Device, ResourceClaim
 from dra_api.values.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -47,7 +49,6 @@ KINDS: dict[str, Resource] = {
 }
 NOT_BUILT = {
     "DRANodeAllocatableResources": "node-allocatable resources (alpha) are not handled",
-    "DRAWorkloadResourceClaims": "claims of PodGroups (alpha) are not handled",
 }
 NOT_MAPPED = {
     "DRA-disabled": "there is no operator without DRA",
@@ -115,14 +116,20 @@ class CorpusLanguage:
 
 
 def furnish(world: World, case: dict[str, Any]) -> None:
-    for name, resource in (("nodes", NODES), ("classes", DEVICE_CLASSES), ("claims", RESOURCE_CLAIMS)):
+    for name, resource in (
+        ("nodes", NODES),
+        ("classes", DEVICE_CLASSES),
+        ("podGroups", POD_GROUPS),
+        ("claims", RESOURCE_CLAIMS),
+    ):
         for obj in timed(case.get(name) or ()):
             world.api.add(resource, obj)
     for obj in timed(case.get("objects") or ()):
         world.api.add(KINDS[obj["kind"]], obj)
     pod = timed(case["pod"])
     pod["spec"]["schedulerName"] = "dra-scheduler"
-    pod["spec"].pop("schedulingGroup", None)  # a server drops it as well, unless it handles groups; then the pod waits
+    if not case["features"].get("DRAWorkloadResourceClaims"):
+        pod["spec"].pop("schedulingGroup", None)  # a server drops it unless it handles groups; then the pod waits
     world.api.add(PODS, pod)
 
 
@@ -166,7 +173,11 @@ def replace(old: dict[str, Any], new: dict[str, Any]) -> None:
 async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, Any]) -> None:
     if reason := why_skipped(case):
         pytest.skip(reason)
-    world = World(Features.from_gates(gate for gate, on in case["features"].items() if on))
+    gates = [gate for gate, on in case["features"].items() if on]
+    if "DRAWorkloadResourceClaims" in gates:  # the trace is of a release in which groups are alpha
+        world = World(Features.from_gates([*gates, "GenericWorkload"], Release.V1_36))
+    else:
+        world = World(Features.from_gates(gates))
     world.language = CorpusLanguage()
     world.now = NOW
     world.api.generate = lambda base: f"{base}0"

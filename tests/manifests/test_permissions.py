@@ -21,6 +21,12 @@ NEEDED = {
         ("watch", DRA, "devicetaintrules"),
         ("patch", DRA, "devicetaintrules/status"),
     ],
+    "GenericWorkload": [
+        ("list", "scheduling.k8s.io", "podgroups"),
+        ("watch", "scheduling.k8s.io", "podgroups"),
+        ("get", "scheduling.k8s.io", "podgroups"),
+        ("update", "scheduling.k8s.io", "podgroups/status"),
+    ],
     "DRAResourcePoolStatus": [
         ("list", DRA, "resourcepoolstatusrequests"),
         ("watch", DRA, "resourcepoolstatusrequests"),

@@ -318,6 +318,7 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
                 "release": 13,
                 "placement": 14,
                 "eviction": 29,
+                "pod-groups": 4,
                 "taint-rules": 1,
                 "pool-status": 1,
             },

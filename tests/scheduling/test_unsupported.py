@@ -24,7 +24,7 @@ def volumes(*sources: str) -> list[dict[str, Any]]:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "spec.schedulingGroup": {"schedulingGroup": {"podGroupName": "group"}},
+    "spec.schedulingGroup": {"schedulingGroup": {}},  # as without the gate GenericWorkload
     **{f"spec.volumes[1].{source}": {"volumes": volumes("emptyDir", source)} for source in TIED},
 }
 

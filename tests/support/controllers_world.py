@@ -29,6 +29,7 @@ FEW: dict[Controller, int] = {
     "release": 4,
     "placement": 20,
     "eviction": 4,
+    "pod-groups": 4,
     "taint-rules": 1,
     "pool-status": 1,
 }

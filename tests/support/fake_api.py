@@ -97,6 +97,11 @@ class FakeApi(FakeStore):
             Call("get", resource.plural, None, name), lambda: copied(self.find(resource, namespace, name))
         )
 
+    async def list_in(self, resource: Resource, namespace: str) -> list[Obj]:
+        """All objects of the namespace."""
+        listed, _ = await self._list(resource)
+        return [obj for obj in listed if obj["metadata"].get("namespace") == namespace]
+
     async def list_as(self, resource: Resource, kind: type[Object], **_keep: object) -> TypedList:
         """All objects of the kind."""
         listed, at = await self._list(resource)

@@ -151,6 +151,7 @@ def _times(given: OperatorSettings) -> TimeSettings:
             "release": given.release_workers,
             "placement": given.placement_workers,
             "eviction": given.eviction_workers,
+            "pod-groups": 4,
             "taint-rules": 1,
             "pool-status": 1,
         },

@@ -15,9 +15,18 @@ from typing import Any, TypeVar
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.references import claims_of_pod, classes_of, owning_pod, pod_is_done
+from dra_api.relations.references import (
+    claims_of_pod,
+    classes_of,
+    group_name,
+    owning_group,
+    owning_pod,
+    pod_is_done,
+    without_group,
+)
 from dra_api.relations.volumes import volume_uses
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.scheduling import PodGroup
 from dra_api.storage import (
     CSIDriver,
     CSINode,
@@ -27,6 +36,7 @@ from dra_api.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from msgspec import structs
 
 from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cache.objects.store import Change, Store
@@ -48,7 +58,7 @@ from dra_operator.scheduling.state import (
 from .hints import evictions, foreign, storage_triggers, triggers
 from .key import NOTHING, Keys
 from .objects.bulk import without_bulk
-from .state import State, pod_id
+from .state import State, owner_id
 
 T = TypeVar("T", bound=Object)
 
@@ -71,6 +81,7 @@ class Cluster(State):
             Namespace: (self.namespaces, self._absorb_namespace),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
+            PodGroup: (self.groups.store, self._absorb_group),
             PersistentVolumeClaim: (self.storage.claims, partial(storage_triggers.on_volume_claim, self)),
             PersistentVolume: (self.storage.volumes, self._absorb_volume),
             StorageClass: (self.storage.classes, partial(storage_triggers.on_storage, self)),
@@ -86,7 +97,7 @@ class Cluster(State):
     def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
-        change = store.put(without_bulk(obj))
+        change = store.put(self._as_known(without_bulk(obj)))
         return NOTHING if change is None else absorb(change)
 
     def load(self, objects: Iterable[Object]) -> None:
@@ -99,7 +110,7 @@ class Cluster(State):
                 self.apply(obj)
                 continue
             store, absorb = self._rooms[type(obj)]
-            change = store.put(without_bulk(obj))
+            change = store.put(self._as_known(without_bulk(obj)))
             if change is None:
                 continue
             if change.old is not None:
@@ -108,6 +119,14 @@ class Cluster(State):
                 self._note_pod(change)
             else:
                 self._note_claim(change)
+
+    def _as_known(self, obj: Object) -> Object:
+        """Without what is of features that are off."""
+        if isinstance(obj, Pod) and obj.spec.scheduling_group is not None and not self.features.generic_workload:
+            return without_group(obj)
+        if isinstance(obj, PodGroup) and not self.features.workload_resource_claims:
+            return structs.replace(obj, spec=structs.replace(obj.spec, resource_claims=None))
+        return obj
 
     def delete(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
         """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
@@ -248,6 +267,7 @@ class Cluster(State):
             self.pods_by_resource,
             self.pods_by_volume_claim,
             self.pods_by_gang,
+            self.groups.members,
         ):
             index.file(pod.key, ())
         self._wait_no_more(pod.key)
@@ -264,6 +284,8 @@ class Cluster(State):
         is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
         gang = gang_key(pod) if is_member else None
         self.pods_by_gang.file(key, () if gang is None else (gang,))
+        if group := group_name(pod):
+            self.groups.members.file(key, (f"{namespace}/{group}",))
         if self.waits_for_us(pod):
             self.waiting.setdefault(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
@@ -332,8 +354,8 @@ class Cluster(State):
             self.claims_by_device.file(key, ())
         else:
             self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
-            owner = owning_pod(new)
-            owners = () if owner is None else (pod_id(new.metadata.namespace, owner.uid),)
+            owner = owning_pod(new) or owning_group(new)
+            owners = () if owner is None else (owner_id(new.metadata.namespace, owner.uid),)
             self.claims_by_owner.file(new.key, owners)
             self.claims_by_class.file(new.key, classes_of(new))
             self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
@@ -373,6 +395,10 @@ class Cluster(State):
             self.inventory.remove_class(change.old.metadata.name)
             self.contention.remove_class(change.old.metadata.name)
         return triggers.on_class(self, change)
+
+    def _absorb_group(self, change: Change[PodGroup]) -> Keys:
+        self.groups.file(change)
+        return triggers.on_group(self, change)
 
     def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
         if change.new is not None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_api.scheduling import PodGroup
 
 
 class Duplicates(NamedTuple):
@@ -42,7 +43,7 @@ def duplicates(pod: Pod, owned: Iterable[ResourceClaim]) -> Iterator[Duplicates]
 
 
 def by_entry(owned: Iterable[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
-    """The claims that a pod owns, by the entry for which they were made."""
+    """The claims that a pod or a group owns, by the entry for which they were made."""
     made: dict[str, list[ResourceClaim]] = {}
     for claim in owned:
         entry = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION)
@@ -51,9 +52,9 @@ def by_entry(owned: Iterable[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
     return made
 
 
-def counting_claim(pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
+def counting_claim(owner: Pod | PodGroup, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
     """Of the claims made for one entry, the one that counts; None if there is none."""
-    return min(claims, key=lambda claim: _rank(pod, claim, None), default=None)
+    return min(claims, key=lambda claim: _rank(owner, claim, None), default=None)
 
 
 def is_in_use(claim: ResourceClaim) -> bool:
@@ -68,11 +69,17 @@ def _of_entry(pod: Pod, entry: str, claims: Iterable[ResourceClaim], recorded: s
     return Duplicates(entry, keep, keep.metadata.name == recorded, tuple(superfluous))
 
 
-def _rank(pod: Pod, claim: ResourceClaim, recorded: str | None) -> tuple[bool, bool, bool, bool, str, str]:
-    """Smallest for the claim that counts: the one in use by the pod, then the recorded one, then the oldest."""
+def _is_in_use_by(owner: Pod | PodGroup, claim: ResourceClaim) -> bool:
+    if isinstance(owner, Pod):
+        return is_reserved_for(owner, claim)
+    return any(consumer.uid == owner.metadata.uid for consumer in claim.status.reserved_for or ())
+
+
+def _rank(owner: Pod | PodGroup, claim: ResourceClaim, recorded: str | None) -> tuple[bool, bool, bool, bool, str, str]:
+    """Smallest for the claim that counts: the one in use by its owner, then the recorded one, then the oldest."""
     meta = claim.metadata
     return (
-        not is_reserved_for(pod, claim),
+        not _is_in_use_by(owner, claim),
         claim.status.allocation is None,
         meta.deletion_timestamp is not None,
         meta.name != recorded,

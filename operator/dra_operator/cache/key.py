@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Controller = Literal["templates", "release", "placement", "eviction", "taint-rules", "pool-status"]
+Controller = Literal["templates", "pod-groups", "release", "placement", "eviction", "taint-rules", "pool-status"]
 """Who handles a key, as logs, metrics and ``--controllers`` say it."""
 
 
 class Key(NamedTuple):
     """One entry of the work queue; prints as ``placement:default/train``.
 
-    ``templates`` makes and records the claims of a pod, ``release`` keeps a claim's reservations honest and gives its
-    devices back, ``placement`` finds a node and devices for a waiting pod, ``eviction`` ends a pod on tainted devices,
-    ``taint-rules`` reports in a DeviceTaintRule what it does, ``pool-status`` answers a ResourcePoolStatusRequest.
+    ``templates`` makes and records the claims of a pod, ``pod-groups`` those of a PodGroup, ``release`` keeps a claim's
+    reservations honest and gives its devices back, ``placement`` finds a node and devices for a waiting pod,
+    ``eviction`` ends a pod on tainted devices, ``taint-rules`` reports in a DeviceTaintRule what it does,
+    ``pool-status`` answers a ResourcePoolStatusRequest.
     """
 
     controller: Controller

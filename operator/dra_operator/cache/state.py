@@ -17,6 +17,7 @@ from dra_api.relations.references import (
     ClaimUse,
     claim_names,
     claims_of_pod,
+    is_pod_group,
     pod_is_done,
 )
 from dra_api.resource import (
@@ -27,6 +28,7 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceSlice,
 )
+from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices.allocated_devices import AllocatedDevices
@@ -34,6 +36,7 @@ from dra_operator.cache.devices.contention import Contention, OthersDecide, driv
 from dra_operator.cache.devices.nominated_pods import NominatedPods
 from dra_operator.cache.objects.index import Index
 from dra_operator.cache.objects.loads import NodeLoads
+from dra_operator.cache.objects.pod_groups import PodGroupView
 from dra_operator.cache.objects.storage import StorageView
 from dra_operator.cache.objects.store import Store
 from dra_operator.cache.objects.template import ClaimTemplate
@@ -51,7 +54,7 @@ from dra_operator.scheduling.state import (
 )
 
 
-def pod_id(namespace: str, uid: str) -> str:
+def owner_id(namespace: str, uid: str) -> str:
     """A pod's UID beside its namespace: a claim of another one may name the UID as its owner, and is not the pod's."""
     return f"{namespace}/{uid}"
 
@@ -105,6 +108,7 @@ class State:
         self.pods_by_volume_claim: Index[str] = Index()
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
+        self.groups = PodGroupView(self.pods.get, self._is_placed, self.pods_by_claim.keys)
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
         """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
@@ -141,12 +145,15 @@ class State:
         owner = claim.metadata.controller
         return self.pods.get(f"{claim.metadata.namespace}/{owner.name}", owner.uid) if owner is not None else None
 
-    def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Claims in the pod's namespace whose controller is this very pod: those of another one only say so."""
-        for key in self.claims_by_owner.keys(pod_id(pod.metadata.namespace, pod.metadata.uid)):
+    def claims_owned_by(self, owner: Pod | PodGroup) -> Iterator[ResourceClaim]:
+        """Claims in the namespace whose controller is this very pod or group: those of another one only say so."""
+        for key in self.claims_by_owner.keys(owner_id(owner.metadata.namespace, owner.metadata.uid)):
             claim = self.claims.get(key)
             if claim is not None:
                 yield claim
+
+    def _is_placed(self, pod: Pod) -> bool:
+        return self.is_bound(pod) or self.loads.node_of(pod.metadata.uid) is not None
 
     def classes_serving(self, pod: Pod) -> dict[str, str]:
         """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
@@ -212,7 +219,10 @@ class State:
         return all(one.uid == pod.metadata.uid or self._still_waits(claim, one) for one in consumers)
 
     def _still_waits(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
-        pod = self.pods.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+        key = f"{claim.metadata.namespace}/{consumer.name}"
+        if is_pod_group(consumer):
+            return all(self.waits_for_us(it) and not self._is_placed(it) for it in self.groups.active(key))
+        pod = self.pods.get(key, consumer.uid)
         return pod is not None and self.waits_for_us(pod) and not self.is_bound(pod)
 
     def gang_pods(self, gang: Gang) -> int:
@@ -245,7 +255,7 @@ class State:
             claims_owned_by=self.claims_owned_by,
             has_class=self.classes.__contains__,
             classes_serving=self.classes_serving,
-            assumed=lambda claim: self.allocated_devices.assumed(claim.metadata.uid) is not None,
+            assumed=self._is_being_written,
             clashes=self.allocated_devices.clashes,
             is_dispensable=self.is_dispensable,
             is_unsettled=is_unsettled,
@@ -256,11 +266,17 @@ class State:
             allocator=allocator,
             usage=self.allocated_devices.usage.snapshot,
             gang_pods=self.gang_pods,
+            group_of=self.groups.of,
+            has_placed_members=self.groups.has_placed,
             now=now,
             prioritized_list=self.features.prioritized_list,
             nominations=self.nominated_pods.as_seen_by,
             binding_timeout=binding_timeout,
         )
+
+    def _is_being_written(self, claim: ResourceClaim) -> bool:
+        uid = claim.metadata.uid
+        return self.allocated_devices.assumed(uid) is not None or uid in self.groups.ending
 
     def loaded_nodes(self) -> Nodes:
         """All nodes with what is used of them: the live ones, brought up to date by this call."""

@@ -14,6 +14,7 @@ from functools import partial
 from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest
+from dra_api.scheduling import PodGroup
 from dra_api.values.times import format_time
 from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
@@ -23,7 +24,10 @@ from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, 
 from dra_operator.cache.hints import evictions
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator
+from dra_operator.controllers.claims.generate_for_group import GroupClaimGenerator
+from dra_operator.controllers.claims.group_reservations import GroupReservations
 from dra_operator.controllers.claims.keep_immediate import ClaimHold
+from dra_operator.controllers.claims.make_claim import ClaimMaker
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
 from dra_operator.controllers.claims.protect import ClaimProtection
 from dra_operator.controllers.claims.release import ClaimReleaser
@@ -62,6 +66,7 @@ from dra_operator.kube import (
     ClaimWriter,
     Client,
     EventRecorder,
+    PodGroupWriter,
     PodWriter,
     PoolRequestWriter,
     RuleWriter,
@@ -90,6 +95,8 @@ def _keys_of(obj: Object) -> Keys:
             return (Key("templates", obj.key), Key("placement", obj.key), Key("eviction", obj.key))
         case ResourceClaim():
             return (Key("release", obj.key), Key("placement", placeholder_key(obj)))
+        case PodGroup():
+            return (Key("pod-groups", obj.key),)
         case DeviceTaintRule():
             return (Key("taint-rules", obj.key),)
         case ResourcePoolStatusRequest():
@@ -100,7 +107,7 @@ def _keys_of(obj: Object) -> Keys:
 def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
     """One for each concern; pods to be placed have an order."""
     placement = WorkQueue(Backoff(clock, times.placement_retries), rank=rank, firm=True)
-    others: tuple[Controller, ...] = ("templates", "release", "eviction", "taint-rules", "pool-status")
+    others: tuple[Controller, ...] = ("templates", "pod-groups", "release", "eviction", "taint-rules", "pool-status")
     return WorkQueues({"placement": placement, **{name: WorkQueue(Backoff(clock, times.retries)) for name in others}})
 
 
@@ -154,11 +161,12 @@ class Control:
         delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
-        hold, protection = ClaimHold(claims, self.events, self.queues.add), ClaimProtection(cluster, claims, pauses)
+        maker, groups = ClaimMaker(cluster, claims, made), PodGroupWriter(client, self._answered)
         self.generator = ClaimGenerator(
-            cluster, claims, pods, self.events, made, self.controllers, names, pauses, legacy_names=legacy_claim_names
+            cluster, claims, pods, self.events, maker, self.controllers, names, pauses, legacy_names=legacy_claim_names
         )
-        self.releaser = ClaimReleaser(cluster, claims, pods, hold, protection, delayed_deletion, self.controllers)
+        self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
+        self.releaser = self._releaser(groups, delayed_deletion, pauses)
         self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
         self._conflict_check = ConflictCheck(self._is_contested, cluster.allocated_devices.holds, clock, times.grace)
         volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
@@ -168,12 +176,14 @@ class Control:
         context = SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
         preempts = self._preemption(context, registry, preemption)
         self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
-        handlers: Mapping[Controller, Handler] = {
-            "templates": self.generator.handle,
-            "release": self.releaser.handle,
-            **self._without_claims(client, pods, registry, now),
-        }
+        handlers = self._handlers(client, registry, now)
         self._crews = self._hire(times, Failures(registry), handlers, writing.metrics.attempted)
+
+    def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
+        cluster, claims, wake = self.cluster, self._claims, self.queues.add
+        hold, protection = ClaimHold(claims, self.events, wake), ClaimProtection(cluster, claims, pauses)
+        of_groups = GroupReservations(cluster, groups, wake)
+        return ClaimReleaser(cluster, claims, self._pods, hold, protection, late, of_groups, self.controllers)
 
     def _preemption(
         self, context: SchedulingContext, registry: CollectorRegistry, settings: PreemptionSettings | None
@@ -196,18 +206,25 @@ class Control:
             wake=context.wake,
         )
 
-    def _without_claims(
-        self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
+    def _handlers(
+        self, client: Client, registry: CollectorRegistry, now: Callable[[], datetime]
     ) -> Mapping[Controller, Handler]:
-        """The controllers that write no claims: of tainted devices, and of questions about pools."""
-        cluster, queue = self.cluster, self.queues.of
+        """All controllers but that of placement; here are made those that write no claims."""
+        cluster, pods, queue = self.cluster, self._pods, self.queues.of
         writer = RuleWriter(client, self._answered)
         rules = RuleReporter(cluster, writer, queue("taint-rules"), queue("eviction"), self.controllers, now)
         counts = EvictionMetrics(registry)
         evictor = PodEvictor(cluster, pods, self.events, queue("eviction"), rules, counts, self.controllers, now)
         requests, answers = PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry)
         pools = PoolReporter(cluster, requests, queue("pool-status"), answers, now)
-        return {"taint-rules": rules.handle, "eviction": evictor.handle, "pool-status": pools.handle}
+        return {
+            "templates": self.generator.handle,
+            "pod-groups": self.group_generator.handle,
+            "release": self.releaser.handle,
+            "taint-rules": rules.handle,
+            "eviction": evictor.handle,
+            "pool-status": pools.handle,
+        }
 
     def _hire(
         self,
@@ -245,6 +262,7 @@ class Control:
         for pods in evictions.parts(list(self.cluster.pods)):
             self.queues.add(Key("templates", pod.key) for pod in pods)
             await asyncio.sleep(0)
+        self.queues.add(Key("pod-groups", group.key) for group in self.cluster.groups.store)
         for claims in evictions.parts(list(self.cluster.claims)):
             self.queues.add(Key("release", claim.key) for claim in claims)
             await asyncio.sleep(0)

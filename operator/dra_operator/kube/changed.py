@@ -7,6 +7,7 @@
     │   ├── ClaimFull        it took other consumers, and takes no more
     │   └── ClaimStripped    it was written with a finalizer, and came back without
     ├── VolumeChanged        a volume, or a claim to one
+    ├── PodGroupChanged
     └── PodChanged
 """
 
@@ -29,6 +30,10 @@ class ClaimStripped(ClaimChanged):
 
 class VolumeChanged(ObjectChanged):
     """Of a PersistentVolume or a PersistentVolumeClaim."""
+
+
+class PodGroupChanged(ObjectChanged):
+    """Of a PodGroup."""
 
 
 class PodChanged(ObjectChanged):

@@ -14,6 +14,10 @@ class Client(Protocol):
         """The object. Raises NotFound."""
         ...
 
+    async def list_in(self, resource: Resource, namespace: str) -> list[Object]:
+        """All objects of the namespace."""
+        ...
+
     async def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
         """The object as stored."""
         ...

@@ -16,12 +16,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from dra_api.cache import Cache
 from dra_api.core import Pod
 from dra_api.meta import Object as Struct
 from dra_api.resource import GROUP
-from dra_kube import EVENTS, KubeError, NotFound
+from dra_api.scheduling import PodGroup
+from dra_kube import EVENTS, POD_GROUPS, KubeError, NotFound
 
 from .client import Client
 from .event_reasons import EventReason
@@ -37,6 +39,10 @@ REMEMBERED_OBJECTS = 4096  # objects remembered
 KEPT_MESSAGE_BYTES = 4 << 20  # of messages remembered
 LONGEST_MESSAGE_CHARACTERS = 1024  # characters of a message
 BACKLOG_EVENTS = 1000  # events that may wait to be written
+
+
+_API_VERSIONS: Final[dict[type[Struct], str]] = {Pod: "v1", PodGroup: POD_GROUPS.api_version()}
+"""Of the objects that are in other groups than ``resource.k8s.io``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class EventRecorder:
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": {
-                "apiVersion": "v1" if isinstance(note.about, Pod) else f"{GROUP}/v1",
+                "apiVersion": _API_VERSIONS.get(type(note.about), f"{GROUP}/v1"),
                 "kind": type(note.about).__name__,  # the items of a list do not say their kind
                 "name": meta.name,
                 "namespace": meta.namespace,

@@ -115,7 +115,7 @@ class PodWriter:
             if raw["metadata"]["uid"] != meta.uid:
                 self._took(raw)
                 raise PodChanged(f"pod {pod.key} was replaced by another one of the same name")
-            return _record(raw, claims)
+            return record_names(raw, claims)
 
         known = self._fresh.take(pod)
         return self._took(
@@ -252,7 +252,8 @@ class PodWriter:
         return pod
 
 
-def _record(raw: Object, claims: Mapping[str, str]) -> bool:
+def record_names(raw: Object, claims: Mapping[str, str]) -> bool:
+    """Put the names of claims, by entry, into the status of a pod or PodGroup; whether that changes it."""
     status = raw["status"] = dict(raw.get("status") or {})
     before = status.get("resourceClaimStatuses") or []
     entries = {entry["name"]: entry for entry in before}

@@ -53,15 +53,15 @@ class ClaimReleases(ClaimAccess):
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
-    async def deallocate(self, claim: ResourceClaim, consumer: str | None = None) -> ResourceClaim:
-        """Give the devices back of a claim that only ``consumer`` uses, or with None: that no pod uses.
+    async def deallocate(self, claim: ResourceClaim, *consumers: str) -> ResourceClaim:
+        """Give the devices back of a claim that no others use than these consumers, by UID.
 
         Raises ClaimChanged if another consumer reserved the claim.
         """
 
         def edit(raw: Object) -> bool:
             status = this_very(raw, claim).setdefault("status", {})
-            _check_unused(claim, raw, () if consumer is None else (consumer,))
+            _check_unused(claim, raw, consumers)
             cleared = [status.pop(field, None) for field in ("reservedFor", "allocation", "devices")]
             return any(value is not None for value in cleared)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dra_api.meta import Object
 from dra_kube import (
     DEVICE_TAINT_RULES,
+    POD_GROUPS,
     RESOURCE_CLAIMS,
     RESOURCE_POOL_STATUS_REQUESTS,
     Api,
@@ -36,6 +37,9 @@ OPTIONAL = {
         "1.37 serves it, 1.36 with --runtime-config=resource.k8s.io/v1beta2=true, 1.33 to 1.35 with v1alpha3"
     ),
     RESOURCE_POOL_STATUS_REQUESTS: "1.36 with --runtime-config=resource.k8s.io/v1alpha3=true",
+    POD_GROUPS: (
+        "1.37 with --runtime-config=scheduling.k8s.io/v1beta1=true, 1.36 with v1alpha2, and the gate GenericWorkload"
+    ),
 }
 """Kinds that are watched with a feature gate only, and the versions of Kubernetes that serve them."""
 

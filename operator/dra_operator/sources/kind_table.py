@@ -19,6 +19,7 @@ from dra_api.api_resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -39,6 +40,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
+from dra_api.scheduling import PodGroup
 from dra_api.storage import (
     CSIDriver,
     CSINode,
@@ -69,6 +71,7 @@ TABLE: Final[Kinds] = {
     DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_CLAIM_TEMPLATES: ResourceClaimTemplate,
+    POD_GROUPS: PodGroup,
     RESOURCE_CLAIMS: ResourceClaim,
     RESOURCE_POOL_STATUS_REQUESTS: ResourcePoolStatusRequest,
     **OF_STORAGE,

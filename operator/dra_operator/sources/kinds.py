@@ -7,6 +7,7 @@ from typing import Final
 from dra_api.api_resources import (
     DEVICE_TAINT_RULES,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_POOL_STATUS_REQUESTS,
 )
@@ -21,6 +22,7 @@ REQUIRED: Final = frozenset(WATCHED) - {
     DEVICE_TAINT_RULES,
     RESOURCE_POOL_STATUS_REQUESTS,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     *OF_STORAGE,
 }
 
@@ -31,5 +33,6 @@ def watched_kinds(features: Features, *, preemption: bool = False) -> Kinds:
         DEVICE_TAINT_RULES: features.taint_rules and features.device_taints,
         RESOURCE_POOL_STATUS_REQUESTS: features.pool_status,
         POD_DISRUPTION_BUDGETS: preemption,
+        POD_GROUPS: features.generic_workload,
     }
     return {resource: kind for resource, kind in WATCHED.items() if is_on.get(resource, True)}

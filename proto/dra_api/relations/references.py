@@ -5,6 +5,9 @@ name of a template; the claim made from a template is found through ``status.res
 and has to be owned by the pod, because a claim of that name may belong to another owner.
 Operator, node and eviction share these functions. Spec: claim-controller.md sections 3 and 6.1.
 
+Pods of a PodGroup may share a claim, which is reserved for the group, by its name in the pod. A component whose gate
+DRAWorkloadResourceClaims is off sees each pod ``without_group``.
+
 Errors::
 
     ClaimReferenceError
@@ -19,7 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from dra_api.core import Pod, PodGroup, PodResourceClaim
+from msgspec.structs import replace
+
+from dra_api.core import Pod, PodResourceClaim, PodSchedulingGroup
 from dra_api.meta import OwnerReference
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
@@ -30,8 +35,8 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimTemplateSpec,
 )
-
-SCHEDULING_GROUP = "scheduling.k8s.io"
+from dra_api.scheduling import GROUP as SCHEDULING_GROUP
+from dra_api.scheduling import PodGroup
 
 Config = TypeVar("Config", DeviceAllocationConfiguration, DeviceClaimConfiguration)
 
@@ -113,6 +118,18 @@ def claims_of_pod(pod: Pod) -> Iterator[ClaimUse]:
         yield ClaimUse(None, extended.resource_claim_name, must_check_owner=True)
 
 
+def claims_of_group(group: PodGroup) -> Iterator[str]:
+    """The names of the claims of the group that are known."""
+    name_of = claim_names(group)
+    for entry in group.spec.resource_claims or ():
+        try:
+            name, _ = name_of(entry)
+        except ClaimReferenceError:
+            continue
+        if name is not None:
+            yield name
+
+
 def is_for_extended_resources(claim: ResourceClaim) -> bool:
     """Whether a scheduler made the claim for the extended resources of the pod that owns it.
 
@@ -122,18 +139,28 @@ def is_for_extended_resources(claim: ResourceClaim) -> bool:
     return annotations.get(EXTENDED_RESOURCE_ANNOTATION) == "true" and POD_CLAIM_NAME_ANNOTATION not in annotations
 
 
-def check_owned_by(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = False) -> None:
-    """Raises ClaimNotOwned unless the claim was made for the pod (3.2).
+def without_group(pod: Pod) -> Pod:
+    """The pod as one that does not know its group sees it: in a group without a name."""
+    if pod.spec.scheduling_group is None:
+        return pod
+    return replace(pod, spec=replace(pod.spec, scheduling_group=PodSchedulingGroup()))
 
-    With ``workload_claims`` (gate DRAWorkloadResourceClaims) a claim made for the pod's PodGroup passes too.
-    """
+
+def group_name(pod: Pod) -> str | None:
+    """The PodGroup that the pod is a member of."""
+    group = pod.spec.scheduling_group
+    return group.pod_group_name or None if group is not None else None
+
+
+def check_owned_by(pod: Pod, claim: ResourceClaim) -> None:
+    """Raises ClaimNotOwned unless the claim was made for the pod or its PodGroup (3.2)."""
     claim_title = f"ResourceClaim {_path(claim)}"
     if claim.metadata.namespace != pod.metadata.namespace:
         raise ClaimNotOwned(f"{claim_title} is not in the namespace of Pod {_path(pod)}")
     controller = claim.metadata.controller
     if controller is not None and controller.uid == pod.metadata.uid:
         return
-    group = _group_name(pod) if workload_claims else None
+    group = group_name(pod)
     if group is None:
         raise ClaimNotOwned(f"{claim_title} was not created for Pod {_path(pod)} (Pod is not owner)")
     if controller is None or not _is_group(controller, group):
@@ -144,7 +171,7 @@ def check_owned_by(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = Fa
 
 
 def is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
-    """Whether the claim was made for the pod."""
+    """Whether the claim was made for the pod or its PodGroup."""
     try:
         check_owned_by(pod, claim)
     except ClaimNotOwned:
@@ -158,17 +185,38 @@ def owning_pod(claim: ResourceClaim) -> OwnerReference | None:
     return owner if owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod") else None
 
 
-def is_reserved_for(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = False) -> bool:
-    """Whether the pod, or with ``workload_claims`` its PodGroup, is among the consumers of the claim (3.3)."""
-    group = _group_name(pod) if workload_claims else None
-    return any(
-        consumer.uid == pod.metadata.uid
-        or (
-            group is not None
-            and (consumer.api_group, consumer.resource, consumer.name) == (SCHEDULING_GROUP, "podgroups", group)
-        )
-        for consumer in claim.status.reserved_for or ()
-    )
+def owning_group(claim: ResourceClaim) -> OwnerReference | None:
+    """The PodGroup that the claim was made for, in whatever version of its API (K37-WL-05)."""
+    owner = claim.metadata.controller
+    return owner if owner is not None and _is_group(owner, owner.name) else None
+
+
+def is_owned_by_group(group: PodGroup, claim: ResourceClaim) -> bool:
+    """Whether the claim was made for this very group."""
+    owner = owning_group(claim)
+    is_same = owner is not None and owner.uid == group.metadata.uid
+    return is_same and claim.metadata.namespace == group.metadata.namespace
+
+
+def is_reserved_for(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the pod or its PodGroup is among the consumers of the claim (3.3)."""
+    return any(stands_for(consumer, pod) for consumer in claim.status.reserved_for or ())
+
+
+def group_consumer(pod: Pod, claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
+    """The PodGroup of the pod, if the claim is reserved for it."""
+    groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))
+    return next((group for group in groups if group.name == group_name(pod)), None)
+
+
+def stands_for(consumer: ResourceClaimConsumerReference, pod: Pod) -> bool:
+    """Whether the consumer is the pod, or its PodGroup."""
+    return consumer.uid == pod.metadata.uid or (is_pod_group(consumer) and consumer.name == group_name(pod))
+
+
+def is_pod_group(consumer: ResourceClaimConsumerReference) -> bool:
+    """Whether the claim is reserved for a PodGroup."""
+    return (consumer.api_group, consumer.resource) == (SCHEDULING_GROUP, "podgroups")
 
 
 def consumer_of(pod: Pod, pod_group: PodGroup | None, entry: PodResourceClaim) -> ResourceClaimConsumerReference:
@@ -180,7 +228,7 @@ def consumer_of(pod: Pod, pod_group: PodGroup | None, entry: PodResourceClaim) -
     if not _names_source(entry):
         raise _unsupported(pod, entry)
     if pod_group is not None:
-        if (pod.metadata.namespace, _group_name(pod)) != (pod_group.metadata.namespace, pod_group.metadata.name):
+        if (pod.metadata.namespace, group_name(pod)) != (pod_group.metadata.namespace, pod_group.metadata.name):
             raise PodNotInGroup(f"{_title(pod)} is not a member of {_title(pod_group)}")
         for shared in pod_group.spec.resource_claims or ():
             if not _names_source(shared):

@@ -56,6 +56,7 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
     optional_node_operations: bool = field(name="DRAOptionalNodeOperations")
     partition_types: bool = field(name="DRAPartitionableDevicesType")
     workload_resource_claims: bool = field(name="DRAWorkloadResourceClaims")
+    generic_workload: bool = field(name="GenericWorkload")
     resource_health_status: bool = field(name="ResourceHealthStatus")
     resource_health_status_message: bool = field(name="ResourceHealthStatusMessage")
 

@@ -28,6 +28,7 @@ from dra_api.relations.references import (
     claim_name,
     claims_of_pod,
     is_reserved_for,
+    without_group,
 )
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationResult, ResourceClaim
@@ -90,6 +91,8 @@ class DraManager:
             raise ClaimError(f"prepare dynamic resources: {error}") from error
 
     async def _prepare(self, pod: Pod) -> None:
+        if not self._settings.workload_resource_claims:
+            pod = without_group(pod)
         desired = [await self._checked(pod, target) for target in _targets(pod)]
         async with self._locked(claim.metadata.uid for claim in desired):
             await self._unprepare_stale(pod, desired)
@@ -178,10 +181,10 @@ class DraManager:
             raise ClaimError(f"fetch ResourceClaim {name}: {error}") from error
         if target.must_check_owner:
             try:
-                check_owned_by(pod, claim, workload_claims=self._settings.workload_resource_claims)
+                check_owned_by(pod, claim)
             except ClaimReferenceError as error:
                 raise ClaimError(str(error)) from error
-        if not is_reserved_for(pod, claim, workload_claims=self._settings.workload_resource_claims):
+        if not is_reserved_for(pod, claim):
             raise ClaimError(
                 f"pod {pod.metadata.name} ({pod.metadata.uid}) is not allowed to use "
                 f"ResourceClaim {name} ({claim.metadata.uid})"

@@ -36,6 +36,10 @@ class Features:
     """Constraints compare list-valued attributes as sets."""
     extended_resources: bool = _DEFAULTS.extended_resources
     """Not used by the allocator: pods get a claim for the extended resources that classes serve."""
+    generic_workload: bool = _DEFAULTS.generic_workload
+    """Not for the allocator itself: pods may be members of PodGroups."""
+    workload_resource_claims: bool = _DEFAULTS.workload_resource_claims
+    """Not for the allocator itself: a PodGroup may have claims, which its pods share."""
     filter_timeout: bool = _DEFAULTS.filter_timeout
     """Not used by the allocator: its caller has a clock, and ends a decision that takes too long."""
 

@@ -19,6 +19,7 @@ from dra_api.relations.references import (
     claims_of_pod,
     is_for_extended_resources,
     is_owned_by,
+    is_pod_group,
     is_reserved_for,
     owning_pod,
     pod_is_done,
@@ -28,14 +29,17 @@ from dra_api.resource import (
     AllocationResult,
     DeviceClass,
     ResourceClaim,
+    ResourceClaimConsumerReference,
     ResourceClaimStatus,
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
+from dra_api.scheduling import PodGroup
 
 from dra_operator.cache.devices.allocated_devices import AssumedAllocation
 from dra_operator.cache.devices.contention import drivers_in
 from dra_operator.cache.duplicates import duplicates
+from dra_operator.cache.hints import pod_groups
 from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
@@ -65,6 +69,34 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("placement", new.key))
     return tuple(keys)
+
+
+def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
+    """The PodGroup itself and its pods; the claims that it leaves when it goes, or that nobody needs when it comes."""
+    old, new = change
+    group = new or old
+    if group is None or (old is not None and new is not None and _is_same(old, new) and _says_the_same(old, new)):
+        return NOTHING
+    keys: list[Key] = []
+    if not _is_same(old, new):
+        versions = (it for it in change if it is not None)
+        left = dict.fromkeys(claim for it in versions for claim in pod_groups.claims_left_by(cluster, it))
+        keys += [Key("release", claim) for claim in left]
+    if new is not None and pod_groups.group_needs_work(cluster, new):
+        keys.append(Key("pod-groups", new.key))
+    for pod in _existing(cluster, cluster.groups.members.keys(group.key)):
+        if pod_needs_work(cluster, pod):
+            keys.append(Key("templates", pod.key))
+        if pod.key in cluster.waiting:
+            keys.append(Key("placement", pod.key))
+    return tuple(keys)
+
+
+def _says_the_same(old: PodGroup, new: PodGroup) -> bool:
+    """Whether nothing changed but what others report."""
+    is_going = (old.metadata.deletion_timestamp is None) != (new.metadata.deletion_timestamp is None)
+    names = old.status.resource_claim_statuses == new.status.resource_claim_statuses
+    return old.spec == new.spec and names and not is_going
 
 
 def _left_by(cluster: State, pod: Pod) -> Keys:
@@ -106,6 +138,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     if new is not None and claim_needs_work(cluster, new):
         keys.append(Key("release", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
+    keys += pod_groups.groups_of_claim(cluster, key, new)
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
@@ -137,7 +170,8 @@ def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
-    return tuple(Key("templates", pod.key) for pod in users if pod_needs_work(cluster, pod))
+    pods = tuple(Key("templates", pod.key) for pod in users if pod_needs_work(cluster, pod))
+    return pods + pod_groups.groups_of_template(cluster, change.new.key)
 
 
 def on_node(cluster: State, change: Change[Node]) -> Keys:
@@ -221,7 +255,7 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
             continue
         claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
         if claim is None:
-            if entry.resource_claim_template_name is not None:
+            if entry.resource_claim_template_name is not None and not pod_groups.is_shared(cluster, pod, entry.name):
                 return True
             continue
         if must_check_owner and not is_owned_by(pod, claim):
@@ -241,9 +275,9 @@ def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
     is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
     if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
         return True
-    if is_unprotected(cluster, claim):
+    if is_unprotected(cluster, claim) or pod_groups.is_reserved_in_vain(cluster, claim):
         return True
-    users = [(consumer.name, consumer.uid) for consumer in claim.status.reserved_for or ()]
+    users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
     if (owner := owning_pod(claim)) is not None:
         users.append((owner.name, owner.uid))
     known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
@@ -257,8 +291,17 @@ def is_unprotected(cluster: State, claim: ResourceClaim) -> bool:
         return False
     if FINALIZER in (meta.finalizers or ()) or HOLD in (meta.finalizers or ()):
         return False
-    users = (cluster.pods.get(f"{meta.namespace}/{it.name}", it.uid) for it in status.reserved_for or ())
-    return any(pod is not None and pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
+    users = (user for it in status.reserved_for or () for user in _users(cluster, claim, it))
+    return any(pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
+
+
+def _users(cluster: State, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> Iterator[Pod]:
+    """The pods for which the consumer stands."""
+    key = f"{claim.metadata.namespace}/{consumer.name}"
+    if is_pod_group(consumer):
+        yield from cluster.groups.active(key)
+    elif (pod := cluster.pods.get(key, consumer.uid)) is not None:
+        yield pod
 
 
 def _is_same(one: Object | None, other: Object | None) -> bool:
@@ -272,6 +315,7 @@ def _has_duplicates(cluster: State, pod: Pod) -> bool:
 def _claims_left_by(cluster: State, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
     used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    used += pod_groups.claims_left_by_member(cluster, pod)
     owned = [claim.key for claim in cluster.claims_owned_by(pod)]
     return tuple(Key("release", key) for key in dict.fromkeys(used + owned))
 

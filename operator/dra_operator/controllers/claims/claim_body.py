@@ -1,4 +1,4 @@
-"""The claims that are made for pods, as they are sent to the server."""
+"""The claims that are made for pods and PodGroups, as they are sent to the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Final
 
 from dra_api.codec import to_dict
 from dra_api.core import Pod
+from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import EXTENDED_RESOURCE_ANNOTATION, FINALIZER, GROUP, ResourceClaimSpec
+from dra_api.scheduling import GROUP as SCHEDULING_GROUP
+from dra_api.scheduling import PodGroup
 from dra_kube import Object
 
 from .claim_names import generated_name_base, without_suffix
@@ -14,26 +17,34 @@ from .claim_names import generated_name_base, without_suffix
 _EXTENDED: Final = "extended-resources"
 
 
-def claim_for_pod(pod: Pod, purpose: str, annotations: dict[str, str], spec: Object) -> Object:
-    """A claim that the pod owns, named after the pod and what it is for (claim-controller.md 5.4)."""
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": pod.metadata.name,
-        "uid": pod.metadata.uid,
+def claim_for(
+    owner: Pod | PodGroup, purpose: str, annotations: dict[str, str], spec: Object, release: Release
+) -> Object:
+    """A claim that the pod or PodGroup owns, named after that and what it is for (claim-controller.md 5.4)."""
+    meta = owner.metadata
+    reference = {
+        "apiVersion": "v1" if isinstance(owner, Pod) else _version_of_groups(release),
+        "kind": type(owner).__name__,
+        "name": meta.name,
+        "uid": meta.uid,
         "controller": True,
     }
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "ResourceClaim",
         "metadata": {
-            "generateName": generated_name_base(pod.metadata.name, purpose),
-            "namespace": pod.metadata.namespace,
+            "generateName": generated_name_base(meta.name, purpose),
+            "namespace": meta.namespace,
             "annotations": annotations,
-            "ownerReferences": [owner],
+            "ownerReferences": [reference],
         },
         "spec": spec,
     }
+
+
+def _version_of_groups(release: Release) -> str:
+    """The version of the PodGroup API that the release has (K37-WL-04)."""
+    return f"{SCHEDULING_GROUP}/{'v1beta1' if release >= Release.V1_37 else 'v1alpha2'}"
 
 
 def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
@@ -41,7 +52,7 @@ def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
 
     It has the finalizer from the start, which saves a write before the allocation.
     """
-    body = claim_for_pod(pod, _EXTENDED, {EXTENDED_RESOURCE_ANNOTATION: "true"}, to_dict(spec))
+    body = claim_for(pod, _EXTENDED, {EXTENDED_RESOURCE_ANNOTATION: "true"}, to_dict(spec), NEWEST)
     body["metadata"]["finalizers"] = [FINALIZER]
     return body
 

@@ -7,7 +7,6 @@ already is found by its owner and annotation, so a crash between creating and re
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from dra_api.codec import DecodeError
@@ -20,26 +19,25 @@ from dra_api.relations.references import (
     check_owned_by,
     claim_names,
     consumer_of,
+    group_name,
+    is_pod_group,
     is_reserved_for,
 )
-from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
-from dra_kube import AlreadyExists, KubeError, NotFound, Object
+from dra_api.releases.release import Release
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_kube import KubeError, NotFound
 
-from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim
+from dra_operator.cache import Cluster, Key, by_entry, counting_claim
 from dra_operator.controllers.shared.errors import GenerationFailed, PodVanished
-from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
-from dra_operator.controllers.work.metrics import ClaimMetrics
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter, with_remedy
-from dra_operator.scheduling.state import has_gate, size_refusal
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
+from dra_operator.scheduling.state import has_gate
 
-from .claim_body import claim_for_pod
-from .claim_names import NAME_ATTEMPTS, generated_name, legacy_name
+from .claim_names import legacy_name
+from .make_claim import ClaimMaker, recorded_name
 from .names_being_written import NamesBeingWritten
 from .repair import ClaimRepair
-
-logger = logging.getLogger(__name__)
 
 CLAIMS_AT_ONCE = 100
 """So many claims are made for a pod before others have their turn: a pod may ask for thousands."""
@@ -54,7 +52,7 @@ class ClaimGenerator:
         claims: ClaimWriter,
         pods: PodWriter,
         events: EventRecorder,
-        metrics: ClaimMetrics,
+        maker: ClaimMaker,
         controllers: OwnControllers,
         names_being_written: NamesBeingWritten,
         pauses: GrowingPauses,
@@ -63,7 +61,7 @@ class ClaimGenerator:
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
         self._names_being_written, self._legacy_names = names_being_written, legacy_names
-        self._events, self._metrics, self._controllers = events, metrics, controllers
+        self._events, self._maker, self._controllers = events, maker, controllers
         self._pauses = pauses
         self._repair = ClaimRepair(cluster, claims, pods)
 
@@ -84,6 +82,8 @@ class ClaimGenerator:
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
+        if group_name(pod) is not None and self._cluster.groups.of(pod) is None:
+            return  # it brings the pod here again when it comes
         name_of, owned = claim_names(pod), by_entry(self._cluster.claims_owned_by(pod))
         for entry in pod.spec.resource_claims or ():
             if len(found) == CLAIMS_AT_ONCE:
@@ -114,6 +114,11 @@ class ClaimGenerator:
         """The name of the claim that has to be recorded for the entry; None if there is nothing to record (5.4)."""
         if entry.resource_claim_template_name is None:
             return None
+        self._check_gate_of_groups(pod)
+        group = self._cluster.groups.of(pod)
+        if group is not None and is_pod_group(consumer_of(pod, group, entry)):
+            shared = counting_claim(group, by_entry(self._cluster.claims_owned_by(group)).get(entry.name, ()))
+            return shared.metadata.name if shared is not None else None  # its controller makes it, and wakes the pod
         made = counting_claim(pod, owned.get(entry.name, ()))
         if made is None and self._legacy_names:
             every = self._cluster.claims_owned_by(pod)
@@ -124,7 +129,7 @@ class ClaimGenerator:
 
     async def _make(self, pod: Pod, entry: PodResourceClaim, template: str) -> str | None:
         """The name of a new claim. None: the recorded one is gone once more, and it is made again after a pause."""
-        if _recorded(pod, entry.name) is None:
+        if recorded_name(pod, entry.name) is None:
             return (await self._create(pod, entry, template)).metadata.name
         what = f"{pod.metadata.uid}/{entry.name}"
         if self._pauses.puts_off(what, Key("templates", pod.key)):
@@ -132,6 +137,22 @@ class ClaimGenerator:
         claim = await self._create(pod, entry, template)
         self._pauses.did(what)
         return claim.metadata.name
+
+    def _check_gate_of_groups(self, pod: Pod) -> None:
+        """Without the gate nobody knows whether an entry means a claim of the pod's group (K37-WL-07).
+
+        Before 1.37 the pod got a claim of its own then. Raises GenerationFailed.
+        """
+        features = self._cluster.features
+        is_on = features.generic_workload and features.workload_resource_claims
+        if pod.spec.scheduling_group is not None and not is_on and features.release >= Release.V1_37:
+            raise GenerationFailed(
+                "the pod is in a PodGroup, whose claims need the feature gates GenericWorkload and "
+                "DRAWorkloadResourceClaims: turn both on"
+            )
+
+    async def _create(self, pod: Pod, entry: PodResourceClaim, template: str) -> ResourceClaim:
+        return await self._maker.create(pod, entry.name, template, with_finalizer=self._is_ours_throughout(pod))
 
     def _is_settled(self, pod: Pod, entry: PodResourceClaim, name_of: Callable[[PodResourceClaim], ClaimName]) -> bool:
         try:
@@ -150,52 +171,6 @@ class ClaimGenerator:
             return False
         return True
 
-    async def _create(self, pod: Pod, entry: PodResourceClaim, template_name: str) -> ResourceClaim:
-        template = self._cluster.store_of(ClaimTemplate).get(f"{pod.metadata.namespace}/{template_name}")
-        if template is None:
-            missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
-            raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
-        if (size := template.bytes_of_spec) is not None:
-            raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")
-        admin = self._check_gates(template.typed())
-        body = claim_from_template(pod, entry.name, template)
-        if self._is_ours_throughout(pod):
-            body["metadata"]["finalizers"] = [FINALIZER]
-        try:
-            claim = await self._create_once(pod, entry.name, body)
-        except KubeError as error:
-            self._metrics.created(success=False, admin_access=admin)
-            name = body["metadata"].get("name", "")
-            raise GenerationFailed(f"create ResourceClaim {name}: {with_remedy(error)}") from error
-        self._metrics.created(success=True, admin_access=admin)
-        tell(logger, logging.INFO, "claim generated", claim=claim.key, pod=pod.key, template=template_name)
-        return claim
-
-    async def _create_once(self, pod: Pod, entry: str, body: Object) -> ResourceClaim:
-        """The claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
-
-        A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
-        """
-        meta, former = body["metadata"], _recorded(pod, entry)
-        names = [
-            generated_name(meta["generateName"], pod.metadata.uid, entry, attempt) for attempt in range(NAME_ATTEMPTS)
-        ]
-        for name in names:
-            if name == former:
-                continue
-            meta["name"] = name
-            try:
-                return await self._claims.create(body)
-            except AlreadyExists as error:
-                taken = error
-            try:
-                claim = await self._claims.find(pod.metadata.namespace, name)
-            except NotFound:
-                continue  # gone in between: its name may still be that of a claim which others remember
-            if _is_claim_of(claim, pod, entry):
-                return claim
-        raise taken
-
     def _is_ours_throughout(self, pod: Pod) -> bool:
         """Whether a claim that is made for the pod is also allocated and released here.
 
@@ -206,16 +181,6 @@ class ClaimGenerator:
         is_placed_here = ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         is_allocated_here = ours.allocation if has_gate(pod) else is_placed_here
         return is_allocated_here and ours.release and not pod.spec.node_name
-
-    def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
-        """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
-        requests = spec.spec.devices.requests or ()
-        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
-        if admin and not self._cluster.features.admin_access:
-            raise GenerationFailed("admin access is requested, but the feature is disabled")
-        if not self._cluster.features.prioritized_list and any(request.first_available for request in requests):
-            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
-        return admin
 
     async def _reserve(self, pod: Pod) -> None:
         """Reserve allocated claims for a pod that did not go through a scheduler (5.5). Allocates nothing.
@@ -234,26 +199,9 @@ class ClaimGenerator:
                 check_owned_by(pod, claim)
             if claim.status.allocation is not None and not is_reserved_for(pod, claim):
                 try:
-                    await self._claims.reserve(claim, consumer_of(pod, None, entry))
+                    await self._claims.reserve(claim, consumer_of(pod, self._cluster.groups.of(pod), entry))
                 except ClaimChanged as error:
                     raise GenerationFailed(f"PodResourceClaim {entry.name}: {error}") from error
-
-
-def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object:
-    """The claim to create for a pod entry (5.4, step 8)."""
-    content = template.content()
-    wanted = content.get("metadata") or {}
-    annotations = {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry}
-    body = claim_for_pod(pod, entry, annotations, content.get("spec") or {})
-    if wanted.get("labels"):
-        body["metadata"]["labels"] = wanted["labels"]
-    return body
-
-
-def _recorded(pod: Pod, entry: str) -> str | None:
-    """The name of the claim that the pod records for the entry."""
-    statuses = pod.status.resource_claim_statuses or ()
-    return next((status.resource_claim_name for status in statuses if status.name == entry), None)
 
 
 def _is_legacy_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
@@ -261,10 +209,3 @@ def _is_legacy_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
     meta = claim.metadata
     has_name = meta.name == legacy_name(pod.metadata.name, entry)
     return has_name and POD_CLAIM_NAME_ANNOTATION not in (meta.annotations or {})
-
-
-def _is_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
-    """Whether the claim was made for this entry of this very pod, and is there to stay."""
-    owner, meta = claim.metadata.controller, claim.metadata
-    is_own = owner is not None and owner.uid == pod.metadata.uid and meta.deletion_timestamp is None
-    return is_own and (meta.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION) == entry

@@ -6,11 +6,17 @@ The controller ``release``; claim-controller.md sections 6 and 7.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, is_for_extended_resources, owning_pod, pod_is_done
+from dra_api.relations.references import (
+    claims_of_pod,
+    is_for_extended_resources,
+    is_pod_group,
+    owning_pod,
+    pod_is_done,
+)
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Conflict, NotFound
 
@@ -21,6 +27,7 @@ from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .delayed_deletion import DelayedDeletion
+from .group_reservations import GroupReservations, ending
 from .keep_immediate import ClaimHold
 from .protect import ClaimProtection
 
@@ -38,10 +45,12 @@ class ClaimReleaser:
         hold: ClaimHold,
         protection: ClaimProtection,
         delayed_deletion: DelayedDeletion,
+        reservations: GroupReservations,
         controllers: OwnControllers,
     ) -> None:
         self._cluster, self._claims, self._pods, self._controllers = cluster, claims, pods, controllers
         self._hold, self._protection, self._delayed_deletion = hold, protection, delayed_deletion
+        self._reservations = reservations
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with its remaining consumers."""
@@ -85,8 +94,7 @@ class ClaimReleaser:
                 self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
                 return None
         if gone:
-            claim = self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
-            frees = True
+            claim, frees = await self._unreserve(claim, gone), True
         else:
             frees = not consumers and claim.metadata.deletion_timestamp is not None
             if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
@@ -96,6 +104,16 @@ class ClaimReleaser:
                 return claim  # its next allocation needs the finalizer, and would conflict with the removal
             claim = await self._claims.release(claim)
         return claim
+
+    async def _unreserve(self, claim: ResourceClaim, gone: list[str]) -> ResourceClaim:
+        """Take consumers off, but no PodGroup that got a pod while others were asked for."""
+        groups = [it for it in claim.status.reserved_for or () if it.uid in gone and is_pod_group(it)]
+        late = {it.uid for it in groups if self._cluster.groups.needs(claim, it)}
+        gone = [uid for uid in gone if uid not in late]
+        if not gone:
+            return claim
+        with ending(self._cluster, claim, self._reservations.wake) if groups else nullcontext():
+            return self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
         """Have the claim end with its devices, by one write after its deletion. Raises Conflict if it has changed."""
@@ -130,6 +148,8 @@ class ClaimReleaser:
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
+        if is_pod_group(consumer):
+            return await self._reservations.stays(claim, consumer)
         if consumer.api_group or consumer.resource != "pods":
             return True
         if consumer.uid in self._cluster.pods.deleted:

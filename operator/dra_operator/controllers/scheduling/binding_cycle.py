@@ -31,7 +31,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
-from dra_api.relations.references import consumer_of, is_reserved_for, pod_as_consumer
+from dra_api.relations.references import (
+    consumer_of,
+    group_consumer,
+    group_name,
+    is_pod_group,
+    is_reserved_for,
+    pod_as_consumer,
+)
+from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import (
     ApiError,
@@ -46,6 +54,7 @@ from dra_kube import (
 from dra_operator.cache import Cluster, DeviceTaken, Keys
 from dra_operator.controllers.claims.claim_body import claim_for_extended_resources, without_chance
 from dra_operator.controllers.claims.discard import discard
+from dra_operator.controllers.claims.group_reservations import ending
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
 from dra_operator.controllers.claims.recorded_names import check_recorded
 from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, PodVanished
@@ -56,6 +65,7 @@ from dra_operator.kube import (
     ClaimStripped,
     ClaimWriter,
     ObjectChanged,
+    PodGroupChanged,
     PodWriter,
     VolumeWriter,
     may_have_happened,
@@ -199,9 +209,13 @@ class BindingCycle:
         if allocation is None and is_reserved_for(self._pod, claim):
             return claim
         pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
-        consumer = consumer_of(self._pod, None, pod_entry)
+        group = self._cluster.groups.of(self._pod)
+        if group is None and group_name(self._pod) is not None:
+            raise PodGroupChanged(f"PodGroup {group_name(self._pod)} is gone")
+        consumer = consumer_of(self._pod, group, pod_entry)
         written = await self._allocate(claim, allocation, self._claims.commit(claim, allocation, consumer))
-        self._reserved.append(written)
+        if not is_pod_group(consumer):
+            self._reserved.append(written)
         return written
 
     async def _allocate(
@@ -290,8 +304,27 @@ class BindingCycle:
             frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
         self._conflict_check.given_up(self._reserved)
+        await self._undo_group_claims()
         if self._extended is not None:
             await self._try_to_undo(self._extended, discard(self._claims, self._extended, uid))
+
+    async def _undo_group_claims(self) -> None:
+        """Claims that are reserved for the pod's PodGroup, if no other pod of it is placed (K37-WL-22 and -26).
+
+        Up to Kubernetes 1.36 they stay so, and the next attempt uses them or gives them back.
+        """
+        if self._cluster.features.release < Release.V1_37 or group_name(self._pod) is None:
+            return
+        for _, planned in self._pod_claims:
+            claim = self._cluster.claims.get(planned.key, planned.metadata.uid)
+            group = group_consumer(self._pod, claim) if claim is not None else None
+            if claim is None or group is None or self._cluster.groups.has_placed(self._pod):
+                continue
+            had_devices = planned.status.allocation is not None and not planned.status.reserved_for
+            with ending(self._cluster, claim, self._wake):
+                undoing = self._claims.unreserve(claim, {group.uid}, deallocate=not had_devices)
+                await self._try_to_undo(claim, undoing)
+            self._conflict_check.given_up([claim])
 
     async def _try_to_undo(self, claim: ResourceClaim, undoing: Awaitable[object]) -> None:
         fields = {"claim": claim.key, "pod": self._pod.key}

@@ -13,17 +13,19 @@ from contextlib import suppress
 from functools import partial
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_reserved_for
+from dra_api.relations.references import group_consumer, is_reserved_for, stands_for
+from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.discard import discard
+from dra_operator.controllers.claims.group_reservations import ending
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.shared.logbook import devices_in, tell
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.kube import ClaimChanged, Unanswered
-from dra_operator.scheduling import NoPlace, is_alone
+from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.state import HOLD, is_at_gate, is_immediate, is_placeholder, title
 from dra_operator.wording import counted
 
@@ -115,8 +117,8 @@ class Unreserve:
         self._context.wake(self._cluster.forget_placed(pod))
         taken = ", ".join(map(str, devices))
         try:
-            if is_alone(pod, claim):
-                left = await self._claims.deallocate(claim, pod.metadata.uid)
+            if all(stands_for(consumer, pod) for consumer in claim.status.reserved_for or ()):
+                left = await self._deallocate(pod, claim)
             else:
                 left = await self._claims.unreserve(claim, {pod.metadata.uid})
         except (ClaimChanged, NotFound) as error:
@@ -145,7 +147,7 @@ class Unreserve:
             if in_vain:
                 await self._discard(pod, in_vain)
             elif stuck:
-                await self._claims.deallocate(stuck[0].claim, pod.metadata.uid)
+                await self._give_back(pod, stuck[0].claim)
                 self._tell_stuck(pod, stuck[0].claim)
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
@@ -155,6 +157,33 @@ class Unreserve:
             self._rest(pod)
         return Result.UNSCHEDULABLE
 
+    async def _give_back(self, pod: Pod, claim: ResourceClaim) -> None:
+        """The devices of a claim that is allocated where the pod cannot run.
+
+        Up to Kubernetes 1.36 a claim that is reserved for the pod's group first loses the reservation, and its devices
+        with the next attempt. Raises ClaimChanged when a pod of the group got a node meanwhile.
+        """
+        group = group_consumer(pod, claim)
+        if group is None:
+            await self._deallocate(pod, claim)
+            return
+        if self._cluster.groups.has_placed(pod):
+            raise ClaimChanged(f"claim {claim.key} is in use by another pod of PodGroup {group.name} by now")
+        with ending(self._cluster, claim, self._context.wake):
+            if self._cluster.features.release >= Release.V1_37:
+                await self._deallocate(pod, claim)
+            else:
+                await self._claims.unreserve(claim, {group.uid}, deallocate=False)
+
+    async def _deallocate(self, pod: Pod, claim: ResourceClaim) -> ResourceClaim:
+        return await self._claims.deallocate(claim, *self._consumers(pod, claim))
+
+    def _consumers(self, pod: Pod, claim: ResourceClaim) -> set[str]:
+        """Whose reservations the pod may end: its own, and that of its PodGroup while no other pod relies on it."""
+        group = group_consumer(pod, claim)
+        is_in_use = group is not None and self._cluster.groups.has_placed(pod)
+        return {pod.metadata.uid} if group is None or is_in_use else {pod.metadata.uid, group.uid}
+
     async def give_up_held(self, pods: Iterable[Pod], because: str) -> None:
         """Pods without a node give the devices back that are reserved for them; immediate claims keep theirs."""
         for pod in pods:
@@ -163,7 +192,7 @@ class Unreserve:
                     continue
                 with suppress(NotFound, ClaimChanged):
                     frees = not is_immediate(claim)
-                    await self._claims.unreserve(claim, {pod.metadata.uid}, deallocate=frees)
+                    await self._claims.unreserve(claim, self._consumers(pod, claim), deallocate=frees)
                     _tell(pod, claim, because)
                 self._conflict_check.given_up([claim])
             self._context.wake(self._cluster.forget_placed(pod))
@@ -180,7 +209,7 @@ class Unreserve:
     async def _give_up(self, pod: Pod, claims: Sequence[ResourceClaim], because: str) -> None:
         for claim in claims:
             with suppress(NotFound, ClaimChanged):
-                await self._claims.unreserve(claim, {pod.metadata.uid})
+                await self._claims.unreserve(claim, self._consumers(pod, claim))
                 _tell(pod, claim, because)
         self._conflict_check.given_up(claims)
         self._context.wake(self._cluster.forget_placed(pod))

@@ -66,6 +66,7 @@ class TimeSettings:
             "release": 20,
             "placement": 50,
             "eviction": 8,
+            "pod-groups": 4,
             "taint-rules": 1,
             "pool-status": 1,
         }

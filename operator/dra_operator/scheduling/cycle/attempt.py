@@ -12,11 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain
 from typing import assert_never
 
-from dra_api.resource import ResourceClaim
+from dra_api.relations.references import is_pod_group
 
 from dra_operator.allocator import Candidates
 from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE
 from dra_operator.scheduling.claims.demand import Demand
+from dra_operator.scheduling.claims.usable import PodClaim
 from dra_operator.scheduling.scoring.every_score import Raw
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
@@ -126,10 +127,11 @@ class Attempt:
             self._reasons.main,
             short_of_room=any(reason.ends_with_any_pod for reason in reasons),
             hints=self.question.rules.hints(reasons),
-            stuck=tuple(held for held in self._cycle_state.claims if self._is_stuck(held.claim)),
+            stuck=tuple(sorted(filter(self._is_stuck, self._cycle_state.claims), key=_is_for_group)),
         )
 
-    def _is_stuck(self, claim: ResourceClaim) -> bool:
+    def _is_stuck(self, held: PodClaim) -> bool:
+        claim = held.claim
         return claim.metadata.uid in self._unavailable and self._cycle_state.may_give_back(claim)
 
     # --- which nodes ---
@@ -275,3 +277,8 @@ class Attempt:
             self._reasons.refuse_others(refusal.claim, refusal.request, others)
         else:
             self._reasons.add(Obstacle(TOO_FEW_DEVICES, "one of the requests"), others)
+
+
+def _is_for_group(held: PodClaim) -> bool:
+    """Claims that are reserved for a PodGroup are given back last (K37-WL-25)."""
+    return any(is_pod_group(consumer) for consumer in held.claim.status.reserved_for or ())

@@ -24,13 +24,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, classes_of, is_reserved_for
+from dra_api.relations.references import claims_of_pod, classes_of, group_name, is_reserved_for, stands_for
 from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling.claims.binding_conditions import ClaimReadiness, Readiness, claim_readiness, unready
 from dra_operator.scheduling.claims.extended_resources import ExtendedResources
 from dra_operator.scheduling.claims.usable import (
+    CLAIM_UNMADE,
     NotReady,
     PodClaim,
     crowded,
@@ -40,6 +41,7 @@ from dra_operator.scheduling.claims.usable import (
     unservable,
 )
 from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.rules.pod_groups import group_obstacle
 from dra_operator.scheduling.rules.unsupported import unsupported
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, volumes_of
 from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, gang_of
@@ -74,14 +76,14 @@ class NotTried:
 
 @dataclass(frozen=True, slots=True)
 class WriteUnderWay:
-    """The end of another pod's write comes first: it may give the claim its devices."""
+    """The end of another write comes first: it may give the claim its devices, or end its reservation for a group."""
 
     claim: ResourceClaim
 
     @property
     def text(self) -> str:
         """With the claim."""
-        return f"waits for claim {self.claim.key}, which another pod is allocating"
+        return f"waits for claim {self.claim.key}, to which another write is under way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class CycleState:
     """Claims by UID whose devices no node can use any more, and what became of them."""
     volumes: PodVolumes = NO_VOLUMES
     nominations: Nominations = NO_NOMINATIONS
+    is_group_idle: bool = False
+    """The pod is in a PodGroup of which no other pod has a node, or is on its way to one."""
 
     @property
     def resource_claims(self) -> list[ResourceClaim]:
@@ -147,9 +151,14 @@ class CycleState:
         return {name for claim in wanted for name in classes_of(claim)} | set(self.extended.classes.values())
 
     def may_give_back(self, claim: ResourceClaim) -> bool:
-        """Whether the pod may give the claim's devices back: an immediate claim keeps them, unless they failed."""
+        """Whether the pod may give the claim's devices back: an immediate claim keeps them, unless they failed.
+
+        Those of a claim that is reserved for its PodGroup only while the group is idle (K37-WL-25).
+        """
         is_kept = is_immediate(claim) and claim.metadata.uid not in self.failed
-        return is_alone(self.pod, claim) and not is_kept
+        consumers = claim.status.reserved_for or ()
+        is_of_idle_group = self.is_group_idle and all(stands_for(consumer, self.pod) for consumer in consumers)
+        return (is_alone(self.pod, claim) or is_of_idle_group) and not is_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +232,9 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     try:
         claims = ready_claims(pod, snapshot.claim)
     except NotReady as reason:
-        return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(reason.obstacle)
+        # a claim may not be made because its group is missing
+        missing = group_obstacle(pod, snapshot.group_of(pod)) if reason.obstacle.reason is CLAIM_UNMADE else None
+        return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or reason.obstacle)
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
@@ -260,6 +271,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         failed,
         volumes,
         snapshot.nominations(pod),
+        group_name(pod) is not None and not snapshot.has_placed_members(pod),
     )
     return _others_first(cycle_state, snapshot)
 
@@ -323,6 +335,7 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
         unsupported(pod)
+        or group_obstacle(pod, snapshot.group_of(pod))
         or _without_gang(pod, snapshot)
         or crowded(pod, claims)
         or too_large(wanted)

@@ -9,6 +9,7 @@ from typing import Final
 
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
+from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling.claims.binding_conditions import BINDING_TIMEOUT_SECONDS
@@ -31,7 +32,7 @@ class Snapshot:
     classes_serving: Callable[[Pod], Mapping[str, str]]
     """The class of each extended resource that the pod asks for and that one serves."""
     assumed: Callable[[ResourceClaim], bool]
-    """Whether an allocation of the claim is on its way to the server."""
+    """Whether an allocation of the claim is on its way to the server, or the end of its reservation for a group."""
     clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
     """The claim's devices that another claim holds as well."""
     is_dispensable: Callable[[Pod, ResourceClaim], bool]
@@ -51,6 +52,10 @@ class Snapshot:
     prioritized_list: bool = True
     gang_pods: Callable[[Gang], int] = lambda gang: gang.size
     """How many pods of the gang run, have run or wait; ``MOST_PODS`` are counted, and one more if there are more."""
+    group_of: Callable[[Pod], PodGroup | None] = lambda _: None
+    """The PodGroup of the pod; None if the pod is in none, or if it does not exist."""
+    has_placed_members: Callable[[Pod], bool] = lambda _: False
+    """Whether another pod of the pod's PodGroup has a node, or is on its way to one."""
     nominations: Callable[[Pod], Nominations] = lambda _: NO_NOMINATIONS
     """What pods are to get once others have ended, as the pod has to see it."""
     binding_timeout: float = BINDING_TIMEOUT_SECONDS

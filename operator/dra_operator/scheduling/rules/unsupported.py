@@ -1,7 +1,8 @@
 """What a pod asks of its place that placement does not look at: such a pod waits, and its condition names the field.
 
 A pod that was placed all the same might break a rule that its author relies on, unnoticed. Each of the fields is a rule
-that kube-scheduler enforces: VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits, GangScheduling.
+that kube-scheduler enforces: VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits; GangScheduling while the
+gate GenericWorkload is off.
 Preferences are no rules, and volumes that any node can mount need none. A pod with very many rules waits as well
 (``rule_count``).
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dra_api.core import Pod, Volume
+from dra_api.relations.references import group_name
 from msgspec import structs
 
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
@@ -33,8 +35,8 @@ def unsupported(pod: Pod) -> Obstacle | None:
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     spec = pod.spec
-    if spec.scheduling_group is not None:
-        yield "spec.schedulingGroup", "remove it"
+    if spec.scheduling_group is not None and group_name(pod) is None:
+        yield "spec.schedulingGroup", "turn on the feature gate GenericWorkload, or remove it"
     if is_too_large(pod):
         remedy = (
             "shorten the longest of resourceClaims, affinity, tolerations, nodeSelector, volumes, containers, labels"

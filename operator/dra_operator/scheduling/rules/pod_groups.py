@@ -1,0 +1,46 @@
+"""What a pod's PodGroup asks for: it has to exist, since claims are reserved for it, and its wishes are minded.
+
+A wish that placement does not look at keeps the pods waiting, as such a field of the pod does (``unsupported``). Pods
+at the scheduling gate are bound by their own scheduler, which minds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dra_api.core import Pod
+from dra_api.relations.references import group_name
+from dra_api.scheduling import PodGroup
+
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+
+GROUP_MISSING: Final = Reason(
+    "group-missing", 'podgroup "{subject}" not found: create it, or correct spec.schedulingGroup of the pod'
+)
+GROUP_UNSUPPORTED: Final = Reason(
+    "group-unsupported",
+    'podgroup "{subject}": {detail} is not supported by dra-operator yet; remove it, or have kube-scheduler place the '
+    "pods (spec.schedulerName: default-scheduler)",
+)
+
+
+def group_obstacle(pod: Pod, group: PodGroup | None) -> Obstacle | None:
+    """Why the pod is not tried with its group; None if it is, or if it is in no group."""
+    name = group_name(pod)
+    if name is None:
+        return None
+    if group is None:
+        return Obstacle(GROUP_MISSING, name)
+    wishes = () if pod.spec.scheduling_gates else _unsupported(group)
+    return next((Obstacle(GROUP_UNSUPPORTED, name, wish) for wish in wishes), None)
+
+
+def _unsupported(group: PodGroup) -> Iterator[str]:
+    spec = group.spec
+    if spec.scheduling_policy.gang is not None:
+        yield "spec.schedulingPolicy.gang"
+    if spec.scheduling_constraints is not None:
+        yield "spec.schedulingConstraints"
+    if spec.parent_composite_pod_group_name:
+        yield "spec.parentCompositePodGroupName"
