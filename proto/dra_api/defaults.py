@@ -35,6 +35,10 @@ def set_defaults(obj: JSON, *, now: str) -> None:
         case "DeviceTaintRule":
             if isinstance(spec.get("taint"), dict):
                 _fill(spec["taint"], "timeAdded", now)
+        case "PodGroup":
+            if isinstance(obj.get("spec"), dict):
+                is_alpha = str(obj.get("apiVersion")).endswith("/v1alpha2")
+                _fill(spec, "disruptionMode", "Pod" if is_alpha else {"single": {}})
         case "ResourcePoolStatusRequest":
             if isinstance(obj.get("spec"), dict):
                 _fill(spec, "limit", POOL_LIMIT)

@@ -93,11 +93,8 @@ class PodGroupTemplate(Part, frozen=True):
 
 
 class WorkloadSpec(Part, frozen=True):
-    """``composite_pod_group_templates`` (alpha) are not read: with its gate off the server has none."""
-
     controller_ref: TypedLocalObjectReference | None = None
     pod_group_templates: tuple[PodGroupTemplate, ...] | None = None
-    composite_pod_group_templates: tuple[dict[str, Any], ...] | None = None
 
 
 class Workload(Object, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from .conversion import JSON
 from .releases.gates import FeatureGates
 
-_STATUS_KINDS: Final = ("ResourceClaim", "DeviceTaintRule", "ResourcePoolStatusRequest")
+_STATUS_KINDS: Final = ("ResourceClaim", "DeviceTaintRule", "ResourcePoolStatusRequest", "PodGroup")
 _METADATA_OF_SPEC: Final = (
     "deletionTimestamp",
     "generation",
@@ -51,10 +51,20 @@ def _claim_fields(devices: str) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _group_fields(group: str) -> dict[str, tuple[str, ...]]:
+    return {
+        "workload_resource_claims": (f"{group}.resourceClaims", "status.resourceClaimStatuses"),
+        "topology_aware_scheduling": (f"{group}.schedulingConstraints",),
+        "pod_group_preemption_policy": (f"{group}.preemptionPolicy",),
+    }
+
+
 _DEVICE: Final = "spec.devices.*"
 GATED_FIELDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ResourceClaim": _claim_fields("spec.devices"),
     "ResourceClaimTemplate": _claim_fields("spec.spec.devices"),
+    "PodGroup": _group_fields("spec"),
+    "Workload": _group_fields("spec.podGroupTemplates.*"),
     "DeviceClass": {"extended_resources": ("spec.extendedResourceName",)},
     "ResourceSlice": {
         "device_taints": (f"{_DEVICE}.taints",),

@@ -5,6 +5,7 @@ from .deviceclass import validate_device_class
 from .devicetaintrule import validate_device_taint_rule, validate_device_taint_rule_status
 from .errors import ErrorType, FieldError, summary
 from .pod import validate_pod_claim_status, validate_pod_claims
+from .podgroup import validate_pod_group, validate_pod_group_status, validate_workload
 from .resourceclaim import validate_resource_claim, validate_resource_claim_template
 from .resourcepoolstatusrequest import (
     validate_resource_pool_status_request,
@@ -26,10 +27,13 @@ __all__ = [
     "validate_device_taint_rule_status",
     "validate_pod_claim_status",
     "validate_pod_claims",
+    "validate_pod_group",
+    "validate_pod_group_status",
     "validate_resource_claim",
     "validate_resource_claim_status",
     "validate_resource_claim_template",
     "validate_resource_pool_status_request",
     "validate_resource_pool_status_request_status",
     "validate_resource_slice",
+    "validate_workload",
 ]

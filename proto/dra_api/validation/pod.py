@@ -35,7 +35,7 @@ def validate_pod_claims(new: Pod, old: Pod | None = None) -> list[FieldError]:
         errors.append(forbidden("spec.resourceClaims", "static pods do not support resourceClaims"))
     names: set[str] = set()
     for index, claim in enumerate(claims):
-        errors += _claim(claim, f"spec.resourceClaims[{index}]", names)
+        errors += claim_entry(claim, f"spec.resourceClaims[{index}]", names)
         names.add(claim.name)
     for container, path in _containers(new.spec):
         errors += _container_claims(container.resources.claims or (), f"{path}.resources.claims", names)
@@ -45,7 +45,7 @@ def validate_pod_claims(new: Pod, old: Pod | None = None) -> list[FieldError]:
 def validate_pod_claim_status(new: Pod) -> list[FieldError]:
     """What is wrong with the claims that a pod's status records."""
     names = {claim.name for claim in new.spec.resource_claims or ()}
-    errors = list(_statuses(new.status.resource_claim_statuses or (), "status.resourceClaimStatuses", names))
+    errors = list(claim_statuses(new.status.resource_claim_statuses or (), "status.resourceClaimStatuses", names))
     if new.status.extended_resource_claim_status is not None:
         path = "status.extendedResourceClaimStatus"
         errors += _extended(new.status.extended_resource_claim_status, new.spec, path)
@@ -59,7 +59,8 @@ def _containers(spec: PodSpec) -> Iterator[tuple[Container, str]]:
         yield container, f"spec.containers[{index}]"
 
 
-def _claim(claim: PodResourceClaim, path: str, names: Set[str]) -> Errors:
+def claim_entry(claim: PodResourceClaim, path: str, names: Set[str]) -> Errors:
+    """What is wrong with an entry of a pod or of a PodGroup, beside those with these names."""
     if not claim.name:
         yield required(f"{path}.name")
     elif claim.name in names:
@@ -101,7 +102,8 @@ def _container_claims(claims: tuple[ContainerClaim, ...], path: str, names: Set[
     yield from each(claims, path, one)
 
 
-def _statuses(statuses: tuple[PodResourceClaimStatus, ...], path: str, names: Set[str]) -> Errors:
+def claim_statuses(statuses: tuple[PodResourceClaimStatus, ...], path: str, names: Set[str]) -> Errors:
+    """What is wrong with the names of claims that a status records for entries of these names."""
     seen = set()
     for index, status in enumerate(statuses):
         item_path = f"{path}[{index}]"

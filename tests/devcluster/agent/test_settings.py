@@ -11,7 +11,7 @@ from dra_devcluster.agent.settings import settings_for
 
 
 def test_release_and_gates_become_settings_of_nodes_and_the_others_stay() -> None:
-    gates = FeatureGates.of({"DRAWorkloadResourceClaims": True, "ResourceHealthStatus": False})
+    gates = FeatureGates.of({"GenericWorkload": True, "DRAWorkloadResourceClaims": True, "ResourceHealthStatus": False})
     settings = AgentSettings(pod_retry=1.0)
     expected = replace(settings, release=Release.V1_36, workload_resource_claims=True, resource_health_status=False)
     assert settings_for(Release.V1_36, gates, settings) == expected

@@ -89,6 +89,10 @@ def test_every_gate_that_is_accepted_decides_about_fields_or_who_writes() -> Non
         "DRAPrioritizedList",
         "DRAResourceClaimDeviceStatus",
         "DRAResourceClaimGranularStatusAuthorization",
+        "DRAWorkloadResourceClaims",
+        "GenericWorkload",
+        "PodGroupPreemptionPolicy",
+        "TopologyAwareWorkloadScheduling",
     } == API_SERVER.gates
 
 

@@ -38,9 +38,17 @@ def test_components_are_those_of_the_reference() -> None:
             if not name.endswith(_COMMON) or file.name == "core_v1.json":
                 assert ours[name] == schema, (file.name, name)
     later = {name for name in set(ours) - seen if not name.startswith(_BEYOND)}
-    assert {name.rpartition(".")[2] for name in later} == _SINCE_1_37
+    others = {name for name in later if not name.startswith(_GROUPS)}
+    assert {name.rpartition(".")[2] for name in others} == _SINCE_1_37
 
 
+_GROUPS = ("io.k8s.api.scheduling.v1alpha2.", "io.k8s.api.scheduling.v1beta1.")
+"""PodGroups and Workloads: the second is compared below, the first has no reference here."""
+_LEFT_OUT = {
+    "V1beta1PodGroupSpec": {"parentCompositePodGroupName"},
+    "V1beta1WorkloadSpec": {"compositePodGroupTemplates"},
+}
+"""Fields behind a gate that the server does not know."""
 _SINCE_1_37 = {
     "DeviceDerivedAttribute",
     "NodeAllocatableMappedResources",
@@ -64,6 +72,7 @@ _SINCE_1_37 = {
         ("resource.v1beta1", "io.k8s.api.resource.v1beta1"),
         ("resource.v1alpha3", "io.k8s.api.resource.v1alpha3"),
         ("core.v1.pod-dra", "io.k8s.api.core.v1"),
+        ("scheduling.v1beta1", "io.k8s.api.scheduling.v1beta1"),
     ],
 )
 def test_components_have_the_fields_of_the_newest_release(file: str, package: str) -> None:
@@ -78,7 +87,10 @@ def test_components_have_the_fields_of_the_newest_release(file: str, package: st
             continue
         compared += 1
         theirs = {name: _kind(field["type"]) for name, field in content["fields"].items()}
-        assert {name: _shape(schema) for name, schema in component["properties"].items()} == theirs, model
+        left_out = _LEFT_OUT.get(model, set())
+        assert left_out <= theirs.keys()
+        ours_here = {name: _shape(schema) for name, schema in component["properties"].items()}
+        assert ours_here == {name: kind for name, kind in theirs.items() if name not in left_out}, model
     assert compared > 3
 
 
@@ -101,6 +113,8 @@ def _shape(schema: dict[str, Any]) -> str:
     reference = schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref", "")
     short: str = reference.rpartition(".")[2]
     kind: str = short or schema.get("type", "any")
+    if short.endswith(("Mode", "Policy")) and short.startswith(("All", "Single", "Basic")):
+        return "any"  # without content, which the client does not name
     return {"Quantity": "string", "Time": "string", "RawExtension": "any"}.get(short, kind)
 
 

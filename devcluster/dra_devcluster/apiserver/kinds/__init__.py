@@ -6,7 +6,7 @@ from .admission import ADMISSION
 from .base import Kind, Write
 from .custom import CustomKind
 from .definitions import DefinitionKind
-from .dra import DraKind
+from .dra import OF_SCHEDULING, DraKind
 from .events import EventKind
 from .namespaces import NamespaceKind
 from .pods import PodKind
@@ -30,13 +30,14 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     **SIMPLE,
     **STORAGE,
 }
+_OF_SCHEDULING = {("scheduling.k8s.io", plural) for plural in OF_SCHEDULING}
 
 
 def kind_of(resource: Resource) -> Kind:
     """The rules for a resource."""
     if resource.definition is not None:
         return CustomKind(resource)
-    if resource.group == "resource.k8s.io":
+    if resource.group == "resource.k8s.io" or (resource.group, resource.plural) in _OF_SCHEDULING:
         return DraKind(resource.plural)
     return _KINDS.get((resource.group, resource.plural), Kind)()
 

@@ -1,4 +1,5 @@
-"""The kinds of ``resource.k8s.io``: defaults, conversion, validation and write rules all come from ``dra_api``."""
+"""The kinds of ``resource.k8s.io``, PodGroup and Workload: their defaults, conversion, validation and write rules are
+those of ``dra_api``."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
+from dra_api.scheduling import PodGroup, Workload
 from dra_api.validation import FieldError
 
 from dra_devcluster.apiserver import faults
@@ -36,7 +38,7 @@ Validate = Callable[..., list[FieldError]]
 
 
 class Rules(NamedTuple):
-    """What sets the kinds of the group apart; ``options`` are what a validator needs beside the object."""
+    """What sets the kinds apart; ``options`` are what a validator needs beside the object."""
 
     struct: type[Object]
     validate: Validate
@@ -78,7 +80,12 @@ _RULES = {
         validation.validate_resource_pool_status_request_status,
         options=("gates",),
     ),
+    "podgroups": Rules(
+        PodGroup, validation.validate_pod_group, validation.validate_pod_group_status, ("gates",), has_generation=True
+    ),
+    "workloads": Rules(Workload, validation.validate_workload, options=("gates",), has_generation=True),
 }
+OF_SCHEDULING = frozenset({"podgroups", "workloads"})
 
 
 class DraKind(Kind):

@@ -55,6 +55,8 @@ class PodKind(Kind):
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         spec = obj["spec"]
+        if not write.registry.gates.generic_workload:
+            spec.pop("schedulingGroup", None)
         admit_pod(spec)
         spec["priority"] = _priority(obj, write)
         obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}

@@ -15,5 +15,7 @@ API_SERVER: Final = Component(
     # Binding conditions take two gates, one of which has fields of its own.
     | {"DRADeviceBindingConditions", "DRAResourceClaimGranularStatusAuthorization"}
     # What ranges may say, and fields that are refused without their gate.
-    | {"DRAFractionalCapacityRange", "DRAPartitionableDevicesType"},
+    | {"DRAFractionalCapacityRange", "DRAPartitionableDevicesType"}
+    # Whether PodGroups are served, and pods name them.
+    | {"GenericWorkload"},
 )

@@ -14,7 +14,7 @@ from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire.target import Target
 
-from .api_versions import exists_in
+from .api_versions import OF_WORKLOADS, exists_in
 from .cel_selectors import selector_check
 
 # Two views of one storage.
@@ -32,7 +32,7 @@ class Registry:
         self, gates: FeatureGates, versions: Mapping[str, bool], mode: Mode, release: Release = NEWEST
     ) -> None:
         self._builtin = Structure.load(release)  # versions that are not served can be stored as well
-        self.structure = _served(self._builtin, versions, release)
+        self.structure = _served(self._builtin, versions, gates, release)
         self.store = Store()
         self.authorization = Authorization(mode, self.store)
         self.gates = gates
@@ -81,11 +81,12 @@ class Registry:
         self.store.drop(group, plural)
 
 
-def _served(builtin: Structure, versions: Mapping[str, bool], release: Release) -> Structure:
+def _served(builtin: Structure, versions: Mapping[str, bool], gates: FeatureGates, release: Release) -> Structure:
     known = {resource.api_version for resource in builtin.resources()}
     if unknown := sorted(versions.keys() - known):
         raise ServerError(f"unknown API versions {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     lines = [line for line in load_data("discovery.json") if versions.get(_api_version(line), True)]
+    lines = [line for line in lines if gates.generic_workload or (line["group"], line["resource"]) not in OF_WORKLOADS]
     served = [line for line in lines if exists_in(release, line["group"], line["version"], line["resource"])]
     return Structure(served, release)
 

@@ -1,7 +1,8 @@
 """Converts between the stored and the served version of an object.
 
 Most versions of a kind differ only in ``apiVersion``, which is not stored. The exceptions are
-``resource.k8s.io/v1beta1`` (api.md section 12) and the two faces of events.
+``resource.k8s.io/v1beta1`` (api.md section 12), PodGroups and Workloads of ``scheduling.k8s.io/v1alpha2``
+(kubernetes-1.37.md section 8), and the two faces of events.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dra_devcluster.apiserver.structure import Resource
 from .store import Stored
 
 _DRA = "resource.k8s.io"
+_SCHEDULING = "scheduling.k8s.io"
 _RESHAPED = frozenset({"deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"})
 
 # events.k8s.io/v1 field: core/v1 field
@@ -36,7 +38,11 @@ def is_stored_shape(resource: Resource) -> bool:
     """Whether objects of this resource look as they are stored."""
     if resource.group == _DRA:
         return resource.version != "v1beta1" or resource.plural not in _RESHAPED
-    return resource.group != "events.k8s.io"
+    return resource.group != "events.k8s.io" and not _is_of_alpha_groups(resource)
+
+
+def _is_of_alpha_groups(resource: Resource) -> bool:
+    return (resource.group, resource.version) == (_SCHEDULING, "v1alpha2")
 
 
 def to_stored(resource: Resource, obj: Json) -> Json:
@@ -45,6 +51,8 @@ def to_stored(resource: Resource, obj: Json) -> Json:
         return obj
     if resource.group == _DRA:
         return conversion.convert(obj, f"{_DRA}/v1")
+    if resource.group == _SCHEDULING:
+        return conversion.convert(obj, f"{_SCHEDULING}/v1beta1")
     return {stored_name(resource, key): value for key, value in obj.items()}
 
 
@@ -56,8 +64,9 @@ def stored_name(resource: Resource, field: str) -> str:
 def to_served(resource: Resource, obj: Json) -> Json:
     """A stored object (apiVersion and kind may be missing) as the resource's version has it."""
     if not is_stored_shape(resource):
-        if resource.group == _DRA:
-            whole = {**obj, "apiVersion": f"{_DRA}/v1", "kind": resource.kind}
+        if resource.group != "events.k8s.io":
+            stored = f"{_DRA}/v1" if resource.group == _DRA else f"{_SCHEDULING}/v1beta1"
+            whole = {**obj, "apiVersion": stored, "kind": resource.kind}
             obj = conversion.convert(whole, resource.api_version)
         else:
             obj = {_EVENT_FIELDS_BACK.get(key, key): value for key, value in obj.items()}

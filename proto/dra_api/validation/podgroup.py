@@ -1,0 +1,169 @@
+"""What the API server refuses in a PodGroup and in a Workload. Spec: kubernetes-1.37.md section 8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec.structs import fields, replace
+
+from dra_api.core import PodResourceClaimStatus
+from dra_api.meta import Part
+from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import Release
+from dra_api.scheduling import (
+    PodGroup,
+    PodGroupSchedulingConstraints,
+    PodGroupSchedulingPolicy,
+    PodGroupSpec,
+    PodGroupTemplate,
+    TypedLocalObjectReference,
+    Workload,
+    WorkloadReference,
+)
+from dra_api.values.equality import same
+
+from .conditions import conditions
+from .errors import Errors, FieldError, immutable, invalid, not_supported, required, too_many
+from .formats import checked, dns_label, dns_subdomain, label_key
+from .lists import limited, unique
+from .metadata import metadata, metadata_update
+from .pod import claim_entry, claim_statuses
+
+CLAIMS_LIMIT: Final = 4
+TEMPLATES_LIMIT: Final = 8
+HIGHEST_PRIORITY: Final = 1_000_000_000
+_POLICIES: Final = ("Never", "PreemptLowerPriority")
+
+
+def validate_pod_group(new: PodGroup, old: PodGroup | None = None, *, gates: FeatureGates) -> list[FieldError]:
+    """What is wrong with a new group, or with the change from ``old`` to ``new``.
+
+    From 1.37 on ``minCount`` may change; everything else of the spec stays as it was made.
+    """
+    if old is None:
+        return [*metadata(new.metadata, namespaced=True), *_group(new.spec, "spec")]
+    before = old.spec
+    gang, had = new.spec.scheduling_policy.gang, before.scheduling_policy.gang
+    if gates.release >= Release.V1_37 and gang is not None and had is not None:
+        before = replace(before, scheduling_policy=replace(before.scheduling_policy, gang=gang))
+    errors = [*metadata_update(new.metadata, old.metadata), *_unchanged(new.spec, before, "spec")]
+    return errors or [*_policy(new.spec.scheduling_policy, "spec.schedulingPolicy")]
+
+
+def validate_pod_group_status(new: PodGroup, old: PodGroup) -> list[FieldError]:
+    """What is wrong with the change of a group's status."""
+    statuses: tuple[PodResourceClaimStatus, ...] = new.status.resource_claim_statuses or ()
+    path, names = "status.resourceClaimStatuses", {entry.name for entry in new.spec.resource_claims or ()}
+    errors = list(metadata_update(new.metadata, old.metadata))
+    errors += conditions(new.status.conditions, "status.conditions")
+    if len(statuses) > CLAIMS_LIMIT:
+        return [*errors, too_many(path, len(statuses), CLAIMS_LIMIT)]
+    return [*errors, *claim_statuses(statuses, path, names)]
+
+
+def validate_workload(new: Workload, old: Workload | None = None, *, gates: FeatureGates) -> list[FieldError]:
+    """What is wrong with a new workload, or with the change from ``old`` to ``new``; its templates neither come nor
+    go, and stay as they are but for ``minCount`` from 1.37 on."""
+    templates, path = new.spec.pod_group_templates or (), "spec.podGroupTemplates"
+    if old is None:
+        errors = list(metadata(new.metadata, namespaced=True))
+        if new.spec.controller_ref is not None:
+            errors += _controller(new.spec.controller_ref, "spec.controllerRef")
+        if not templates:
+            errors.append(required(path))
+        return [*errors, *unique(templates, path, TEMPLATES_LIMIT, _template, lambda it: it.name)]
+    errors = list(metadata_update(new.metadata, old.metadata))
+    if not same(new.spec.controller_ref, old.spec.controller_ref):
+        errors.append(immutable("spec.controllerRef", new.spec.controller_ref))
+    before = {template.name: template for template in old.spec.pod_group_templates or ()}
+    if {template.name for template in templates} != before.keys() or len(templates) != len(before):
+        return [*errors, immutable(path, list(templates))]
+    for index, template in enumerate(templates):
+        known, gang = before[template.name], template.scheduling_policy.gang
+        if gates.release >= Release.V1_37 and gang is not None and known.scheduling_policy.gang is not None:
+            known = replace(known, scheduling_policy=replace(known.scheduling_policy, gang=gang))
+        errors += _unchanged(template, known, f"{path}[{index}]")
+        errors += _policy(template.scheduling_policy, f"{path}[{index}].schedulingPolicy")
+    return errors
+
+
+def _template(template: PodGroupTemplate, path: str) -> Errors:
+    if not template.name:
+        yield required(f"{path}.name")
+    else:
+        yield from checked(dns_label, template.name, f"{path}.name")
+    yield from _shared(template, path)
+
+
+def _group(spec: PodGroupSpec, path: str) -> Errors:
+    if spec.workload_ref is not None:
+        yield from _workload(spec.workload_ref, f"{path}.workloadRef")
+    yield from _shared(spec, path)
+
+
+def _shared(spec: PodGroupSpec | PodGroupTemplate, path: str) -> Errors:
+    """What groups and their templates have in common."""
+    yield from _policy(spec.scheduling_policy, f"{path}.schedulingPolicy")
+    if spec.scheduling_constraints is not None:
+        yield from _constraints(spec.scheduling_constraints, f"{path}.schedulingConstraints")
+    claims = spec.resource_claims or ()
+    if len(claims) > CLAIMS_LIMIT:
+        yield too_many(f"{path}.resourceClaims", len(claims), CLAIMS_LIMIT)
+    names: set[str] = set()
+    for index, claim in enumerate(claims[:CLAIMS_LIMIT]):
+        yield from claim_entry(claim, f"{path}.resourceClaims[{index}]", names)
+        names.add(claim.name)
+    mode = spec.disruption_mode
+    if mode is not None and (mode.single is None) == (mode.all is None):
+        yield invalid(f"{path}.disruptionMode", mode, "must specify exactly one of: `single`, `all`")
+    if spec.priority_class_name:
+        yield from checked(dns_subdomain, spec.priority_class_name, f"{path}.priorityClassName")
+    if spec.priority is not None and spec.priority > HIGHEST_PRIORITY:
+        yield invalid(f"{path}.priority", spec.priority, f"must be less than or equal to {HIGHEST_PRIORITY}")
+    if spec.preemption_policy is not None and spec.preemption_policy not in _POLICIES:
+        yield not_supported(f"{path}.preemptionPolicy", spec.preemption_policy, _POLICIES)
+
+
+def _policy(policy: PodGroupSchedulingPolicy, path: str) -> Errors:
+    if (policy.basic is None) == (policy.gang is None):
+        yield invalid(path, policy, "must specify exactly one of: `basic`, `gang`")
+    if policy.gang is not None and policy.gang.min_count < 1:
+        yield invalid(f"{path}.gang.minCount", policy.gang.min_count, "must be greater than or equal to 1")
+
+
+def _constraints(constraints: PodGroupSchedulingConstraints, path: str) -> Errors:
+    yield from limited(
+        constraints.topology, f"{path}.topology", 1, lambda it, at: checked(label_key, it.key, f"{at}.key")
+    )
+
+
+def _workload(reference: WorkloadReference, path: str) -> Errors:
+    for name, value, form in (
+        ("workloadName", reference.workload_name, dns_subdomain),
+        ("templateName", reference.template_name, dns_label),
+    ):
+        if not value:
+            yield required(f"{path}.{name}")
+        else:
+            yield from checked(form, value, f"{path}.{name}")
+
+
+def _controller(reference: TypedLocalObjectReference, path: str) -> Errors:
+    if reference.api_group:
+        yield from checked(dns_subdomain, reference.api_group, f"{path}.apiGroup")
+    for name, value in (("kind", reference.kind), ("name", reference.name)):
+        if not value:
+            yield required(f"{path}.{name}")
+        elif value in (".", "..") or "/" in value or "%" in value:
+            yield invalid(
+                f"{path}.{name}", value, "must be a segment of a path: neither '.' nor '..', without '/' and '%'"
+            )
+
+
+def _unchanged(new: Part, old: Part, path: str) -> Iterator[FieldError]:
+    """Every field that differs."""
+    for field in fields(new):
+        value = getattr(new, field.name)
+        if not same(value, getattr(old, field.name)):
+            yield immutable(f"{path}.{field.encode_name}", value)
