@@ -71,7 +71,7 @@ def world() -> World:
 
 
 @pytest.mark.rule("K37-WL-02", "K37-WL-03", "K37-WL-04", "K37-WL-20")
-async def test_three_pods_share_one_claim_that_is_made_for_their_group(world: World) -> None:
+async def test_int_033_three_pods_share_one_claim_that_is_made_for_their_group(world: World) -> None:
     """On one node, since it has the device; a fourth entry of another template stays the pod's own."""
     world.api.add(POD_GROUPS, group(TEMPLATE))
     for name in ("a", "b", "c"):
@@ -305,7 +305,7 @@ async def test_a_pods_own_reservation_beside_that_of_its_group_ends_with_the_pod
 
 
 @pytest.mark.rule("K37-TAINT-09")
-async def test_a_rule_evicts_all_pods_of_a_group_that_use_the_device(world: World) -> None:
+async def test_e2e_086_a_rule_evicts_all_pods_of_a_group_that_use_the_device(world: World) -> None:
     world.api.add(POD_GROUPS, group(TEMPLATE))
     for name in ("a", "b"):
         world.api.add(PODS, member(name, TEMPLATE))
@@ -320,6 +320,22 @@ async def test_a_rule_evicts_all_pods_of_a_group_that_use_the_device(world: Worl
         await world.busy()
     left = [pod for pod in world.api.of(PODS) if not pod["metadata"].get("deletionTimestamp")]
     assert left == []
+
+
+@pytest.mark.parametrize("case", ["e2e_084 a taint keeps the pods waiting", "e2e_085 tolerated, they run"])
+async def test_a_tainted_device_for_a_group(world: World, case: str) -> None:
+    spec = {"deviceSelector": {"driver": "gpu.example.com"}, "taint": {"key": "broken", "effect": "NoSchedule"}}
+    world.api.add(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
+    template = Make.template("tolerant")
+    exactly = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    is_tolerated = case.startswith("e2e_085")
+    exactly["tolerations"] = [{"operator": "Exists"}] if is_tolerated else []
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    entry = {**TEMPLATE, "resourceClaimTemplateName": "tolerant"}
+    world.api.add(POD_GROUPS, group(entry))
+    world.api.add(PODS, member("a", entry))
+    await world.settle()
+    assert bool(world.api[PODS, "ns/a"]["spec"].get("nodeName")) == is_tolerated
 
 
 async def test_a_claim_of_the_group_is_made_again_when_it_is_gone(world: World) -> None:

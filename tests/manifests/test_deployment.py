@@ -65,8 +65,10 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
 
 async def test_the_examples_run_that_need_gates(site: Site) -> None:
     kubectl, more = site.kubectl, "manifests/examples/more"
-    await site.deploy(["--feature-gates=DRADeviceTaintRules=true,DRAResourcePoolStatus=true"])
+    gates = ("DRADeviceTaintRules", "DRAResourcePoolStatus", "GenericWorkload", "DRAWorkloadResourceClaims")
+    await site.deploy([f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}"])
     await site.runs()
+    await a_pair_shares_a_device(site)
     for example in ("two-claims", "tolerated-taint"):
         await kubectl("apply", "--validate=strict", "-f", f"{more}/{example}.yaml")
     await kubectl("wait", "--for=condition=Ready", "pod", "two-claims", "tolerated-taint", "--timeout=120s")
@@ -83,6 +85,25 @@ async def test_the_examples_run_that_need_gates(site: Site) -> None:
     await kubectl("wait", "--for=condition=Complete", *request, "--timeout=60s")
     free = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].availableDevices}")
     assert sum(map(int, free.split())) == 15
+
+
+async def a_pair_shares_a_device(site: Site) -> None:
+    """The claim of a PodGroup, as far as the containers; with the last pod its device comes free."""
+    kubectl, example = site.kubectl, "manifests/examples/more/pod-group.yaml"
+    if not site.has_pod_groups:
+        return
+    await kubectl("apply", "--validate=strict", "-f", example)
+    await kubectl("wait", "--for=condition=Ready", "pod", "pair-0", "pair-1", "--timeout=120s")
+    first, second = [await kubectl("logs", pod) for pod in ("pair-0", "pair-1")]
+    assert first.count("claim_") == 1
+    assert first == second
+    async with Api(site.cluster.connection()) as api:
+        [claim] = [
+            each for each in (await api.list(RESOURCE_CLAIMS))[0] if each["metadata"]["name"].startswith("pair-")
+        ]
+        assert [each["resource"] for each in claim["status"]["reservedFor"]] == ["podgroups"]
+        await kubectl("delete", "-f", example, "--wait=false")
+        await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
 
 
 async def test_an_edited_configuration_takes_effect(site: Site, tmp_path: Path) -> None:

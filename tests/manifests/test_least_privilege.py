@@ -37,7 +37,8 @@ from volume_lab import SELECTED, on_nodes, storage_class, uses, volume
 from waiting import until
 
 DRA, DRIVER = "resource.k8s.io", "simulated.dra.example.com"
-GATES = ["--feature-gates", "DRADeviceTaintRules=true,DRAResourcePoolStatus=true"]
+ON = ("DRADeviceTaintRules", "DRAResourcePoolStatus", "GenericWorkload", "DRAWorkloadResourceClaims")
+GATES = ["--feature-gates", ",".join(f"{gate}=true" for gate in ON)]
 ROLES = {
     "dra-operator": ("dra-operator", "dra-operator-leader-election"),
     "dra-plugin": ("dra-plugin",),
@@ -91,6 +92,7 @@ async def the_story(site: Site, api: Api) -> None:
     await until("slices of the plugins", partial(slices, api))
     await a_claim_goes_when_its_pod_has_ended(api)
     await site.kubectl("apply", "-f", "manifests/examples")
+    await site.kubectl("apply", "-f", "manifests/examples/more/pod-group.yaml")
     await site.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
     await slices_are_repaired(api)
     await volumes_are_reserved_and_requested(api)

@@ -32,6 +32,11 @@ class Site:
     image: Path
     requests: set[Attributes] = field(default_factory=set)
 
+    @property
+    def has_pod_groups(self) -> bool:
+        """Whether the API server has the gates of workload claims on."""
+        return isinstance(self.cluster, DevCluster)
+
     async def deploy(self, flags: Sequence[str] = ()) -> None:
         """Apply everything; the operator gets these flags as well."""
         build(self.image, "dra-operator", flags)
@@ -80,5 +85,8 @@ async def deployment_site(*, real: bool = False) -> AsyncIterator[Site]:
                 yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image)
             return
         with recorded() as requests:
-            async with DevCluster(folder, nodes=NODES, agent_settings=settings, authorization="rbac") as cluster:
+            gates = {"GenericWorkload": True, "DRAWorkloadResourceClaims": True}
+            async with DevCluster(
+                folder, nodes=NODES, agent_settings=settings, authorization="rbac", feature_gates=gates
+            ) as cluster:
                 yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image, requests)

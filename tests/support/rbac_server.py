@@ -32,7 +32,8 @@ async def rbac_server(kind: str, folder: Path) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def _development() -> AsyncIterator[Client]:
-    async with DevApiServer(authorization="rbac") as server, client_of(server) as client:
+    gates = {"GenericWorkload": True, "DRAWorkloadResourceClaims": True}
+    async with DevApiServer(authorization="rbac", feature_gates=gates) as server, client_of(server) as client:
         yield client
 
 

@@ -18,6 +18,8 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 VOLUMES, VOLUME_CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persistentvolumeclaims"
 SYSTEM = f"{NAMESPACES}/kube-system/pods"
 TAINT_RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+ENTRY = {"name": "gpu", "resourceClaimTemplateName": "tmpl"}
 POOL_REQUESTS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 SELECTED, BOUND = "volume.kubernetes.io/selected-node", "pv.kubernetes.io/bound-by-controller"
 PROTECTION = "resource.kubernetes.io/delete-protection"
@@ -114,6 +116,7 @@ HOLDINGS: list[tuple[str, Json]] = [
     (EVENTS, event("ours", "dra-operator")),
     (TAINT_RULES, {"metadata": {"name": "rule"}, "spec": {"taint": {"key": "k", "effect": "NoExecute"}}}),
     (POOL_REQUESTS, {"metadata": {"name": "asked"}, "spec": {"driver": DRIVER}}),
+    (GROUPS, {"metadata": {"name": "group"}, "spec": {"schedulingPolicy": {"basic": {}}, "resourceClaims": [ENTRY]}}),
 ]
 
 
@@ -256,10 +259,11 @@ def _claims() -> Iterator[Theft]:
         kind = PATCH["merge"] if verb == "patch" else "application/json"
         return Theft(verb, resource, path, send, refused, DRA_GROUP, kind)
 
-    for_pods, finalizers = "only claims that a pod owns", "its own finalizers and the status"
+    for_pods, finalizers = "only claims that a pod or a PodGroup owns", "its own finalizers and the status"
     yield on("create", "", claim("mine"), for_pods)
     yield on("create", "", _owned("mine", "Deployment", "apps/v1"), for_pods)
     yield on("create", "", _owned("mine"), "")
+    yield on("create", "", _owned("mine", "PodGroup", "scheduling.k8s.io/v1beta1"), "")
     yield on("delete", "here", None, for_pods)
     yield on("delete", "of-a-pod", None, "")
     yield on("update", "here", changed("metadata", "labels", to={"a": "b"}), finalizers)
@@ -303,6 +307,13 @@ def _rest() -> Iterator[Theft]:
     yield Theft("update", "resourcepoolstatusrequests/status", f"{POOL_REQUESTS}/asked/status",
                 changed("status", to={"poolCount": 0, "pools": []}), "", DRA_GROUP)  # fmt: skip
     yield Theft("delete", "resourcepoolstatusrequests", f"{POOL_REQUESTS}/asked", None, "", DRA_GROUP)
+    ended = {"type": "DisruptionTarget", "status": "True", "reason": "None", "message": "",
+             "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    for change, refused in (
+        (changed("status", to={"conditions": [ended]}), "the names of its claims, and nothing else"),
+        (changed("status", to={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}), ""),
+    ):
+        yield Theft("update", "podgroups/status", f"{GROUPS}/group/status", change, refused, "scheduling.k8s.io")
 
 
 THEFTS = [*_pods(), *_pod_status(), *_bindings(), *_volumes(), *_claims(), *_leases(), *_rest()]
