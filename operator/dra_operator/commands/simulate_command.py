@@ -47,6 +47,7 @@ from .simulate_json import document
 from .simulate_objects import SimulatedAttempt, attempts
 from .simulate_text import report
 from .simulated_cluster import simulated
+from .strategy_comparison import compared, table
 from .trace.arguments import add_trace_arguments, given_without_trace
 
 OUTCOMES: Final[dict[type, str]] = {
@@ -104,6 +105,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placement-mix", metavar="FILE", help="with -f: as given to the operator; without: the pods in the files"
     )
+    parser.add_argument(
+        "--compare-strategies",
+        action="store_true",
+        help="with -f, such as a snapshot: how many of the pods each placement strategy finds room for",
+    )
     add_trace_arguments(parser)
 
 
@@ -129,6 +135,8 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
         if (options.placement_strategy or options.device_order or options.placement_mix) and not options.file:
             raise BadInput("--placement-strategy, --device-order, --placement-mix: only for Kubernetes objects (-f)")
+        if options.compare_strategies and (not options.file or options.node or options.output != "text"):
+            raise BadInput("--compare-strategies: only for Kubernetes objects (-f FILE), without --node and -o")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
@@ -160,6 +168,12 @@ def _answer_trace(options: argparse.Namespace) -> int:
 
 def _answer_objects(options: argparse.Namespace, release: Release, semantics: Semantics) -> int:
     features = features_of(parse_gates(options.feature_gates), release)
+    if options.compare_strategies:
+        found = compared(
+            read_objects(options.file), features=features, semantics=semantics, mix=_mix(options.placement_mix)
+        )
+        print(*table(list(found)), sep="\n")
+        return 0
     cluster = simulated(
         read_objects(options.file),
         options.node,
