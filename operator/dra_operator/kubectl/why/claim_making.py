@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.events import Event
 from dra_api.relations.quota import ResourceQuota
+from dra_api.relations.references import consumer_of, is_pod_group
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.scheduling import PodGroup
 
 from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.admin_label import admin_refusal
@@ -29,6 +31,9 @@ def unmade(made: Pipeline, pod: Pod) -> Iterator[str]:
 
 
 def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
+    group = _sharing(made, pod, entry)
+    if group is not None and (name := dict(_recorded(group)).get(entry.name)):
+        return f"is claim {name} of PodGroup {group.key}; its name is recorded in the pod next"
     key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
     template = made.cluster.templates.get(key)
     if template is None:
@@ -38,8 +43,23 @@ def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
     if refusal := _refusal(made, pod, entry, template):
         return f"the API server refuses the claim from ResourceClaimTemplate {key}: {refusal}"
     who = "kube-controller-manager, or else the operator, makes the claim"
+    if group is not None:
+        about = f"of PodGroup {group.key} from ResourceClaimTemplate {key}"
+        return f"{who} {about}; events of the group ({EVENT}) say why if they cannot"
     why = f"events of the pod ({EVENT}) say why if they cannot"
     return f"{who} from ResourceClaimTemplate {key}; {why}"
+
+
+def _sharing(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> PodGroup | None:
+    """The PodGroup of the pod, if the entry means a claim of it."""
+    group = made.cluster.groups.of(pod)
+    return group if group is not None and is_pod_group(consumer_of(pod, group, entry)) else None
+
+
+def _recorded(group: PodGroup) -> Iterator[tuple[str, str]]:
+    for status in group.status.resource_claim_statuses or ():
+        if status.resource_claim_name is not None:
+            yield status.name, status.resource_claim_name
 
 
 def _refusal(made: Pipeline, pod: Pod, entry: PodResourceClaim, kept: ClaimTemplate) -> str:
@@ -58,12 +78,10 @@ def _resource(made: Pipeline, class_: str) -> str:
 
 
 def _events(made: Pipeline, pod: Pod) -> Iterator[str]:
-    """The last event about a claim that could not be made."""
-    about = [
-        event
-        for event in made.seen.every(Event)
-        if event.reason == EVENT and event.involved_object.uid == pod.metadata.uid
-    ]
+    """The last event about a claim that could not be made, for the pod or its group."""
+    group = made.cluster.groups.of(pod)
+    uids = {pod.metadata.uid} | ({group.metadata.uid} if group is not None else set())
+    about = [event for event in made.seen.every(Event) if event.reason == EVENT and event.involved_object.uid in uids]
     if about:
         last = max(about, key=lambda event: event.when)
         yield f"event {EVENT}: {last.message}"

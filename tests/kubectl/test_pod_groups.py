@@ -1,0 +1,55 @@
+"""``kubectl dra why`` says what a pod of a PodGroup waits for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.events import Event
+from dra_api.meta import Object
+from dra_api.resource import ResourceClaimTemplate
+from dra_api.scheduling import PodGroup
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.why.pods import why_pod
+from objects import Make
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ON = Settings(gates={"GenericWorkload": True, "DRAWorkloadResourceClaims": True})
+ENTRY = {"name": "entry-0", **Make.FROM_TEMPLATE}
+WHO = "kube-controller-manager, or else the operator, makes the claim of PodGroup ns/group from ResourceClaimTemplate"
+
+
+def group(status: dict[str, Any] | None = None, **policy: Any) -> PodGroup:
+    spec = {"schedulingPolicy": policy or {"basic": {}}, "resourceClaims": [ENTRY]}
+    meta = {"name": "group", "namespace": "ns", "uid": "group-uid"}
+    return convert(PodGroup, {"metadata": meta, "spec": spec, "status": status or {}})
+
+
+def event() -> Event:
+    about = {"name": "group", "namespace": "ns", "uid": "group-uid"}
+    said = {"reason": "FailedResourceClaimCreation", "message": "quota", "involvedObject": about}
+    return convert(Event, {"metadata": {"name": "e", "namespace": "ns"}, **said})
+
+
+TEMPLATE = convert(ResourceClaimTemplate, Make.template())
+RECORDED = {"resourceClaimStatuses": [{"name": "entry-0", "resourceClaimName": "group-gpu"}]}
+CASES: dict[str, tuple[list[Object], str]] = {
+    "no group": ([TEMPLATE], 'podgroup "group" not found: create it'),
+    "not made": ([TEMPLATE, group()], f"entry entry-0: {WHO} ns/tmpl"),
+    "cannot be made": ([TEMPLATE, group(), event()], "event FailedResourceClaimCreation: quota"),
+    "not recorded": ([TEMPLATE, group(RECORDED)], "entry entry-0: is claim group-gpu of PodGroup ns/group"),
+    "no template": ([group()], "ResourceClaimTemplate ns/tmpl does not exist"),
+    "a gang": ([TEMPLATE, group(gang={"minCount": 2})], "spec.schedulingPolicy.gang is not supported"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pod_of_a_group_is_told_what_it_waits_for(case: str) -> None:
+    objects, expected = CASES[case]
+    pod = convert(Pod, Make.pod(claims=[ENTRY], schedulingGroup={"podGroupName": "group"}))
+    lines = why_pod(pipeline(Observed([*objects, pod], NOW), ON), pod).lines
+    assert any(expected in str(line) for line in lines), lines
