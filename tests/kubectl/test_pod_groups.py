@@ -10,8 +10,9 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.events import Event
 from dra_api.meta import Object
-from dra_api.resource import ResourceClaimTemplate
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.scheduling import PodGroup
+from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
 from dra_operator.kubectl.why.pods import why_pod
@@ -33,6 +34,19 @@ def event() -> Event:
     about = {"name": "group", "namespace": "ns", "uid": "group-uid"}
     said = {"reason": "FailedResourceClaimCreation", "message": "quota", "involvedObject": about}
     return convert(Event, {"metadata": {"name": "e", "namespace": "ns"}, **said})
+
+
+def test_doctor_names_the_pods_of_a_group_that_keep_a_claim_from_ending() -> None:
+    """The consumer is the group, and no pod has its name."""
+    reserved = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "group", "uid": "group-uid"}
+    claim = Make.claim("shared", uid="u", deletionTimestamp="2029-12-31T00:00:00Z")
+    ending = convert(ResourceClaim, {**claim, "status": {"allocation": {"devices": {}}, "reservedFor": [reserved]}})
+    use = [{"name": "entry-0", **Make.use("shared")}]
+    members = [convert(Pod, Make.pod(name, use, schedulingGroup={"podGroupName": "group"})) for name in ("a", "b")]
+    other = convert(Pod, Make.pod("other", use))
+    [found] = claim_troubles(Observed([ending, *members, other], NOW))
+    assert found.trouble.message.endswith("pods use it: PodGroup group")
+    assert found.trouble.command == "kubectl delete pod a b -n ns"
 
 
 TEMPLATE = convert(ResourceClaimTemplate, Make.template())

@@ -18,6 +18,7 @@ from dra_operator.kubectl.observed.pipeline import Settings
 LEASE_PREFIX: Final = "dra-operator-"
 """Of the Lease's name, before the name of the scheduler."""
 _DRA: Final = "resource.k8s.io"
+_GROUPS: Final = "scheduling.k8s.io"
 _READ: Final = ("list", "watch")
 _ONE_TOO: Final = ("get", *_READ)
 Need = Callable[[Settings, Features], bool]
@@ -87,6 +88,14 @@ RULES: Final = (
         ("resourcepoolstatusrequests/status",),
         ("update",),
         lambda _, gates: gates.pool_status,
+    ),
+    Rule("to see PodGroups", _GROUPS, ("podgroups",), _ONE_TOO, lambda _, gates: gates.generic_workload),
+    Rule(
+        "to tell PodGroups about their claims",
+        _GROUPS,
+        ("podgroups/status",),
+        ("update",),
+        lambda _, gates: gates.workload_resource_claims,
     ),
     Rule("for pods with volumes", "", ("persistentvolumes", "persistentvolumeclaims"), (*_ONE_TOO, "update"), _places),
     Rule(
