@@ -39,7 +39,7 @@ def loops_of_index_of(number: int) -> str:
 
 def loops_of_matches(number: int) -> str:
     """Each turn runs a pattern over a text that nearly matches."""
-    return _nested(3, 19, f"!'{'a' * 400}'.matches('(?:a|aa)+b{number}$')")
+    return _nested(3, 18, f"!'{'a' * 400}'.matches('(?:a|aa)+b{number:02}$')")
 
 
 def loops_of_split(number: int) -> str:
