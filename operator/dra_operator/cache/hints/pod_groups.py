@@ -18,7 +18,7 @@ from dra_api.relations.references import (
 from dra_api.resource import ResourceClaim
 from dra_api.scheduling import PodGroup
 
-from dra_operator.cache.key import Key, Keys
+from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.state import State
 
 
@@ -40,6 +40,8 @@ def group_needs_work(cluster: State, group: PodGroup) -> bool:
 
 def groups_of_claim(cluster: State, key: str, claim: ResourceClaim | None) -> Keys:
     """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
+    if not cluster.groups.store:
+        return NOTHING
     names = list(cluster.groups.by_claim.keys(key))
     if claim is not None and (owner := owning_group(claim)) is not None:
         names.append(f"{claim.metadata.namespace}/{owner.name}")
@@ -81,5 +83,7 @@ def claims_left_by_member(cluster: State, pod: Pod) -> Iterator[str]:
 
 def is_reserved_in_vain(cluster: State, claim: ResourceClaim) -> bool:
     """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
+    if not cluster.features.workload_resource_claims:
+        return False
     groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))
     return any(not cluster.groups.needs(claim, group) for group in groups)
