@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
 from dra_api.values.quantity import Quantity
-from dra_operator.allocator import DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
+from dra_operator.allocator import AttributeValue, DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
 from dra_operator.cel_language import CelSelectors
 
 Json = dict[str, Any]
@@ -292,6 +292,14 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
         Rule.CONSTRAINT,
         lab(pool(device("a", root=1), device("b"), device("c")), [claim(request("r", count=2), constraints=[ROOT])]),
     ),
+    "too few devices have the value of the gang": (
+        Rule.VALUE,
+        lab(FOUR, [claim(request("r", count=3))], usage=held("drv/p/a0"), value=AttributeValue("drv/root", ("int", 1))),
+    ),
+    "the devices with the value of the gang are in use": (
+        Rule.IN_USE,
+        lab(FOUR, [claim(request("r", count=2))], usage=held("drv/p/a2"), value=AttributeValue("drv/root", ("int", 1))),
+    ),
     "two requests want the same devices": (
         Rule.COMBINATION,
         lab(pool(device("a"), device("b")), [claim(request("r", count=2), request("q"))]),
@@ -344,7 +352,7 @@ def test_the_refusal_reads_as_in_the_gallery(name: str) -> None:
 def test_a_refusal_read_late_says_what_was_so_when_the_decision_was_made(name: str) -> None:
     _, made = SITUATIONS[name]
     usage = made.usage.snapshot()
-    outcome = made.allocator.allocate(make_node("n1"), made.claims, usage)
+    outcome = made.allocator.allocate(make_node("n1"), made.allocator.compile(made.claims, made.value), usage)
     for name_ in "abc":
         usage.take_device(DeviceId("drv", "p", name_))
     made.allocator.allocate(make_node("n1"), made.claims, usage)

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 from controllers_world import World
@@ -14,6 +15,7 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     ApiError,
     Forbidden,
     ServerError,
@@ -24,6 +26,8 @@ from dra_operator.controllers.work.dispatcher import Decided
 from fake_api import Call
 from objects import Make, Obj
 
+DOMAIN = "nvlink.example.com/domain"
+MATCH_DOMAIN = {"dra.kopf.dev/gang-match-attribute": DOMAIN}
 HISTORIES = int(os.environ.get("GANG_HISTORIES", "25"))
 
 
@@ -261,6 +265,62 @@ async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:
         world.api.change(NODES, f"node-{number}", lambda obj: obj["status"]["allocatable"].update(pods="50"))
     await world.settle()
     assert len(bound(world)) == 60
+
+
+def furnish_domains(world: World, *domains: str) -> None:
+    """Nodes with two devices each, all of the node's domain."""
+    furnish(world, len(domains), 2)
+    for number, domain in enumerate(domains):
+        devices = [{"name": f"dev-{n}", "attributes": {DOMAIN: {"string": domain}}} for n in range(2)]
+        world.api.change(RESOURCE_SLICES, f"node-{number}-gpu.example.com", partial(_publish, devices))
+
+
+def _publish(devices: list[Obj], slice_: Obj) -> None:
+    slice_["spec"]["devices"] = devices
+
+
+async def test_a_gang_and_the_pods_that_join_it_get_devices_with_one_value_of_an_attribute(world: World) -> None:
+    furnish_domains(world, "d1", "d2", "d2")
+    add(world, "g", 3, range(3), **MATCH_DOMAIN)
+    await world.settle()
+    assert len(bound(world)) == 3
+    assert not {"node-0/dev-0", "node-0/dev-1"} & holders(world).keys()
+    add(world, "g", 3, range(3, 5), **MATCH_DOMAIN)
+    await world.settle()
+    assert len(bound(world)) == 4
+    assert holders(world).keys() == {f"node-{node}/dev-{device}" for node in (1, 2) for device in (0, 1)}
+    [waits] = {"g-3", "g-4"} - {*bound(world)}
+    assert said(world, waits).startswith(
+        f"gang g: only 0 of 1 pods fit together on devices with the same value of {DOMAIN}, closest with d2; "
+    )
+
+
+async def test_after_a_restart_the_devices_of_a_gang_still_have_one_value(world: World) -> None:
+    """Two pods have their devices; the others, which could not be written, get some of the same domain."""
+    furnish_domains(world, "d1", "d1", "d2")
+    add(world, "g", 4, range(4), **MATCH_DOMAIN)
+    world.start()
+    world.api.before = lambda call: Unreachable("cut") if call.name in ("g-2", "g-3") or call.sub == "binding" else None
+    async with world.running():
+        for _ in range(60):
+            world.bring_events()
+            await world.tick()
+    assert bound(world) == []
+    world.api.before = lambda _: None
+    await world.settle()
+    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+    assert not {"node-2/dev-0", "node-2/dev-1"} & holders(world).keys()
+
+
+async def test_a_malformed_attribute_of_a_gang_is_told_and_no_pod_is_placed(world: World) -> None:
+    furnish(world, 1, 2)
+    add(world, "g", 2, range(2), **{"dra.kopf.dev/gang-match-attribute": "domain"})
+    await world.settle()
+    assert bound(world) == []
+    assert said(world, "g-0") == (
+        'dra.kopf.dev/gang-match-attribute: "domain" is not a device attribute; name it with its domain, as '
+        "matchAttribute does"
+    )
 
 
 @pytest.mark.parametrize("size", ["100000", "0", "-1", "two", "", "٣"])

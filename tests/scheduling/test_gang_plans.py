@@ -11,7 +11,7 @@ import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, joint_plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, SameValues, joint_plan
 from dra_operator.scheduling.state import LoadedNode, pod_requests
 from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants
@@ -32,7 +32,7 @@ def states(
 
 
 def decided(made: Sequence[CycleState], topology: str = "", value: str | None = None) -> tuple[Plan, ...] | NoPlace:
-    planning = joint_plan(made, topology, value)
+    planning = joint_plan(made, SameValues(topology, label=value))
     while True:
         try:
             assert isinstance(next(planning), Pause)

@@ -16,6 +16,7 @@ from dra_cel import compile, device_selectors, prepare
 from dra_operator.allocator import (
     Allocated,
     Allocator,
+    AttributeValue,
     DeviceId,
     Failed,
     Features,
@@ -58,17 +59,20 @@ class Lab:
     allocator: Allocator
     claims: list[ResourceClaim]
     usage: Usage
+    value: AttributeValue | None = None
+    """What all devices have to have."""
 
     def decide(self, node: Node | None = None, **options: Any) -> Outcome:
         """The outcome on a node, ``n1`` unless another is given."""
-        return self.allocator.allocate(node or make_node("n1"), self.claims, self.usage, **options)
+        program = self.allocator.compile(self.claims, self.value)
+        return self.allocator.allocate(node or make_node("n1"), program, self.usage, **options)
 
     def problem(self) -> Problem:
         """The problem that a search on ``n1`` would begin with. Raises AllocationError."""
         inventory = self.allocator.inventory
         states = NodeStates(inventory.features, inventory.compiled)
         state = states.get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
-        return Problem(state, self.allocator.compile(self.claims))
+        return Problem(state, self.allocator.compile(self.claims, self.value))
 
     def devices(self, node: Node | None = None) -> Answer:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""
@@ -87,6 +91,7 @@ def lab(
     semantics: Semantics | None = None,
     usage: Usage | None = None,
     language: Language | None = None,
+    value: AttributeValue | None = None,
 ) -> Lab:
     """A lab from plain objects; there is a class ``any`` that selects everything unless classes are given."""
     features = features or Features()
@@ -99,7 +104,7 @@ def lab(
     allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
     if usage is None:
         usage = Usage(shares=features.consumable_capacity)
-    return Lab(allocator, [convert(ResourceClaim, claim) for claim in claims], usage)
+    return Lab(allocator, [convert(ResourceClaim, claim) for claim in claims], usage, value)
 
 
 def case_lab(case: Json, semantics: Semantics, release: Release = Release.V1_36) -> Lab:

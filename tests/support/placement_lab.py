@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
-from dra_operator.allocator import Allocator, Inventory, Usage
+from dra_operator.allocator import Allocator, Features, Inventory, Usage
 from dra_operator.scheduling import CycleState, ExtendedResources, Nodes, NoPlace, Plan, PodClaim, decided, plan
 from dra_operator.scheduling.state import LoadedNode
 
@@ -86,16 +86,22 @@ def prefers(*selectors: str) -> dict[str, Any]:
 
 def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
     """Each node's devices, each with one attribute of the given name."""
-    inventory = Inventory(language=Attributes())
+    return publishing(
+        {name: [{each: {"bool": True}} for each in attributes] for name, attributes in devices_of_nodes.items()}
+    )
+
+
+def publishing(devices_of_nodes: Mapping[str, Sequence[dict[str, Any]]], features: Features | None = None) -> Allocator:
+    """Each node's devices, by their attributes."""
+    inventory = Inventory(features, language=Attributes())
     inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
-    for name, attributes in devices_of_nodes.items():
+    for name, published in devices_of_nodes.items():
         spec = {
             "driver": "gpu.example.com",
             "nodeName": name,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
             "devices": [
-                {"name": f"dev-{number}", "attributes": {attribute: {"bool": True}}}
-                for number, attribute in enumerate(attributes)
+                {"name": f"dev-{number}", "attributes": attributes} for number, attributes in enumerate(published)
             ],
         }
         inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": f"{name}-gpu"}, "spec": spec}))

@@ -9,19 +9,20 @@ from .basics.features import GATES, Features
 from .basics.ids import DeviceId, PoolId, ShareId
 from .basics.semantics import Semantics
 from .nodes.candidates import Candidates
+from .nodes.value_supplies import ValueSupply
 from .ordering.choices import DEVICE_ORDERS
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
 from .ordering.mix import Mix, MixClass
 from .ordering.supply import Totals, wasted
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .published import node_selectors
-from .published.columns import lookup
+from .published.columns import Values, lookup
 from .published.inventory import Inventory
 from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
 from .published.taints import blocking, tolerates
 from .refusal import Refusal, RefusedClaim, Rule, Tally
-from .request.claim_program import Ask, ClaimProgram
+from .request.claim_program import Ask, AttributeValue, ClaimProgram
 from .request.extended import extended_requests
 from .request.selectors import RequestSelector
 from .usage import Usage
@@ -35,6 +36,7 @@ __all__ = [
     "AllocationError",
     "Allocator",
     "Ask",
+    "AttributeValue",
     "Candidates",
     "ClaimError",
     "ClaimProgram",
@@ -64,6 +66,8 @@ __all__ = [
     "Tally",
     "Totals",
     "Usage",
+    "ValueSupply",
+    "Values",
     "Weighed",
     "blocking",
     "extended_requests",

@@ -7,7 +7,7 @@ steps. When it is spent the outcome is ``GaveUp``, never "does not fit".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,9 +15,11 @@ from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
 from .basics.errors import AllocationError, NodeSelectionError
+from .basics.ids import DeviceId
 from .explain.explain import refuse
 from .nodes.candidates import Candidates
 from .nodes.node_index import NodeIndex
+from .nodes.value_supplies import ValueSupply, published_values, value_supplies
 from .ordering.choices import DEVICE_ORDERS, LEAST_FRAGMENTATION, LOOK_AT_MIX, REFERENCE, device_order
 from .ordering.mix import LearnedMix
 from .ordering.sketch import Sketch, sketch
@@ -26,8 +28,9 @@ from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .problem.node_state import NodeStates
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
+from .published.columns import Values
 from .published.inventory import Inventory
-from .request.claim_program import ClaimCompiler, ClaimProgram
+from .request.claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .result import NewShareId, Results
 from .search.order import DeviceOrder
 from .search.search import Search
@@ -154,7 +157,7 @@ class Allocator:
         self._orders = {name: device_order(name, self._kinds_of_mix) for name in (*DEVICE_ORDERS, LEAST_FRAGMENTATION)}
         self._budget = budget
         self._new_share_id = new_share_id
-        self._programs: dict[tuple[int, ...], ClaimProgram] = {}
+        self._programs: dict[tuple[AttributeValue | None, tuple[int, ...]], ClaimProgram] = {}
         self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
         self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
@@ -178,19 +181,33 @@ class Allocator:
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return self._index.candidates(program, usage)
 
-    def compile(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
-        """Compiles the claims; the same objects only once, unless a class changes."""
+    def compile(self, claims: Sequence[ResourceClaim], value: AttributeValue | None = None) -> ClaimProgram:
+        """Compiles the claims; the same objects only once, unless a class changes.
+
+        With ``value`` only devices are taken that have it. A request for all devices still means all of them.
+        """
         inventory = self.inventory
         if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
             self._programs.clear()
         if self._compiled_for != inventory.class_version:
             self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
             self._compiled_for = inventory.class_version
-        key = tuple(map(id, claims))
+        key = (value, tuple(map(id, claims)))
         program = self._programs.get(key)
         if program is None:  # a program holds its claims, so no other object can get their ids meanwhile
-            program = self._programs[key] = self._compiler.program(claims)
+            program = self._programs[key] = self._compiler.program(claims, value)
         return program
+
+    def supplies(self, attribute: str, usage: Usage) -> Generator[None, None, list[ValueSupply]]:
+        """The values of an attribute that published devices have, the one with the fewest free devices first.
+
+        Yields between pieces of a few milliseconds.
+        """
+        return value_supplies(self.inventory, attribute, usage)
+
+    def values(self, device: DeviceId, attribute: str) -> Values | None:
+        """The values that one device has, none if it lacks the attribute; None if it is not published."""
+        return published_values(self.inventory, device, attribute)
 
     def search(
         self,

@@ -28,6 +28,8 @@ class Rule(StrEnum):
     COUNTERS = "counters"
     TAINTS = "taints"
     CONSTRAINT = "constraint"
+    VALUE = "value"
+    """The devices have another value of an attribute than those of the pod's gang."""
     COMBINATION = "combination"
     """Each request can be served alone, but not all of them together."""
     INVALID_POOL = "invalid-pool"
@@ -59,6 +61,7 @@ _LOST = {
     Rule.COUNTERS: "without enough shared counters",
     Rule.TAINTS: "tainted",
     Rule.CONSTRAINT: "without the attribute of a constraint",
+    Rule.VALUE: "without the value of the gang",
 }
 
 

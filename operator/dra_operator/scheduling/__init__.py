@@ -37,6 +37,7 @@ from .cycle.result import NoPlace, Plan, PostFilterResult
 from .cycle.select_host import total
 from .cycle.snapshot import ANY_DRIVER, Snapshot
 from .cycle.volume_wait import VolumesFailed, VolumesPending
+from .gang.domains import SameValues
 from .gang.joint_plan import JointPlan, joint_plan
 from .nodes import STRATEGIES, Nodes
 from .preemption.budgets import Budget
@@ -91,6 +92,7 @@ __all__ = [
     "PreFilterResult",
     "PreemptionTerms",
     "Readiness",
+    "SameValues",
     "Snapshot",
     "Stolen",
     "Undecided",

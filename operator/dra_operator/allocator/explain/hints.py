@@ -93,6 +93,13 @@ def _attributes(shortage: Shortage) -> Hint:
     )
 
 
+def _value(shortage: Shortage) -> Hint:
+    """The value, and how many devices with it are missing."""
+    wanted, missing = shortage.domain.alternative.value, shortage.missing
+    named = f" with {wanted.attribute} {wanted.text}" if wanted is not None else ""
+    return Hint(named, f"{counted(missing, 'more matching device')}{named} would have to become usable")
+
+
 def _unpublished(shortage: Shortage) -> Hint:
     offered = meant(shortage.problem, shortage.domain)
     if offered.troubled:
@@ -116,6 +123,7 @@ _HINTS: dict[Rule, Callable[[Shortage], Hint]] = {
     Rule.COUNTERS: counter_hint,
     Rule.TAINTS: _taints,
     Rule.CONSTRAINT: _attributes,
+    Rule.VALUE: _value,
     Rule.NO_DEVICES: _unpublished,
     Rule.INVALID_POOL: _unpublished,
 }

@@ -94,6 +94,12 @@ def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     return devices
 
 
+def value(node: NodeState, domain: Domain, devices: int) -> int:
+    """The device has the value of an attribute that all devices of its gang have."""
+    wanted = domain.alternative.value
+    return devices if wanted is None else devices & node.having(wanted)
+
+
 def _is_capacity_limited(node: NodeState, domain: Domain) -> bool:
     """Some device may have too little for the request, which need not name any capacity."""
     view = node.view
@@ -117,6 +123,7 @@ class Filter(NamedTuple):
 
 
 FILTERS: Final = (
+    Filter(Rule.VALUE, value),
     Filter(Rule.IN_USE, in_use),
     Filter(Rule.BINDING_CONDITIONS, binding_conditions, chooses=True, fixed=True),
     Filter(Rule.SELECTOR, selectors, chooses=True, fixed=True),

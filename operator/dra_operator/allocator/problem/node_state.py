@@ -12,7 +12,7 @@ from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.claim_program import Alternative, Comparison
+from dra_operator.allocator.request.claim_program import Alternative, AttributeValue, Comparison
 from dra_operator.allocator.usage import PoolUsage, Usage
 
 from .counters import Counters
@@ -90,6 +90,11 @@ class NodeState:
     def column(self, comparison: Comparison) -> Column:
         """The attribute of a constraint."""
         return self.view.column(comparison.attribute, lists=self.features.list_attributes)
+
+    def having(self, wanted: AttributeValue) -> int:
+        """The devices that have the value, alone or in a list."""
+        column = self.view.column(wanted.attribute, lists=self.features.list_attributes)
+        return column.having.get(wanted.value, 0)
 
     def places(self, devices: int) -> list[int]:
         """The places in the view of the pools that have any of the devices."""

@@ -43,6 +43,18 @@ _PROGRAM_BYTES_PER_CHARACTER: Final = 16
 """What a program takes for each character of what the claim asks for, as JSON; the key included."""
 
 
+class AttributeValue(NamedTuple):
+    """One value of a device attribute, with its type as columns have it."""
+
+    attribute: str
+    value: tuple[str, object]
+
+    @property
+    def text(self) -> str:
+        """The value without its type."""
+        return str(self.value[1]).lower() if isinstance(self.value[1], bool) else str(self.value[1])
+
+
 class Comparison(NamedTuple):
     """A constraint of a claim: its devices have a value of the attribute in common, or none."""
 
@@ -67,6 +79,8 @@ class Alternative:
     capacity: tuple[tuple[str, Quantity], ...]
     constraints: tuple[Comparison, ...]
     """The constraints of the claim that apply, in order."""
+    value: AttributeValue | None = None
+    """What all devices have, whatever the claim says."""
     expressions: tuple[str, ...] = field(init=False)
     """The texts of the selectors."""
     offer: Hashable = field(init=False)
@@ -140,29 +154,29 @@ class ClaimCompiler:
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
-        self._known: Cache[tuple[int, bytes], Ask] = Cache(
+        self._known: Cache[tuple[int, AttributeValue | None, bytes], Ask] = Cache(
             KEPT_PROGRAM_BYTES,
-            lambda key, ask: _ASK_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[1]),
+            lambda key, ask: _ASK_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[2]),
             largest=KEPT_PROGRAM_BYTES // 2,
         )
-        """By the claim's place among those of the pod, and what it asks for as JSON."""
+        """By the claim's place among those of the pod, the value given, and what it asks for as JSON."""
 
-    def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
-        """Checks the claims and lists their alternatives."""
+    def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None = None) -> ClaimProgram:
+        """Checks the claims and lists their alternatives, of devices that have the value if there is one."""
         asks: list[Ask] = []
         for number, claim in enumerate(claims):
-            ask = self._ask(number, claim)
+            ask = self._ask(number, claim, value)
             asks.append(ask)
             if ask.fault is not None:
                 break
         return ClaimProgram(tuple(claims), asks)
 
-    def _ask(self, number: int, claim: ResourceClaim) -> Ask:
+    def _ask(self, number: int, claim: ResourceClaim, value: AttributeValue | None) -> Ask:
         asked = claim.spec.devices
-        key = (number, encode((asked.requests, asked.constraints)))
+        key = (number, value, encode((asked.requests, asked.constraints)))
         known = self._known.get(key)
         if known is None:
-            known = _Compiler(number, claim, self._class_of, self._features).ask()
+            known = _Compiler(number, claim, value, self._class_of, self._features).ask()
             if known.fault is None:  # a fault names its claim
                 self._known.put(key, known)
         return known
@@ -171,9 +185,17 @@ class ClaimCompiler:
 class _Compiler:
     """Compiles one claim."""
 
-    def __init__(self, number: int, claim: ResourceClaim, class_of: ClassLookup, features: Features) -> None:
+    def __init__(
+        self,
+        number: int,
+        claim: ResourceClaim,
+        value: AttributeValue | None,
+        class_of: ClassLookup,
+        features: Features,
+    ) -> None:
         self._number = number
         self._claim = claim
+        self._value = value
         self._class_of = class_of
         self._features = features
         self._constraints = claim.spec.devices.constraints or ()
@@ -240,6 +262,7 @@ class _Compiler:
                 for comparison, requests in self._comparisons
                 if not requests or request.name in requests or name in requests
             ),
+            value=self._value,
         )
 
     def _selectors(

@@ -13,7 +13,7 @@ from itertools import islice
 
 from dra_api.resource import AllocationResult, ResourceClaim
 
-from dra_operator.allocator import Allocator, Candidates, ClaimProgram, Refusal
+from dra_operator.allocator import Allocator, AttributeValue, Candidates, ClaimProgram, Refusal
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.state.node import LoadedNode
 
@@ -49,7 +49,7 @@ class Demand:
 
 
 class Demands:
-    """The demands of one pod with these claims."""
+    """The demands of one pod with these claims. All devices have the ``value``, if there is one."""
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class Demands:
         extended: ExtendedResources,
         nodes: Nodes,
         allocator: Allocator,
+        value: AttributeValue | None = None,
     ) -> None:
         self._open = tuple(claim for claim in claims if claim.status.allocation is None)
-        self._extended, self._nodes, self._allocator = extended, nodes, allocator
+        self._extended, self._nodes, self._allocator, self._value = extended, nodes, allocator, value
         self._known: dict[Served, Demand] = {}
         self._groups: dict[Served, frozenset[str] | None] = {}
         self._rest: Demand | None = None
@@ -122,6 +123,6 @@ class Demands:
             missing = wanted if self._extended.made is None else None
             claims = (*self._open, missing.claim) if missing is not None else self._open
             outdated = self._extended.is_outdated(wanted)
-            known = Demand(served, missing, outdated, claims, self._allocator.compile(claims))
+            known = Demand(served, missing, outdated, claims, self._allocator.compile(claims, self._value))
             self._known[served] = known
         return known

@@ -38,7 +38,9 @@ class PodFilter:
         self.rules = cycle_state.nodes.rules_of(cycle_state.pod, cycle_state.volumes)
         self.scores = cycle_state.nodes.scores_of(cycle_state.pod)
         self.allocations = Allocations(claims, cycle_state.failed)
-        self.demands = Demands(claims, cycle_state.extended, cycle_state.nodes, cycle_state.allocator)
+        self.demands = Demands(
+            claims, cycle_state.extended, cycle_state.nodes, cycle_state.allocator, cycle_state.value
+        )
         self._made = cycle_state.extended.made
         self._volumes = cycle_state.volumes
         self._steps_per_node = steps_per_node(cycle_state.pod)

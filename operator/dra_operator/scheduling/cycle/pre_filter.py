@@ -27,7 +27,7 @@ from dra_api.core import Pod
 from dra_api.relations.references import claims_of_pod, classes_of, group_name, is_reserved_for, stands_for
 from dra_api.resource import AllocationResult, ResourceClaim
 
-from dra_operator.allocator import Allocator, DeviceId, Usage
+from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Usage
 from dra_operator.scheduling.claims.binding_conditions import ClaimReadiness, Readiness, claim_readiness, unready
 from dra_operator.scheduling.claims.extended_resources import ExtendedResources
 from dra_operator.scheduling.claims.usable import (
@@ -138,6 +138,8 @@ class CycleState:
     nominations: Nominations = NO_NOMINATIONS
     is_group_idle: bool = False
     """The pod is in a PodGroup of which no other pod has a node, or is on its way to one."""
+    value: AttributeValue | None = None
+    """All devices that it gets have this value, because those of its gang have it."""
 
     @property
     def resource_claims(self) -> list[ResourceClaim]:

@@ -20,16 +20,13 @@ EXPLAINED_GANG_NODES: Final = 16
 """Nodes without enough devices that are asked why."""
 
 
-def unplaced(
-    failed: Frame | None, placed: int, size: int, topology: str, *, gave_up: bool
-) -> Generator[Pause, Elapsed, NoPlace]:
-    """``failed`` is the member that found no node with the most others, ``placed``, before it; None: none was tried."""
-    if gave_up:
-        return NoPlace(f"gave up: too many ways to place {size} pods together were tried", is_error=True)
-    if failed is None:
-        return NoPlace(f"no node has the label {topology}", "gang")
-    pod, where = failed.member.pod, f" on nodes with the same value of {topology}" if topology else ""
-    found = f"only {placed} of {size} pods fit together{where}; pod {pod.metadata.name} fits on no other node"
+def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pause, Elapsed, NoPlace]:
+    """``failed`` is the member that found no node with the most others before it, ``failure`` how many and where.
+
+    ``is_confined``: not all nodes were asked.
+    """
+    pod = failed.member.pod
+    found = f"{failure}; pod {pod.metadata.name} fits on no other node"
     alone = yield from plan(failed.member.state)
     if isinstance(alone, NoPlace):
         return replace(alone, message=f"{found}: {alone.message}", stuck=())
@@ -46,10 +43,10 @@ def unplaced(
             yield Pause.SEARCHING
     nodes = len(failed.member.state.nodes)
     shown = reasons.obstacles.total() + EXPLAINED_GANG_NODES - left
-    if shown < nodes and not topology:
+    if shown < nodes and not is_confined:
         reasons.add(Obstacle(TOO_FEW_DEVICES, "one of the requests"), nodes - shown)
     return NoPlace(
-        f"{found}: {reasons.line(nodes if not topology else shown)}",
+        f"{found}: {reasons.line(shown if is_confined else nodes)}",
         reasons.main,
         short_of_room=True,
         hints=failed.question.rules.hints(),

@@ -5,8 +5,8 @@ places. Equal members take their nodes in one order only, so a gang of equal pod
 the devices of a node do not serve one more member, those of all members on that node are chosen anew in one search of
 the allocator: which device a member took first then does not matter.
 
-With a ``topology`` the nodes of all members have the same value of this label. The domains are tried one by one, the
-one with the least room first, so that large domains stay free for large gangs.
+A gang may ask for places that have a value in common. The domains of such values are tried one by one, the smallest
+first (``domains``).
 
 When a member fits nowhere, the last member of another kind moves on; members of the same kind could only make it worse,
 unless rules between pods or devices for several nodes connect the nodes. The search asks ``MOST_QUESTIONS`` times at
@@ -15,7 +15,7 @@ most, and then it has given up, which is not "does not fit".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -33,6 +33,7 @@ from dra_operator.scheduling.cycle.result import NoPlace, Plan
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.state.node import LoadedNode
 
+from .domains import EVERYWHERE, NOTHING_SAME, Domain, SameValues, domains_of
 from .explanation import unplaced
 from .member import Frame, Kind, Member, members_of, with_devices
 from .overlay import Overlay
@@ -48,24 +49,27 @@ JointPlan = tuple[Plan, ...]
 """One plan for each member, in the order of the members."""
 
 
-def joint_plan(states: Sequence[CycleState], topology: str = "", value: str | None = None) -> Work[JointPlan | NoPlace]:
+def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) -> Work[JointPlan | NoPlace]:
     """Places and devices for all these pods of one gang, whose claims are in order, or why there are none.
 
-    ``value``: the only value of the topology label that is allowed, because other pods of the gang run there. Pauses
-    as ``cycle.plan`` does.
+    ``same``: what the places have in common. Pauses as ``cycle.plan`` does.
     """
     members = members_of(states)
     try:
+        domains = yield from domains_of(states, same)
+        if isinstance(domains, NoPlace):
+            return domains
         search = Search(members, is_empty=False)
-        found = yield from search.in_domains(topology, value)
+        found = yield from search.in_domains(domains)
         if found is not None:
             return found
-        gave_up = search.has_given_up
-        refusal = yield from unplaced(search.failed, search.placed, len(members), topology, gave_up=gave_up)
-        if gave_up or value is not None:
+        if search.failed is None or search.has_given_up:
+            return NoPlace(f"gave up: too many ways to place {len(members)} pods together were tried", is_error=True)
+        refusal = yield from unplaced(search.failed, search.failure(same), is_confined=domains != [EVERYWHERE])
+        if same.are_given(states):
             return refusal
         ideal = Search(members, is_empty=True)
-        if (yield from ideal.in_domains(topology, None)) is None and not ideal.has_given_up:
+        if (yield from ideal.in_domains(domains)) is None and not ideal.has_given_up:
             too_large = "the pods would not fit even if all nodes and devices were free"
             refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
     except (AllocationError, Aborted) as error:
@@ -85,19 +89,23 @@ class Search:
         self._overlay = Overlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
         self._orders: dict[Kind, Sequence[str]] = {}
         self._frames: list[Frame] = []
-        self._domain: Collection[str] | None = None
+        self._domain = EVERYWHERE
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
         self._steps = 0
         self._is_connected = self.has_rules
         """What a member takes on one node may be missing on another one."""
         self.has_given_up = False
         self.failed: Frame | None = None
-        self.placed = -1
-        """How many members had a place when ``failed`` found none."""
+        self._placed, self._closest = -1, EVERYWHERE
+        """How many members had a place when ``failed`` found none, and where that was."""
 
-    def in_domains(self, topology: str, value: str | None) -> Work[JointPlan | None]:
+    def failure(self, same: SameValues) -> str:
+        """How many members fit together, and where."""
+        return f"only {self._placed} of {len(self.members)} pods fit together{same.where(self._closest)}"
+
+    def in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
         """The plan in the first domain that takes all. Raises AllocationError and Aborted."""
-        for domain in self._domains(topology, value):
+        for domain in domains:
             self._domain = domain
             try:
                 found = yield from self._overlay.through(self._search())
@@ -110,19 +118,6 @@ class Search:
                 self.has_given_up = True
                 return None
         return None
-
-    def _domains(self, topology: str, value: str | None) -> Iterator[Collection[str] | None]:
-        if not topology:
-            yield None
-            return
-        found: dict[str, list[LoadedNode]] = {}
-        for state in self.nodes:
-            of_node = (state.node.metadata.labels or {}).get(topology)
-            if of_node is not None and (value is None or of_node == value):
-                found.setdefault(of_node, []).append(state)
-        room = {name: sum(state.emptiness for state in states) for name, states in found.items()}
-        for name in sorted(found, key=lambda it: (room[it], it)):
-            yield frozenset(state.name for state in found[name])
 
     def _search(self) -> Work[bool]:
         self._frames = [(yield from self._open(0))]
@@ -146,8 +141,8 @@ class Search:
         self._frames.pop()
         if frame.has_fitted:
             return
-        if len(self._frames) > self.placed:
-            self.failed, self.placed = frame, len(self._frames)
+        if len(self._frames) > self._placed:
+            self.failed, self._placed, self._closest = frame, len(self._frames), self._domain
         if not self._is_connected:
             while self._frames and self._frames[-1].member.kind == frame.member.kind:
                 self._take_back(self._frames.pop())
@@ -161,6 +156,8 @@ class Search:
                 {} if plan is None else {uid: plan.allocations[uid] for uid in plan.allocations.keys() & member.shared}
             )
         state = with_devices(member.state, found)
+        if self._domain.value is not None:
+            state = replace(state, value=self._domain.value)
         if self.has_rules:
             yield from counted(member.pod, self.nodes)
         question = PodFilter(state)
@@ -170,8 +167,8 @@ class Search:
         order = self._orders.get(member.kind)
         if order is None or member.shared:
             order = self._orders[member.kind] = yield from self._order(question)
-        domain = self._domain
-        return Frame(member, question, order if domain is None else [it for it in order if it in domain], 0)
+        nodes = self._domain.nodes_for(state)
+        return Frame(member, question, order if nodes is None else [it for it in order if it in nodes], 0)
 
     def _order(self, question: PodFilter) -> Work[Sequence[str]]:
         """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
@@ -256,7 +253,7 @@ class Search:
         claims = [claim for mate, _ in mates for claim in mate.question.demands.on(state).claims]
         decision = self._allocator.search(
             state.node,
-            [*claims, *demand.claims],
+            self._allocator.compile([*claims, *demand.claims], self._domain.value),
             frame.question.given(self._overlay.usage).usage,
             budget=RECHOICE_STEPS,
         )

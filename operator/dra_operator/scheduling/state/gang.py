@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod
+from dra_api.validation.formats import fully_qualified_name
 
 from .obstacle import Obstacle, Reason
 
 GANG: Final = "dra.kopf.dev/gang"
 GANG_SIZE: Final = "dra.kopf.dev/gang-size"
 GANG_TOPOLOGY: Final = "dra.kopf.dev/gang-topology"
+GANG_MATCH_ATTRIBUTE: Final = "dra.kopf.dev/gang-match-attribute"
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 LEADER_WORKER_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-key"
@@ -46,7 +48,11 @@ GANG_INCOMPLETE: Final = Reason(
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """``size`` pods run together, or none; ``topology`` is the label of which their nodes have the same value."""
+    """``size`` pods run together, or none.
+
+    ``topology``: the label of which their nodes have the same value. ``attribute``: the device attribute of which all
+    their devices have the same value.
+    """
 
     key: str
     """Pods with the same key are one gang. It has the size as well, so pods that disagree are not of one gang."""
@@ -54,6 +60,12 @@ class Gang:
     """What people call it."""
     size: int
     topology: str = ""
+    attribute: str = ""
+
+    @property
+    def has_domain(self) -> bool:
+        """Whether pods that come later have to be where the others are."""
+        return bool(self.topology or self.attribute)
 
 
 def gang_key(pod: Pod) -> str | None:
@@ -73,7 +85,7 @@ def gang_of(pod: Pod) -> Gang | Obstacle | None:
     group = (labels or {}).get(KUEUE_GROUP)
     if group is not None:
         return _sized(pod, f"kueue {group}", group, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))
-    for key in (GANG_SIZE, GANG_TOPOLOGY):
+    for key in (GANG_SIZE, GANG_TOPOLOGY, GANG_MATCH_ATTRIBUTE):
         if _said(pod, key) is not None:
             return Obstacle(GANG_MALFORMED, key, f"the pod names no gang; set {GANG} as well, or remove it")
     return None
@@ -102,8 +114,16 @@ def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang 
     topology = _said(pod, GANG_TOPOLOGY)
     if topology == "":
         return Obstacle(GANG_MALFORMED, GANG_TOPOLOGY, "is empty; set it to the key of a node label, or remove it")
-    key = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
-    return Gang(key, title, int(said), topology or "")
+    attribute = _said(pod, GANG_MATCH_ATTRIBUTE)
+    if attribute is not None and not _is_attribute(attribute):
+        problem = f'"{attribute[:80]}" is not a device attribute; name it with its domain, as matchAttribute does'
+        return Obstacle(GANG_MALFORMED, GANG_MATCH_ATTRIBUTE, problem)
+    key = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''} {attribute or ''}"
+    return Gang(key, title, int(said), topology or "", attribute or "")
+
+
+def _is_attribute(name: str) -> bool:
+    return name.count("/") == 1 and not any(fully_qualified_name(name, ""))
 
 
 def _said(pod: Pod, key: str) -> str | None:

@@ -16,6 +16,7 @@ from dra_operator.scheduling import (
     NoPlace,
     Pause,
     PreFilterResult,
+    SameValues,
     Snapshot,
     joint_plan,
     pre_filter,
@@ -46,12 +47,12 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         leader: Pod,
         waiting: Sequence[Pod],
         wanted: int,
-        value: str | None,
+        same: SameValues,
         snapshot: Callable[[], Snapshot],
         is_unsure: Callable[[Pod], bool],
     ) -> None:
         super().__init__(self._plan())
-        self.gang, self.leader, self._value = gang, leader, value
+        self.gang, self.leader, self._same = gang, leader, same
         self._waiting, self._wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
         self.states: list[CycleState] = []
 
@@ -75,7 +76,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
                 unready = Unready(pod, found)
         if unready is not None and len(self.states) < self._wanted:
             return unready
-        return (yield from joint_plan(self.states, self.gang.topology, self._value))
+        return (yield from joint_plan(self.states, self._same))
 
     def is_of(self, cluster: Cluster) -> bool:
         """Whether all that was looked at is as it was."""

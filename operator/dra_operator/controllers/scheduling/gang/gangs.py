@@ -23,7 +23,7 @@ from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDU
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
-from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot
+from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, SameValues, Snapshot
 from dra_operator.scheduling.state import Gang, gang_of, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
@@ -95,7 +95,7 @@ class Gangs:
             return None
         running, waiting = self._cluster.members_of(gang)
         wanted = max(gang.size - len(running), 1)
-        if len(running) >= gang.size and not gang.topology:
+        if len(running) >= gang.size and not gang.has_domain:
             return None
         if gang.key in self._leaders:
             self._asked.setdefault(gang.key, set()).add(pod.key)
@@ -109,9 +109,8 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided()  # the pod whose claim is made last leads
         self._leaders[gang.key] = pod.key
-        value = self._value(gang, running)
-        is_unsure = self._is_unsure
-        return GangAttempt(gang, pod, waiting, wanted, value, self._snapshot, is_unsure)
+        same, is_unsure = self._same(gang, running), self._is_unsure
+        return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure)
 
     def _waits_with(self, refusal: Refusal, state: CycleState) -> bool:
         leader = refusal.leader
@@ -119,11 +118,14 @@ class Gangs:
             return False
         return refusal.covers(state.pod.key, fingerprint(state))
 
-    def _value(self, gang: Gang, running: list[Pod]) -> str | None:
-        """Of the topology label, where pods of the gang run already."""
+    def _same(self, gang: Gang, running: list[Pod]) -> SameValues:
+        """What the places have in common, and what pods of the gang that run already have of it."""
         nodes = (self._cluster.nodes.get(pod.spec.node_name) for pod in running if gang.topology)
-        values = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
-        return next((value for value in values if value is not None), None)
+        labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
+        label = next((it for it in labels if it is not None), None)
+        claims = (claim for pod in running if gang.attribute for _, claim in self._cluster.claims_of(pod))
+        held = (claim.status.allocation for claim in claims if claim is not None)
+        return SameValues(gang.topology, gang.attribute, label, tuple(it for it in held if it is not None))
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""

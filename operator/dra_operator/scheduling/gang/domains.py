@@ -1,0 +1,137 @@
+"""Where a gang may go whose places have a value in common: one domain after the other, the smallest first.
+
+With a topology the nodes have the same value of a label; a domain is smaller if its nodes have less free room. With an
+attribute the devices have the same value of it, or have one in common where values are lists, as ``matchAttribute``
+means it; a domain is smaller if fewer of its devices are free. With both, each topology domain is divided by the values
+of the attribute. Large domains so stay free for large gangs.
+
+Devices of the gang that are allocated already fix the value: those of pods that run, and those of its claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dra_api.resource import AllocationResult
+
+from dra_operator.allocator import AttributeValue, DeviceId, Values, ValueSupply
+from dra_operator.scheduling.cycle.pause import Elapsed, Pause
+from dra_operator.scheduling.cycle.pre_filter import CycleState
+from dra_operator.scheduling.cycle.result import NoPlace
+from dra_operator.scheduling.state.node import LoadedNode
+
+from .member import is_open
+
+FIXED: Final = "gang-value"
+"""The kind of a refusal: devices that the gang has already allow no value."""
+
+
+class Domain(NamedTuple):
+    """``nodes``: those that may be asked; None: all.
+
+    ``value``: what all devices have; only ``nodes_with_value`` have such devices.
+    """
+
+    nodes: Collection[str] | None = None
+    value: AttributeValue | None = None
+    nodes_with_value: Collection[str] | None = None
+
+    def nodes_for(self, state: CycleState) -> Collection[str] | None:
+        """The nodes worth asking for a pod; one that needs no devices needs none with the value."""
+        needs_devices = any(is_open(claim) and claim.spec.devices.requests for claim in state.resource_claims)
+        return self.nodes_with_value if self.value is not None and needs_devices else self.nodes
+
+
+EVERYWHERE: Final = Domain()
+
+
+@dataclass(frozen=True, slots=True)
+class SameValues:
+    """What the places of a gang have in common: the value of a node label, of a device attribute, or both.
+
+    ``label``: the only value of the label that is allowed, because pods of the gang run there. ``running``: the
+    allocations of pods of the gang that run.
+    """
+
+    topology: str = ""
+    attribute: str = ""
+    label: str | None = None
+    running: tuple[AllocationResult, ...] = ()
+
+    def where(self, closest: Domain) -> str:
+        """Continues "pods fit together", about a domain."""
+        common = [f"nodes with the same value of {self.topology}"] if self.topology else []
+        if closest.value is not None:
+            common.append(f"devices with the same value of {self.attribute}, closest with {closest.value.text}")
+        return f" on {' and '.join(common)}" if common else ""
+
+    def allocated(self, states: Sequence[CycleState]) -> Iterator[DeviceId]:
+        """The devices that fix the value of the attribute."""
+        held = (claim.status.allocation for state in states for claim in state.resource_claims)
+        for allocation in (*self.running, *held) if self.attribute else ():
+            yield from map(DeviceId.of, allocation.results if allocation is not None else ())
+
+    def are_given(self, states: Sequence[CycleState]) -> bool:
+        """Whether pods of the gang, or claims of these ones, leave no choice."""
+        return self.label is not None or any(True for _ in self.allocated(states))
+
+
+NOTHING_SAME: Final = SameValues()
+
+
+def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Pause, Elapsed, Sequence[Domain] | NoPlace]:
+    """The domains in their order, or why there are none."""
+    if not same.topology and not same.attribute:
+        return [EVERYWHERE]
+    groups: list[Collection[str] | None] = [None]
+    if same.topology:
+        groups = list(_by_label(states[0].nodes, same))
+        if not groups:
+            return NoPlace(f"no node has the label {same.topology}", "gang")
+    if not same.attribute:
+        return [Domain(nodes) for nodes in groups]
+    allocator, counting = states[0].allocator, states[0].allocator.supplies(same.attribute, states[0].usage)
+    while True:
+        try:
+            next(counting)
+        except StopIteration as end:
+            supplies: list[ValueSupply] = end.value
+            break
+        yield Pause.SEARCHING
+    common: Values | None = None
+    for device in same.allocated(states):
+        values = allocator.values(device, same.attribute)
+        if values is not None:  # a device that is not published says nothing
+            common = values if common is None else common & values
+            if not common:
+                why = "which has none" if not values else "which has another one than others of the gang"
+                text = f"its pods have devices without a common value of {same.attribute}, such as {device}, {why}"
+                return NoPlace(text, FIXED)
+    found = [it for it in supplies if common is None or it.value.value in common]
+    if not found:
+        return NoPlace(f"no published device has the attribute {same.attribute}", "gang")
+    return list(_divided(groups, found)) or NoPlace(
+        f"no node with the label {same.topology} has a device with the attribute {same.attribute}", "gang"
+    )
+
+
+def _by_label(nodes: Iterable[LoadedNode], same: SameValues) -> Iterator[Collection[str]]:
+    found: dict[str, list[LoadedNode]] = {}
+    for state in nodes:
+        of_node = (state.node.metadata.labels or {}).get(same.topology)
+        if of_node is not None and same.label in (None, of_node):
+            found.setdefault(of_node, []).append(state)
+    room = {name: sum(state.emptiness for state in states) for name, states in found.items()}
+    for name in sorted(found, key=lambda it: (room[it], it)):
+        yield frozenset(state.name for state in found[name])
+
+
+def _divided(groups: Sequence[Collection[str] | None], supplies: Sequence[ValueSupply]) -> Iterator[Domain]:
+    for nodes in groups:
+        for supply in supplies:
+            if supply.anywhere:
+                yield Domain(nodes, supply.value, nodes)
+            elif own := supply.nodes if nodes is None else supply.nodes.intersection(nodes):
+                yield Domain(nodes, supply.value, own)
