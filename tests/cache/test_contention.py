@@ -15,6 +15,7 @@ from dra_operator.allocator.published.predicates import Predicate
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.cache.devices.contention import Contention, driver_of
 from dra_operator.scheduling import ANY_DRIVER
+from objects import meta
 
 GPU = {"request": "r", "driver": "gpu.example.com", "pool": "p", "device": "d"}
 
@@ -33,21 +34,18 @@ def claim(revision: int, *, allocated: bool = False, class_name: str = "gpu") ->
     exactly = {"deviceClassName": class_name, "allocationMode": "ExactCount", "count": 1}
     spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
     status = {"allocation": {"devices": {"results": [GPU]}}} if allocated else {}
-    meta = {"name": "c", "namespace": "ns", "uid": "uid-c", "resourceVersion": str(revision)}
-    return convert(ResourceClaim, {"metadata": meta, "spec": spec, "status": status})
+    return convert(ResourceClaim, {"metadata": meta("c", revision), "spec": spec, "status": status})
 
 
 def pod(revision: int, scheduler: str, *, gate: str | None = None, **status: Any) -> Pod:
-    meta = {"name": "p", "namespace": "ns", "uid": "uid-p", "resourceVersion": str(revision)}
     spec: Any = {"schedulerName": scheduler, "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
     spec["schedulingGates"] = [{"name": gate}] if gate else None
-    return convert(Pod, {"metadata": meta, "spec": spec, "status": status})
+    return convert(Pod, {"metadata": meta("p", revision), "spec": spec, "status": status})
 
 
 def templated(revision: int, **status: Any) -> Pod:
-    meta = {"name": "p", "namespace": "ns", "uid": "uid-p", "resourceVersion": str(revision)}
     spec = {"schedulerName": "default-scheduler", "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
-    return convert(Pod, {"metadata": meta, "spec": spec, "status": status})
+    return convert(Pod, {"metadata": meta("p", revision), "spec": spec, "status": status})
 
 
 def is_contested(cluster: Cluster, driver: str) -> bool:
@@ -118,8 +116,7 @@ def test_a_waiting_claim_of_a_class_without_driver_contests_all(cluster: Cluster
 
 
 def test_a_foreign_pod_contests_the_classes_of_its_template_before_its_claim_is_known(cluster: Cluster) -> None:
-    meta = {"name": "t", "namespace": "ns", "uid": "uid-t", "resourceVersion": "1"}
-    cluster.apply(convert(ClaimTemplate, {"metadata": meta, "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
+    cluster.apply(convert(ClaimTemplate, {"metadata": meta("t"), "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
     waiting = templated(2)
     cluster.apply(waiting)
     assert is_contested(cluster, "gpu.example.com")
@@ -135,15 +132,14 @@ def test_a_foreign_pod_contests_the_classes_of_its_template_before_its_claim_is_
 
 def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_class(cluster: Cluster) -> None:
     asking = {"name": "main", "resources": {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}
-    meta = {"name": "e", "namespace": "ns", "uid": "uid-e", "resourceVersion": "1"}
-    body = {"metadata": meta, "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
+    body = {"metadata": meta("e"), "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
     cluster.apply(convert(Pod, body))
     assert is_contested(cluster, "gpu.example.com")
     drivers = frozenset({"gpu.example.com"})
     came = cluster.others_decide(drivers)
-    cluster.apply(convert(Pod, body | {"metadata": meta | {"resourceVersion": "2", "annotations": {"a": "b"}}}))
+    cluster.apply(convert(Pod, body | {"metadata": meta("e", 2, annotations={"a": "b"})}))
     assert cluster.others_decide(drivers) == came, "its scheduler decides on nothing new"
-    cluster.apply(convert(Pod, body | {"metadata": meta | {"resourceVersion": "3", "uid": "uid-f"}}))
+    cluster.apply(convert(Pod, body | {"metadata": meta("e", 3) | {"uid": "uid-f"}}))
     assert cluster.others_decide(drivers).stirs == came.stirs + 1, "another pod came"
     cluster.delete(Pod, "ns/e", "uid-f")
     assert not is_contested(cluster, "gpu.example.com")

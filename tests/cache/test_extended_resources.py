@@ -10,6 +10,7 @@ from dra_api.core import Pod
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cache import EVERYTHING, LEFTOVERS, Cluster, Key, Keys, WakeConditions
+from objects import meta
 
 GPU = "example.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
@@ -29,7 +30,7 @@ def cluster() -> Cluster:
 def pod(version: int, resource: str = GPU, node: str = "", **status: Any) -> Pod:
     containers = [{"name": "c", "resources": {"requests": {resource: "1", "cpu": "1"}}}]
     spec = {"schedulerName": "dra-scheduler", "containers": containers, "nodeName": node}
-    metadata = {"namespace": "ns", "name": "p", "uid": "uid-p", "resourceVersion": str(version)}
+    metadata = meta("p", version)
     return convert(Pod, {"metadata": metadata, "spec": spec, "status": status})
 
 

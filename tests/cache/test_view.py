@@ -28,6 +28,7 @@ from dra_operator.cache.hints import triggers
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from objects import meta
 
 FINALIZERS = ["resource.kubernetes.io/delete-protection"]
 DRIVER = "gpu.example.com"
@@ -40,10 +41,6 @@ class NoSelectors:
 
 def make_cluster() -> Cluster:
     return Cluster(Inventory(language=NoSelectors()))
-
-
-def meta(name: str, version: int, uid: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version), **more}
 
 
 def allocation(*devices: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
 from fake_api import ERRORS, Call
-from objects import Make, Obj
+from objects import Make, Obj, user
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_a_shared_claim_whose_last_pod_never_ran_can_be_deleted(world: Wor
 
 async def test_a_consumer_that_the_view_does_not_have_yet_keeps_its_devices(world: World, placed: Obj) -> None:
     key = f"ns/{placed['metadata']['name']}"
-    other = {"resource": "pods", "name": "other", "uid": "uid-other"}
+    other = user("other")
     world.start()
     async with world.running():
         world.api.drop(PODS, "ns/pod")
@@ -305,7 +305,7 @@ async def test_a_pod_that_lacks_devices_has_all_released_that_wait_for_the_garba
 
 
 async def test_a_claim_that_is_used_again_before_it_ends_keeps_its_devices(world: World, make: type[Make]) -> None:
-    other = {"resource": "pods", "name": "other", "uid": "uid-other"}
+    other = user("other")
     uses = iter([lambda claim: claim["status"]["reservedFor"].append(other)])
     async with ample(world, make) as claim:
 

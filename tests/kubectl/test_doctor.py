@@ -26,11 +26,12 @@ from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks
 from dra_operator.kubectl.repair.write import repaired
 from fake_api import FakeApi
 from kubectl import ROOT
+from objects import user
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
-GONE = {"resource": "pods", "name": "gone", "uid": "uid-gone"}
-ALSO_GONE = {"resource": "pods", "name": "gone-as-well", "uid": "uid-gone-as-well"}
+GONE = user("gone")
+ALSO_GONE = user("gone-as-well")
 ALLOCATION = {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "p", "device": "x"}]}}
 
 

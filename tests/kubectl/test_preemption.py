@@ -14,7 +14,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import pipeline
 from dra_operator.kubectl.why.pods import why_pod
-from objects import Make, Obj
+from objects import Make, Obj, user
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,8 +31,10 @@ def claim(name: str, device: str = "") -> ResourceClaim:
         result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
         fields = [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]
         selector = {"nodeSelectorTerms": [{"matchFields": fields}]}
-        user = {"resource": "pods", "name": name, "uid": f"uid-{name}"}
-        status = {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}, "reservedFor": [user]}
+        status = {
+            "allocation": {"devices": {"results": [result]}, "nodeSelector": selector},
+            "reservedFor": [user(name)],
+        }
     return convert(ResourceClaim, {**body, "status": status})
 
 

@@ -19,6 +19,7 @@ from dra_operator.kubectl.observed.pipeline import Pipeline, Settings
 from dra_operator.kubectl.why.claims import why_claim
 from dra_operator.kubectl.why.pods import why_pod
 from dra_operator.scheduling import Placement
+from objects import meta, user
 from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
@@ -49,11 +50,7 @@ BROKEN = {
 ELSEWHERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
 AT_GATE = "pod ns/web waits for devices at the scheduling gate dra.kopf.dev/allocate, which the operator then removes"
 NOW_ANYWAY = {"annotations": {"dra.kopf.dev/allocate": "immediate"}}
-USER = {"resource": "pods", "name": "web", "uid": "uid-web"}
-
-
-def meta(name: str, **more: Any) -> dict[str, Any]:
-    return {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": "1", **more}
+USER = user("web")
 
 
 def pod(
@@ -65,12 +62,12 @@ def pod(
 ) -> Pod:
     spec = {"schedulerName": "dra-scheduler", "resourceClaims": list(entries), **spec}
     status = {"phase": phase, **(status or {})}
-    return convert(Pod, {"metadata": meta("web", **(about or {})), "spec": spec, "status": status})
+    return convert(Pod, {"metadata": meta("web") | (about or {}), "spec": spec, "status": status})
 
 
 def claim(status: object = None, about: dict[str, Any] | None = None, **request: Any) -> ResourceClaim:
     spec = {"devices": {"requests": [wants(**request)]}}
-    return convert(ResourceClaim, {"metadata": meta("c", **(about or {})), "spec": spec, "status": status or {}})
+    return convert(ResourceClaim, {"metadata": meta("c") | (about or {}), "spec": spec, "status": status or {}})
 
 
 def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:

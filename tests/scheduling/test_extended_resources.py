@@ -15,6 +15,7 @@ from dra_operator.scheduling.claims.usable import extended_claims
 from dra_operator.scheduling.state import LoadedNode
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import user
 from placement_lab import Watched, allocator, claim, decide, node, wants
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
@@ -203,7 +204,7 @@ def test_the_answer_is_that_of_asking_every_node(cluster: list[tuple[int, str | 
 # --- claims of earlier attempts ---
 
 RECORDED = {"extendedResourceClaimStatus": {"resourceClaimName": "made", "requestMappings": []}}
-MINE = {"resource": "pods", "name": "pod", "uid": "uid-pod"}
+MINE = user("pod")
 
 
 def made(*, node_name: str = "n", count: int = 1, reserved: bool = True, **metadata: Any) -> ResourceClaim:

@@ -12,10 +12,11 @@ from dra_api.resource import ResourceClaim
 from dra_operator.cache import ClaimTemplate, without_bulk
 from dra_operator.scheduling.claims.usable import too_large
 from dra_operator.scheduling.state import LARGEST_OBJECT_BYTES, is_immediate
+from objects import owner, user
 
 OPAQUE = {"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 10_000}}}
 TOLERATION = {"key": "k.example.com/x", "operator": "Exists", "effect": "NoSchedule"}
-OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}
+OWNER = owner("pod")
 
 
 def selectors(count: int, length: int = 300) -> list[dict[str, Any]]:
@@ -65,7 +66,7 @@ def test_an_allocated_large_claim_keeps_devices_consumers_and_what_its_life_depe
     result = {"request": "req-0", "driver": "gpu.example.com", "pool": "p", "device": "d"}
     status = {
         "allocation": {"devices": {"results": [result], "config": [{"source": "FromClaim", **OPAQUE}] * 64}},
-        "reservedFor": [{"resource": "pods", "name": "pod", "uid": "uid-pod"}],
+        "reservedFor": [user("pod")],
         "devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d", "data": {"text": "x" * 10_000}}],
     }
     meta = {"finalizers": ["mine"], "ownerReferences": [OWNER], "deletionTimestamp": "2026-01-01T00:00:00Z"}

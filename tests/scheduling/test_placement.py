@@ -17,6 +17,7 @@ from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, CLASS_MISSING, N
 from dra_operator.scheduling.state import LoadedNode, Obstacle, pod_requests
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import owner
 from placement_lab import Watched, allocator, claim, decide, node, pod, prefers, wants
 
 
@@ -310,7 +311,7 @@ def test_the_answer_is_that_of_asking_every_node(cluster: list[tuple[int, bool, 
 
 # --- before any node is looked at ---
 
-OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}]}
+OWNED = {"ownerReferences": [owner("pod")]}
 USE = {"name": "e", "resourceClaimName": "c"}
 NOT_READY: dict[str, tuple[ResourceClaim | None, str]] = {
     "is not there": (None, 'resourceclaim "c" not found: create it, or correct resourceClaimName'),

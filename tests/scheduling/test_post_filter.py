@@ -25,6 +25,7 @@ from dra_operator.scheduling import (
 from dra_operator.scheduling.state import LoadedNode
 from first_victim import first_victim
 from neighbour_lab import WEB, away, near, spread, term
+from objects import user
 from placement_lab import allocator, case, claim, node, pod, wants
 
 
@@ -156,7 +157,7 @@ def test_a_node_without_free_devices_is_resolvable_whether_it_was_asked_or_not()
 def test_nodes_that_a_shared_claim_does_not_reach_are_not_resolvable() -> None:
     """The pod cannot give the claim back, since another one uses it; only room where it is can help."""
     shared = holding("shared", "a", "dev-0")
-    status = {"reservedFor": [{"resource": "pods", "name": "other", "uid": "uid-other"}]}
+    status = {"reservedFor": [user("other")]}
     assert shared.status.allocation is not None
     here = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}
     shared = claim("shared", wants(), status={"allocation": {"devices": {}, "nodeSelector": here}, **status})

@@ -10,7 +10,7 @@ from dra_operator.scheduling import NO_VOLUMES, volumes_of
 from dra_operator.scheduling.rules.volumes import VOLUME_AFFINITY, VOLUME_ZONE, PodVolumes
 from dra_operator.scheduling.state import Obstacle
 from dra_operator.scheduling.state.obstacle import Reason
-from objects import Obj
+from objects import Obj, owner
 from volume_lab import (
     AT_ONCE,
     REGION,
@@ -28,7 +28,7 @@ from volume_lab import (
 )
 
 OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
-OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}]}
+OWNED = {"ownerReferences": [owner("pod")]}
 EXPRESSION = {"key": "a", "operator": "Wrong"}
 
 ON_NODE: dict[str, tuple[Obj, dict[str, str], Reason | None]] = {

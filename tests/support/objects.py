@@ -1,4 +1,4 @@
-"""Objects for the fake API server, as short as tests want them."""
+"""Objects for the fake API server, and parts of any object, as short as tests want them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 Obj = dict[str, Any]
+
+
+def meta(name: str, version: object = 1, uid: str | None = None, **more: Any) -> Obj:
+    """Metadata of an object in the namespace ``ns``, in this version; without ``uid`` that follows from its name."""
+    return {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version), **more}
+
+
+def user(pod: str) -> Obj:
+    """The pod as an entry of ``status.reservedFor``."""
+    return {"resource": "pods", "name": pod, "uid": f"uid-{pod}"}
+
+
+def owner(pod: str) -> Obj:
+    """The pod as the owner of a claim that was made for it."""
+    return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
 
 
 class Make:

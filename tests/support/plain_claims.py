@@ -7,6 +7,7 @@ from typing import Any
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import NotFound
+from objects import user
 
 DRIVER = "gpu.example.com"
 OTHER = "nic.example.com"
@@ -39,14 +40,12 @@ class Claims:
         ]
         status = {
             "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods],
+            "reservedFor": [user(pod) for pod in pods],
         }
         metadata = {"name": name, "namespace": "default", "uid": changes.pop("uid", f"uid-of-{name}")}
         owner = changes.pop("owner", None)
         if owner:
-            metadata["ownerReferences"] = [
-                {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": f"uid-{owner}", "controller": True}
-            ]
+            metadata["ownerReferences"] = [owner(owner)]
         self.objects[name] = {"metadata": metadata, "status": status | changes}
 
 

@@ -21,6 +21,7 @@ from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.messages import ClaimRef, PreparedDevice
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from objects import user
 
 PODS = ("a", "b", "c")
 History = list[tuple[str, str, AbstractSet[str]]]
@@ -73,7 +74,7 @@ class Claims:
     async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
         device = f"{name}-{self.allocations[name]}"
         results = [{"request": "r", "driver": driver, "pool": "p", "device": device} for driver in CLAIMS[name]]
-        consumers = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in PODS]
+        consumers = [user(pod) for pod in PODS]
         return {
             "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
             "status": {"allocation": {"devices": {"results": results}}, "reservedFor": consumers},
