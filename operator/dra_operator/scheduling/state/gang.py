@@ -118,7 +118,8 @@ def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang 
     if attribute is not None and not _is_attribute(attribute):
         problem = f'"{attribute[:80]}" is not a device attribute; name it with its domain, as matchAttribute does'
         return Obstacle(GANG_MALFORMED, GANG_MATCH_ATTRIBUTE, problem)
-    key = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''} {attribute or ''}"
+    key = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
+    key = f"{key} {attribute}" if attribute else key
     return Gang(key, title, int(said), topology or "", attribute or "")
 
 
