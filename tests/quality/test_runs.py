@@ -16,6 +16,7 @@ from dra_operator.quality.curve import measured
 from dra_operator.quality.fragmentation import Fragmentation
 from dra_operator.quality.policies.choices import POLICIES
 from dra_operator.quality.prices import prices
+from dra_operator.quality.room import Room
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
 from dra_operator.quality.states import NodeKinds, State, StateTable
 from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
@@ -83,6 +84,18 @@ class Left:
         for device in devices:
             self.gpus[device] -= pod.shape.milli
             assert self.gpus[device] >= 0
+
+
+def test_room_looks_one_arrival_ahead_where_pods_take_whole_gpus() -> None:
+    """A share of 600 leaves 400 in vain: 0.6 of it now, and once it has come all of it."""
+    node = TraceNode("n", 100_000, 1, 1, "A")
+    share, whole = TracePod("s", 0, Shape(0, 600, 1, "")), TracePod("w", 0, Shape(0, 1000, 1, ""))
+    kinds = NodeKinds([node])
+    table = StateTable(kinds)
+    states = table.states([table.number(kinds.empty(node, 0))])
+    assert Room([share], kinds).wasted(states).tolist() == [240]
+    now, after_share = 240 / 2, (400 + 400) / 2
+    assert Room([share, whole], kinds).wasted(states).tolist() == [now / 2 + (after_share + 0) / 2 / 2]
 
 
 def test_fragmentation_is_summed_in_the_order_of_the_study() -> None:

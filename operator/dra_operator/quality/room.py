@@ -2,7 +2,7 @@
 
 V1 is the mean over all kinds with GPUs of two losses: what F counts as lost (``fragmentation``), and what is idle less
 what pods of the kind alone could still take, CPU included. V is the mean of V1 now and of V1 one arrival later, for the
-commonest kinds.
+commonest kinds; where all pods take shares it is V1, since one more share tells little of what is to come.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Room:
         counts = Counter(pod.shape for pod in pods)
         ranked = sorted((shape for shape in counts if shape.gpus), key=lambda it: (-counts[it], it))
         self._kinds = kinds
-        self._next = ranked[:LOOKED_AHEAD_KINDS]
+        self._next = ranked[:LOOKED_AHEAD_KINDS] if any(not shape.is_share for shape in ranked) else []
         self._weights = np.array([[counts[shape] / len(pods)] for shape in ranked]).reshape(-1, 1)
         self._cpu = _column(max(shape.cpu, NO_CPU_MILLI) for shape in ranked)
         self._gpus = _column(shape.gpus for shape in ranked)
