@@ -45,6 +45,6 @@ async def test_a_header_that_cannot_be_read_is_logged_as_a_warning_without_it(
 
 def test_each_server_of_ours_logs_so() -> None:
     sources = [path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
-    made = [call for text in sources for call in re.findall(r"web\.(?:AppRunner|Server)\(.*\)\n", text)]
+    made = [call for text in sources for call in re.findall(r"(?:web\.(?:AppRunner|Server)| _Server)\(.*\)\n", text)]
     assert len(made) == 6
     assert all("logger=REQUESTS" in call for call in made)

@@ -175,7 +175,7 @@ class DevApiServer:
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         app = App(self.registry, self.tokens)
-        server = web.Server(app, access_log=None, logger=REQUESTS, handler_cancellation=True)
+        server = _Server(app, access_log=None, logger=REQUESTS, handler_cancellation=True)
         runner = ServerRunner(server, shutdown_timeout=_GOODBYE)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -200,6 +200,21 @@ class DevApiServer:
     ) -> None:
         await self._resources.aclose()
         self._folder = None
+
+
+class _Server(web.Server):
+    """Ends connections whose TLS handshake is over only after the shutdown: nobody else would."""
+
+    _is_over = False
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if self._is_over:
+            transport.abort()
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        self._is_over = True
+        await super().shutdown(timeout)
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import http.client
@@ -114,6 +115,27 @@ async def test_watches_end_when_the_server_stops() -> None:
     async with client_of(server) as client, client.watch(CONFIG_MAPS) as watch:
         await server.__aexit__(None, None, None)
         assert await watch.is_over()
+
+
+async def test_a_connection_that_is_made_while_the_server_stops_is_closed() -> None:
+    """Its TLS handshake ends when all connections have been closed."""
+    async with DevApiServer() as server:
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        await asyncio.sleep(0.05)  # it is accepted
+        context = ssl.create_default_context(cafile=str(server.ca_file))
+    with client:
+        secured = await asyncio.to_thread(context.wrap_socket, client, server_hostname="127.0.0.1")
+        with secured:
+            assert await asyncio.to_thread(_is_closed, secured)
+
+
+def _is_closed(secured: ssl.SSLSocket) -> bool:
+    try:
+        return secured.recv(1) == b""
+    except (ConnectionError, ssl.SSLError):
+        return True
+    except TimeoutError:
+        return False
 
 
 async def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
