@@ -7,7 +7,7 @@ from typing import Any
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import NotFound
-from objects import user
+from objects import owner, user
 
 DRIVER = "gpu.example.com"
 OTHER = "nic.example.com"
@@ -43,9 +43,9 @@ class Claims:
             "reservedFor": [user(pod) for pod in pods],
         }
         metadata = {"name": name, "namespace": "default", "uid": changes.pop("uid", f"uid-of-{name}")}
-        owner = changes.pop("owner", None)
-        if owner:
-            metadata["ownerReferences"] = [owner(owner)]
+        owned_by = changes.pop("owner", None)
+        if owned_by:
+            metadata["ownerReferences"] = [owner(owned_by)]
         self.objects[name] = {"metadata": metadata, "status": status | changes}
 
 
