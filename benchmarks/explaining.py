@@ -3,9 +3,9 @@
     python benchmarks/explaining.py [--nodes 1000 5000] [--devices 8] [--runs N] [--profile]
 
 Every node has one slice of devices of model a100, and half of the devices are held by pods. The pod that is explained
-asks for two devices of a model that nobody publishes ("model"), for more free devices than a node has left ("taken"),
-or for two that fit and for cpu that no node has ("cpu"). Each figure is the median of the processor time of one answer,
-from objects in memory to lines of text: what a person waits for once the reads are over.
+asks for two devices of a model that no driver publishes ("model"), for more free devices than a node has left
+("taken"), or for two that fit and for cpu that no node has ("cpu"). Each figure is the median of the processor time of
+one answer, from objects in memory to lines of text: what a person waits for once the reads are over.
 """
 
 from __future__ import annotations

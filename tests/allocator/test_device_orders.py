@@ -297,7 +297,7 @@ def test_the_mix_forgets_what_is_asked_no_more_and_leaves_costly_selectors_out()
 
 
 def test_nothing_is_kept_of_a_mix_that_was_replaced() -> None:
-    """Not even by a node that nobody asks about any more."""
+    """Not even by a node that is not asked about any more."""
     ordered = by("least-loss", lab(slices_of_two_gpus(allNodes=True), [claim(request("r", kind("one")))]))
     for name in ("n1", "n2"):
         assert isinstance(ordered.decide(make_node(name)), Allocated)

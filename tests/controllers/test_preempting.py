@@ -175,7 +175,7 @@ def test_pods_of_other_schedulers_end_only_by_a_setting() -> None:
     assert nodes(played(story)) == {"high": "node-0"}
 
 
-# --- nobody else gets it meanwhile ---
+# --- no other pod gets it meanwhile ---
 
 
 def test_nobody_of_lower_priority_takes_what_the_victim_had() -> None:

@@ -203,7 +203,7 @@ class DevApiServer:
 
 
 class _Server(web.Server):
-    """Ends connections whose TLS handshake is over only after the shutdown: nobody else would."""
+    """Ends connections whose TLS handshake is over only after the shutdown: aiohttp does not."""
 
     _is_over = False
 

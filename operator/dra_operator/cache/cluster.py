@@ -101,7 +101,7 @@ class Cluster(State):
         return NOTHING if change is None else absorb(change)
 
     def load(self, objects: Iterable[Object]) -> None:
-        """Take in the objects of one read, as ``apply`` does one by one, where nobody asks whom that concerns.
+        """Take in the objects of one read, as ``apply`` does one by one, where no caller asks whom that concerns.
 
         In a large cluster nearly all objects are pods and claims: what follows from a new one is noted, no more.
         """
@@ -200,7 +200,7 @@ class Cluster(State):
         return (*triggers.room_freed(self), *left)
 
     def nominate(self, nomination: Nomination) -> Keys:
-        """The pod is to get this once others have ended: nobody of its priority or a lower one may take it meanwhile.
+        """The pod is to get this once others have ended: no pod of its priority or a lower one may take it meanwhile.
 
         Answers with the pods that may use what it was to get before.
         """

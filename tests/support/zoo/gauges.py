@@ -137,7 +137,7 @@ async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> A
             try:
                 await api.create(PODS, _visitor(name, namespace, template))
             except asyncio.CancelledError:
-                begun.pop(name, None)  # the end came before the answer: nobody knows whether there is such a pod
+                begun.pop(name, None)  # the end came before the answer: it is not known whether there is such a pod
                 raise
             await asyncio.sleep(1.0)
 

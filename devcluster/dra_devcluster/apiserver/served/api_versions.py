@@ -17,7 +17,7 @@ _SINCE_OF_KIND: Final = {
     ("v1alpha3", "resourcepoolstatusrequests"): Release.V1_36,
 }
 OF_WORKLOADS: Final = frozenset({("scheduling.k8s.io", "podgroups"), ("scheduling.k8s.io", "workloads")})
-"""Served only with the gate GenericWorkload; in Kubernetes the API version has to be switched on, too."""
+"""Served only with the gate GenericWorkload; in Kubernetes the API version has to be switched on as well."""
 _POD_GROUPS: Final = {"v1beta1": (Release.V1_37, None), "v1alpha2": (Release.V1_36, Release.V1_37)}
 """Of PodGroups and Workloads: the first release with the version, and the first one without it."""
 

@@ -32,7 +32,7 @@ FREE_STATE: Final = (-1,)
 GONE_STATE: Final = (-2,)
 """What is left of one that is taken whole."""
 WEIGHED_DEVICES: Final = 256
-"""Devices of a node that are looked at, and partitions of a unit: a node has more only if somebody means harm."""
+"""Devices of a node that are looked at, and partitions of a unit: a node has more only if its driver means harm."""
 
 Taken = tuple[int, Mapping[str, int] | None]
 """A device, and what is taken of each capacity; None if it is taken whole."""

@@ -72,7 +72,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
 
 
 def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
-    """The PodGroup itself and its pods; the claims that it leaves when it goes, or that nobody needs when it comes."""
+    """The PodGroup itself and its pods; the claims that it leaves when it goes, or that no pod needs when it comes."""
     old, new = change
     group = new or old
     if group is None or (old is not None and new is not None and _is_same(old, new) and _says_the_same(old, new)):
@@ -401,7 +401,7 @@ def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys
 
 
 def on_budget(_: State, __: Change[PodDisruptionBudget]) -> Keys:
-    """Nobody: a budget decides which pods end, not whether one fits."""
+    """No pod: a budget decides which pods end, not whether one fits."""
     return NOTHING
 
 

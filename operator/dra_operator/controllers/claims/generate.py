@@ -139,7 +139,7 @@ class ClaimGenerator:
         return claim.metadata.name
 
     def _check_gate_of_groups(self, pod: Pod) -> None:
-        """Without the gate nobody knows whether an entry means a claim of the pod's group (K37-WL-07).
+        """Without the gate it is not known whether an entry means a claim of the pod's group (K37-WL-07).
 
         Before 1.37 the pod got a claim of its own then. Raises GenerationFailed.
         """

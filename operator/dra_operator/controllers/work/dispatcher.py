@@ -37,7 +37,7 @@ from .queue import WorkQueue
 logger = logging.getLogger(__name__)
 
 DISPATCH_STRETCH_SECONDS = 0.005  # seconds
-IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which nobody else did anything takes less
+IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which no other task did anything takes less
 
 
 class Result(StrEnum):

@@ -1,4 +1,4 @@
-"""Claims that do not end, that hold what nobody uses, or that are there twice."""
+"""Claims that do not end, that hold what no pod uses, or that are there twice."""
 
 from __future__ import annotations
 

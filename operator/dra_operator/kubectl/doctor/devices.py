@@ -1,4 +1,4 @@
-"""Allocated devices that are not published any more, and nodes on which nobody prepares what is reserved there."""
+"""Allocated devices that are not published any more, and nodes on which no driver prepares what is reserved there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pools:
 
 
 def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
-    """What claims hold and nobody publishes; then drivers that are absent where their devices are used."""
+    """What claims hold and no driver publishes; then drivers that are absent where their devices are used."""
     pools = Pools(seen)
     for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
         yield from _vanished(pools, claim)

@@ -39,7 +39,7 @@ class Left(Fact, frozen=True):
 
 
 class DeviceFact(Fact, frozen=True):
-    """``state``: free, taken, shared (parts of it are taken), tainted (free, but not for everybody), or unusable (the
+    """``state``: free, taken, shared (parts of it are taken), tainted (free, but not for all pods), or unusable (the
     pool lacks slices)."""
 
     driver: str

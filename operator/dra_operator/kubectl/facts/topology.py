@@ -1,7 +1,7 @@
 """The devices of a node as a tree: NUMA node, PCIe root, the counters that partitions share, parent, device.
 
-A level that nobody publishes is left out. Attributes count whatever their domain: ``numaNode`` of one driver means what
-``numa`` of another does.
+A level that no driver publishes is left out. Attributes count whatever their domain: ``numaNode`` of one driver means
+what ``numa`` of another does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The server of ``fit --serve``: who may ask, and how much. It only reads the cluster, with the rights of who runs it.
 
-Anyone who may ask learns what is free and, from what is in the way, the names of others' pods. On loopback everybody
-on this machine may; at any other address who has the token. A web page of another site may not: it can send no JSON
-without asking first, which is refused, and a name that was pointed at this machine stands in the header Host.
+Anyone who may ask learns what is free and, from what is in the way, the names of others' pods. On loopback every
+user of this machine may; at any other address those who have the token. A web page of another site may not: it can send
+no JSON without asking first, which is refused, and a name that was pointed at this machine stands in the header Host.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def application(newest: NewestView[Desk], token: str) -> web.Application:
-    """``token`` is empty where whoever reaches the port may ask."""
+    """``token`` is empty where all who reach the port may ask."""
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BODY_BYTES)
     service = Service(newest, token)
     app.router.add_post(FIT, service.fit)

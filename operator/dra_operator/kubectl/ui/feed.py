@@ -1,4 +1,4 @@
-"""What the page shows, read again while somebody looks at it."""
+"""What the page shows, read again while it is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of one read of the cluster. Pure, apart from the lock of whoever asks: see ``feed``."""
+"""What the page shows of one read of the cluster. Pure, apart from the lock of those who ask: see ``feed``."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A pod alone is a bundle as well. A bundle is of no use if one of its pods must not end: it has the same priority as the
 waiting pod or a higher one, or has no node yet, or is a node's static pod, which the kubelet
-makes again. What comes free with a bundle are the devices of the claims that nobody
-else has reserved. A claim of the waiting pod itself stays: its other consumers are no victims.
+makes again. What comes free with a bundle are the devices of the claims that no other pod
+has reserved. A claim of the waiting pod itself stays: its other consumers are no victims.
 """
 
 from __future__ import annotations

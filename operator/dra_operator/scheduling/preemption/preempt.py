@@ -156,7 +156,7 @@ class _Search:
                 self._anywhere.update(dict.fromkeys(bundles))
 
     def _in_order(self) -> list[tuple[str, _Candidates]]:
-        """The node of the nomination, then those where perhaps nobody has to go, then by the lowest priority."""
+        """The node of the nomination, then those where perhaps no pod has to go, then by the lowest priority."""
         lowest = min((bundle.priority for bundle in self._anywhere), default=math.inf)
         is_leaving = any(not bundle.victims for bundle in self._anywhere)
         for name in self._nodes.names() if self._anywhere else ():

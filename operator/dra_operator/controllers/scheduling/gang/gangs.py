@@ -73,7 +73,7 @@ class Gangs:
             self._over(attempt.gang)
 
     def puts_off(self, key: str) -> bool:
-        """Whether the plan of its gang is being written: nobody else writes for the pod meanwhile."""
+        """Whether the plan of its gang is being written: no other decision may write for the pod meanwhile."""
         gang = self._written.get(key)
         if gang is not None:
             self._asked.setdefault(gang.key, set()).add(key)

@@ -224,6 +224,6 @@ class Preemption:
                 self._metrics.ended(ended)
 
     def _is_wanted(self, pod: Pod, node: str) -> bool:
-        """Whether the pod is there and still nominated: otherwise nobody has to end for it."""
+        """Whether the pod is there and still nominated: otherwise no pod has to end for it."""
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
         return known is not None and known.node == node and self._current(pod) is not None

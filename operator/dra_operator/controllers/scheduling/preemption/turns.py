@@ -3,7 +3,7 @@
 A pod has one attempt every ten seconds. After an attempt of any pod others wait for nineteen times as long as it took,
 so that all of them together take a twentieth of the time at most. Pods that have to wait stand in a line, and the next
 one is called when the time has come: first one of each namespace, so that a thousand pods of one tenant put a pod of
-another one off by one attempt. Whoever is called and does not come is passed over.
+another one off by one attempt. A pod that is called and does not come is passed over.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MOST_PODS_IN_LINE: Final = 1000
 """Pods of a namespace that stand in the line; others are looked at again later."""
 MARGIN_SECONDS: Final = 0.01
 LOOK_AGAIN_SECONDS: Final = 60.0
-"""A pod in the line is looked at so often, should it never be called; the first one of a namespace when whoever was
-called did not come."""
+"""A pod in the line is looked at so often, should it never be called; the first one of a namespace when the pod
+that was called did not come."""
 
 
 class PreemptionTurns:
     """``look_again`` has the pod of a key looked at after so many seconds; ``waits`` says whether one still does.
 
-    Nobody has a turn in the first ``rest`` seconds: what others began before may not be seen in full yet.
+    No pod has a turn in the first ``rest`` seconds: what others began before may not be seen in full yet.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PreemptionTurns:
         there.pop(pod.key, None)
         if not there:
             self._line.pop(namespace, None)
-        # Nobody else begins while this attempt goes on in pieces.
+        # No other pod begins while this attempt goes on in pieces.
         self._called = (pod.key, self._clock() + PATIENCE_SECONDS)
 
     def _call(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Remedies that free devices: the pods that hold them end, or the claim that nobody uses is deleted."""
+"""Remedies that free devices: the pods that hold them end, or the claim that no pod uses is deleted."""
 
 from __future__ import annotations
 
