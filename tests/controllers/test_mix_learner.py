@@ -163,6 +163,24 @@ def test_the_text_is_limited() -> None:
     assert len(read_mix(memory.text)) == 7
 
 
+def test_a_request_that_is_too_large_to_be_kept_costs_no_other_one() -> None:
+    """It is the commonest one: the counts of others are not lost for it."""
+    memory = MixMemory()
+    made, _ = learner(cluster(), memory=memory)
+    for number in range(20):
+        size = WRITTEN_BYTES if number < 15 else 1
+        made.see(pod(f"a{number}"), [claim("a", size * "x")])
+    (kept,) = read_mix(memory.text)
+    assert kept.weight == 5
+
+
+def test_nothing_is_written_if_nothing_can_be_kept() -> None:
+    memory = MixMemory()
+    made, _ = learner(cluster(), memory=memory)
+    made.see(pod("a"), [claim("a", WRITTEN_BYTES * "x")])
+    assert memory.text == ""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

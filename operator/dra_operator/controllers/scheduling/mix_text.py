@@ -78,15 +78,18 @@ def _asked(number: int, entry: object) -> Asked:
 
 
 def written(counted: Sequence[MixClass]) -> str:
-    """The text of what was counted, the commonest first."""
-    entries, size = [], 2
+    """The text of what was counted, the commonest first; empty if there is nothing.
+
+    A request that does not fit is left out alone: a tenant who makes a large one the commonest costs others nothing.
+    """
+    entries: list[str] = []
+    size = 2
     for it in counted:
         entry = json.dumps({"weight": min(max(1, it.weight), LARGEST_WEIGHT), "exactly": _request(it)})
-        size += len(entry) + 2
-        if size > WRITTEN_BYTES:
-            break
-        entries.append(entry)
-    return f"[{', '.join(entries)}]"
+        if size + len(entry) + 2 <= WRITTEN_BYTES:
+            size += len(entry) + 2
+            entries.append(entry)
+    return f"[{', '.join(entries)}]" if entries else ""
 
 
 def _request(counted: MixClass) -> dict[str, Any]:
