@@ -174,6 +174,18 @@ def test_a_request_that_is_too_large_to_be_kept_costs_no_other_one() -> None:
     assert kept.weight == 5
 
 
+def test_a_request_that_cannot_be_read_again_costs_no_other_one() -> None:
+    """Such as a pattern that another API server admits, and that is refused here."""
+    memory = MixMemory()
+    made, _ = learner(cluster(), memory=memory)
+    pattern = r'"(?:\\pL\\pL\\pL){300}N"'
+    made.see(pod("a"), [claim("a", f'x" || device.driver.matches({pattern}) || "a" == "b')])
+    for number in range(19):
+        made.see(pod(f"b{number}"), [claim("b", "small")])
+    (kept,) = read_mix(memory.text)
+    assert kept.weight == 19
+
+
 def test_nothing_is_written_if_nothing_can_be_kept() -> None:
     memory = MixMemory()
     made, _ = learner(cluster(), memory=memory)

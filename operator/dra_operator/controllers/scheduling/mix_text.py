@@ -80,16 +80,26 @@ def _asked(number: int, entry: object) -> Asked:
 def written(counted: Sequence[MixClass]) -> str:
     """The text of what was counted, the commonest first; empty if there is nothing.
 
-    A request that does not fit is left out alone: a tenant who makes a large one the commonest costs others nothing.
+    A request that does not fit, or that ``read_mix`` would refuse, is left out alone: a tenant whose claims are such
+    costs others nothing.
     """
     entries: list[str] = []
     size = 2
     for it in counted:
-        entry = json.dumps({"weight": min(max(1, it.weight), LARGEST_WEIGHT), "exactly": _request(it)})
-        if size + len(entry) + 2 <= WRITTEN_BYTES:
-            size += len(entry) + 2
-            entries.append(entry)
+        entry = {"weight": min(max(1, it.weight), LARGEST_WEIGHT), "exactly": _request(it)}
+        text = json.dumps(entry)
+        if size + len(text) + 2 <= WRITTEN_BYTES and _is_readable(entry):
+            size += len(text) + 2
+            entries.append(text)
     return f"[{', '.join(entries)}]" if entries else ""
+
+
+def _is_readable(entry: dict[str, Any]) -> bool:
+    try:
+        _asked(1, entry)
+    except MixError:
+        return False
+    return True
 
 
 def _request(counted: MixClass) -> dict[str, Any]:
