@@ -14,6 +14,8 @@ from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, SameValues, joint_plan
+from dra_operator.scheduling.gang import domains
+from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
 from msgspec import structs
 from placement_lab import case, claim, node, pod, publishing, wants
@@ -105,6 +107,38 @@ def test_the_value_with_the_fewest_free_devices_that_suffices_is_taken() -> None
     assert pools(plan(devices, several(3))) == ["a", "a", "a"]
     usage = Usage([allocated("a/dev-0", "a/dev-1")])
     assert pools(plan(devices, several(1), usage=usage)) == ["a"]
+
+
+def test_a_label_and_an_attribute_with_a_value_for_each_node_are_divided_in_pieces() -> None:
+    """Nearly all pairs are empty: with 5,000 nodes and 40,000 values there are 200 million of them."""
+    names = [f"n{number}" for number in range(300)]
+    devices = publishing({name: [having(name)] for name in names})
+    made = Nodes([node(name, labels={RACK: name}) for name in names])
+    members = [case(it, claims, made, devices, usage=Usage()) for it, claims in several(2)]
+
+    def divided(topology: str = "") -> tuple[int, int]:
+        """How many domains there are, and the pauses until then."""
+        pauses, dividing = 0, domains_of(members, SameValues(topology, DOMAIN))
+        while True:
+            try:
+                next(dividing)
+                pauses += 1
+            except StopIteration as end:
+                return len(end.value), pauses
+
+    count, pauses = divided(RACK)
+    assert count == 300
+    assert pauses - divided()[1] == 300 // GROUPS_BETWEEN_PAUSES
+
+
+def test_too_many_pairs_of_label_and_attribute_end_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(domains, "MOST_DOMAIN_PAIRS", 3)
+    devices = publishing({name: [having(name)] for name in "abcd"})
+    made = Nodes([node(name, labels={RACK: name}) for name in "abcd"])
+    said = refusal(plan(devices, several(2), made, topology=RACK))
+    assert said == (
+        "gave up: example.com/rack and nvlink.example.com/domain have more than 3 values together; ask for one of them"
+    )
 
 
 def test_lists_need_a_value_in_common() -> None:

@@ -10,8 +10,10 @@ Devices of the gang that are allocated already fix the value: those of pods that
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from dra_api.resource import AllocationResult
@@ -24,6 +26,9 @@ from dra_operator.scheduling.state.node import LoadedNode
 
 from .member import is_open
 
+MOST_DOMAIN_PAIRS: Final = 50_000
+"""Of a value of the label and one of the attribute: more than a cluster of 5,000 nodes has devices."""
+GROUPS_BETWEEN_PAUSES: Final = 64
 FIXED: Final = "gang-value"
 """The kind of a refusal: devices that the gang has already allow no value."""
 
@@ -112,7 +117,11 @@ def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Paus
     found = [it for it in supplies if common is None or it.value.value in common]
     if not found:
         return NoPlace(f"no published device has the attribute {same.attribute}", "gang")
-    return list(_divided(groups, found)) or NoPlace(
+    domains = yield from _divided(groups, found)
+    if len(domains) > MOST_DOMAIN_PAIRS:
+        many = f"{same.topology} and {same.attribute} have more than {MOST_DOMAIN_PAIRS} values together"
+        return NoPlace(f"gave up: {many}; ask for one of them", is_error=True)
+    return domains or NoPlace(
         f"no node with the label {same.topology} has a device with the attribute {same.attribute}", "gang"
     )
 
@@ -128,10 +137,29 @@ def _by_label(nodes: Iterable[LoadedNode], same: SameValues) -> Iterator[Collect
         yield frozenset(state.name for state in found[name])
 
 
-def _divided(groups: Sequence[Collection[str] | None], supplies: Sequence[ValueSupply]) -> Iterator[Domain]:
-    for nodes in groups:
-        for supply in supplies:
-            if supply.anywhere:
-                yield Domain(nodes, supply.value, nodes)
-            elif own := supply.nodes if nodes is None else supply.nodes.intersection(nodes):
-                yield Domain(nodes, supply.value, own)
+def _divided(
+    groups: Sequence[Collection[str] | None], supplies: Sequence[ValueSupply]
+) -> Generator[Pause, Elapsed, list[Domain]]:
+    """Each group by each value that it has; one more than ``MOST_DOMAIN_PAIRS`` stands for any number beyond.
+
+    Values are looked up by node: a label with a value for each node, and an attribute with one for each device, have
+    thousands of millions of pairs, of which nearly all are empty.
+    """
+    anywhere = [number for number, supply in enumerate(supplies) if supply.anywhere]
+    by_node: defaultdict[str, list[int]] = defaultdict(list)
+    for number, supply in enumerate(supplies):
+        if not supply.anywhere:
+            for node in supply.nodes:
+                by_node[node].append(number)
+    found: list[Domain] = []
+    for count, nodes in enumerate(groups, 1):
+        if count % GROUPS_BETWEEN_PAUSES == 0:
+            yield Pause.SEARCHING
+        here = by_node if nodes is None else (node for node in nodes if node in by_node)
+        for number in sorted({*anywhere, *chain.from_iterable(by_node[node] for node in here)}):
+            supply = supplies[number]
+            own = nodes if supply.anywhere else supply.nodes if nodes is None else supply.nodes.intersection(nodes)
+            found.append(Domain(nodes, supply.value, own))
+        if len(found) > MOST_DOMAIN_PAIRS:
+            return found[: MOST_DOMAIN_PAIRS + 1]
+    return found
