@@ -87,7 +87,8 @@ class Search:
         self.has_rules = any(self.nodes.rules_between(member.pod) for member in members)
         self._base = first.usage
         self._overlay = Overlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
-        self._orders: dict[Kind, Sequence[str]] = {}
+        self._ranks: dict[Kind, dict[str, int]] = {}
+        """The nodes worth asking for a kind, in their order: a small domain does not go through all of them."""
         self._frames: list[Frame] = []
         self._domain = EVERYWHERE
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
@@ -164,11 +165,13 @@ class Search:
         before = self._frames[-1] if self._frames else None
         if before is not None and before.member.kind == member.kind:
             return Frame(member, question, before.order, before.position)
-        order = self._orders.get(member.kind)
-        if order is None or member.shared:
-            order = self._orders[member.kind] = yield from self._order(question)
+        ranks = self._ranks.get(member.kind)
+        if ranks is None or member.shared:
+            order = yield from self._order(question)
+            ranks = self._ranks[member.kind] = {name: rank for rank, name in enumerate(order)}
         nodes = self._domain.nodes_for(state)
-        return Frame(member, question, order if nodes is None else [it for it in order if it in nodes], 0)
+        order = list(ranks) if nodes is None else sorted(filter(ranks.__contains__, nodes), key=ranks.__getitem__)
+        return Frame(member, question, order, 0)
 
     def _order(self, question: PodFilter) -> Work[Sequence[str]]:
         """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
