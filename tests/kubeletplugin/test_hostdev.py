@@ -645,6 +645,36 @@ def devices_in(resources: Resources) -> list[str]:
     return [device.name for pool in resources.values() for part in pool.slices for device in part.devices]
 
 
+class Pulled(FakeHost):
+    """A host whose adapter is pulled at the file that ``left`` counts down to."""
+
+    left: int = 0
+
+    def text(self, path: str) -> str | None:
+        """What the file says, after the adapter was pulled if it is the one."""
+        vars(self)["left"] = self.left - 1
+        if self.left == 0:
+            self.unplug("ttyUSB0")
+        return super().text(path)
+
+
+def test_a_look_finds_all_of_an_adapter_or_nothing_though_it_is_pulled_meanwhile(tmp_path: Path, read: Read) -> None:
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
+    all_of_it = {"s-a1": ("/dev/ttyUSB0", "c 188:0")}
+    seen = []
+    for files in range(1, 100):
+        (tmp_path / f"{files}/dev").mkdir(parents=True)
+        host = Pulled(tmp_path / str(files))
+        host.serial_adapter("ttyUSB0")
+        vars(host)["left"] = files
+        seen.append(Looking(config, host).thoroughly().owned)
+        if host.left > 0:
+            break
+    assert seen[-1] == all_of_it, "the look reads fewer files than that"
+    assert seen[0] == {}
+    assert all(found in ({}, all_of_it) for found in seen)
+
+
 def test_a_thorough_look_follows_changes_and_comes_every_ten_seconds(host: FakeHost, read: Read) -> None:
     now = 0.0
     looking = Looking(read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]"), host, lambda: now)

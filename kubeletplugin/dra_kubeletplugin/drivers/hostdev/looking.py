@@ -19,6 +19,7 @@ from .tree import HostTree
 
 _SETTLE_SECONDS = 5.0
 _THOROUGH_LOOK_SECONDS = 10.0
+_LOOKS_WHILE_NODES_CHANGE = 5
 
 Seen = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -49,10 +50,21 @@ class Looking:
         return self._found
 
     def thoroughly(self) -> Found:
-        """The devices that are there now; may be called from several threads."""
+        """The devices that are there now; may be called from several threads.
+
+        What is pulled during a look leaves half of itself in it: a number without its node, a node without its serial.
+        So such a look is thrown away and begun again, a few times at most: of nodes that come and go all the time, what
+        is found last counts, until the next look.
+        """
         with self._scanning:
-            self._found = scan(self._config, self._tree, self._found)
-            return self._found
+            seen = self._glance()
+            for _ in range(_LOOKS_WHILE_NODES_CHANGE):
+                found = scan(self._config, self._tree, self._found)
+                before, seen = seen, self._glance()
+                if seen == before:
+                    break
+            self._found = found
+            return found
 
     def _glance(self) -> Seen:
         patterns = (pattern for entry in self._config.devices for pattern in (*entry.paths, *entry.sysfs))
