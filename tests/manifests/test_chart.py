@@ -22,6 +22,7 @@ from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig
 from dra_operator.app.leader import lease_name
 from dra_operator.app.settings.chart_schema import schema
 from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.controllers.scheduling.mix_text import read_mix
 from kubectl import ROOT
 
 CHART = ROOT / "manifests"
@@ -195,6 +196,30 @@ def test_changed_settings_start_the_operator_anew() -> None:
 
 
 @needs_helm
+def test_a_mix_reaches_the_operator_as_a_file_that_it_can_read() -> None:
+    mix = [{"weight": 6, "exactly": {"deviceClassName": "gpu"}}, {"weight": 1, "exactly": {"deviceClassName": "mig"}}]
+    objects = chart(operator={"placementMix": mix, "settings": {"placement-strategy": "frag"}})
+    data = objects["ConfigMap", "dra-system", "dra-operator"]["data"]
+    settings = yaml.safe_load(data["settings.yaml"])
+    (container,) = objects["Deployment", "dra-system", "dra-operator"]["spec"]["template"]["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    folder, _, name = settings["placement-mix"].rpartition("/")
+    assert (folder, settings["placement-strategy"]) == (mount["mountPath"], "frag")
+    read = [(it.weight, it.claim.spec.devices.requests or ()) for it in read_mix(data[name])]
+    assert [(weight, it.exactly and it.exactly.device_class_name) for weight, (it,) in read] == [(6, "gpu"), (1, "mig")]
+
+
+@needs_helm
+def test_a_changed_mix_starts_the_operator_anew() -> None:
+    sums = set()
+    for weight in (1, 2, 2):
+        objects = chart(operator={"placementMix": [{"weight": weight, "exactly": {"deviceClassName": "gpu"}}]})
+        template = objects["Deployment", "dra-system", "dra-operator"]["spec"]["template"]
+        sums.add(template["metadata"]["annotations"]["checksum/settings"])
+    assert len(sums) == 2
+
+
+@needs_helm
 def test_a_changed_configuration_starts_the_plugin_anew() -> None:
     sums = set()
     configs: list[dict[str, Any]] = [{}, {"numDevices": 4}, {"numDevices": 6}, {"numDevices": 6}]
@@ -240,6 +265,8 @@ def test_a_package_of_it_has_nothing_that_is_for_kustomize(tmp_path: Path) -> No
         ({"operator": {"settings": {"placement-workers": 0}}}, "placement-workers"),
         ({"operator": {"settings": {"metrics-port": 1}}}, "metrics-port"),
         ({"operator": {"setings": {}}}, "setings"),
+        ({"operator": {"placementMix": [{"weight": 0, "exactly": {"deviceClassName": "gpu"}}]}}, "weight"),
+        ({"operator": {"placementMix": [{"exactly": {"deviceClassName": "gpu"}}]}}, "weight"),
         ({"plugin": {"kubeletDir": "here"}}, "kubeletDir"),
         ({"plugin": {"namespace": "Not a name"}}, "namespace"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),

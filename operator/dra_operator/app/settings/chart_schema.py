@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dra_operator.allocator import GATES
+from dra_operator.controllers.scheduling.mix_text import LARGEST_WEIGHT, LISTED_ENTRIES
 from dra_operator.controllers.shared.own_controllers import NAMES
 
 from .settings import OperatorSettings, described
@@ -33,7 +34,17 @@ _SIMULATED = {
 }
 """The driver's configuration, without what is the DaemonSet's own: names of the node, folders, the port."""
 _BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port", "placement_mix")
-"""The Deployment's own: its probes depend on them, or it would have to mount the file."""
+"""The Deployment's own: its probes depend on them, or the chart makes and mounts the file."""
+_MIX = {
+    "type": "array",
+    "maxItems": LISTED_ENTRIES,
+    "items": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["weight", "exactly"],
+        "properties": {"weight": {"type": "integer", "minimum": 1, "maximum": LARGEST_WEIGHT}, "exactly": _ANY},
+    },
+}
 
 
 def schema() -> dict[str, Any]:
@@ -45,6 +56,7 @@ def schema() -> dict[str, Any]:
         **_COMMON,
         "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
         "settings": _object(settings),
+        "placementMix": _MIX,
         "tolerations": {"type": "array", "items": _ANY},
         "affinity": _ANY,
     }
