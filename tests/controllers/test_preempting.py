@@ -79,6 +79,11 @@ def pod(name: str, rank: int = 0, *, held: bool = False, **spec: Any) -> Obj:
     return made
 
 
+def of_gang(made: Obj, name: str = "g", size: int = 2) -> Obj:
+    made["metadata"]["annotations"] = {"dra.kopf.dev/gang": name, "dra.kopf.dev/gang-size": str(size)}
+    return made
+
+
 async def full(world: World, *low: Obj) -> None:
     """The pods have the one device of a node each."""
     world.furnish(len(low))
@@ -134,6 +139,17 @@ def test_a_pod_of_higher_priority_gets_the_device_of_one_of_lower_priority() -> 
         it.name: it.samples[0].value for it in world.registry.collect() if it.name == "scheduler_preemption_attempts"
     }
     assert counts == {"scheduler_preemption_attempts": 1.0}
+
+
+def test_all_pods_of_a_gang_end_if_one_has_to() -> None:
+    async def story(world: World) -> None:
+        await full(world, of_gang(pod("rank-0")), of_gang(pod("rank-1")))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert sorted(deleted(world)) == ["rank-0", "rank-1"]
+    assert nodes(world)["high"]
 
 
 def test_the_pod_says_for_what_it_waits_and_the_victim_why_it_ends() -> None:

@@ -31,7 +31,7 @@ from dra_operator.scheduling import (
     priority,
     settled,
 )
-from dra_operator.scheduling.state import LoadedNode, add, node_requests, served_resources
+from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
 from placement_lab import allocator, case, claim, node, pod, wants
 
 CREATED = "2026-01-01T00:{:02}:00Z"
@@ -94,6 +94,8 @@ class Scene:
             find_pod=lambda key, uid: found.get((key, uid)),
             may_end=self.may_end,
             is_leaving=lambda it: it.metadata.name in self.leaving,
+            gang=gang_key,
+            members=lambda gang: [it for it in self.pods if gang_key(it) == gang],
             holders=lambda device: [it for it in self.claims if device in map(DeviceId.of, it.results)],
             budgets=lambda _: self.budgets,
         )
@@ -151,10 +153,12 @@ def exhaustive(scene: Scene) -> Found | None:
 
 
 def _groups(scene: Scene) -> list[tuple[Pod, ...]]:
-    """Pods that share claims, as far as all of them may end."""
+    """Pods that share claims or a gang, as far as all of them may end."""
     group = {it.metadata.name: {it.metadata.name} for it in scene.pods}
-    for it in scene.claims:
-        users = [user.name for user in it.status.reserved_for or ()]
+    gangs: dict[str, list[str]] = {}
+    for it in scene.pods:
+        gangs.setdefault(gang_key(it) or it.key, []).append(it.metadata.name)
+    for users in (*gangs.values(), *([user.name for user in it.status.reserved_for or ()] for it in scene.claims)):
         merged = set(chain(*(group[user] for user in users)))
         for user in merged:
             group[user] = merged
@@ -207,8 +211,16 @@ def _rank(scene: Scene, victims: Sequence[Pod], where: str) -> tuple[Any, ...]:
     )
 
 
-def random_scene(seed: int) -> Scene:
-    """Up to three nodes and seven pods with claims of their own, shared ones, and devices that any node can use."""
+def of_gang(name: str, size: int) -> dict[str, str]:
+    """The annotations of a pod of a gang."""
+    return {"dra.kopf.dev/gang": name, "dra.kopf.dev/gang-size": str(size)}
+
+
+def random_scene(seed: int, *, gangs: bool = False) -> Scene:
+    """Up to three nodes and seven pods with claims of their own, shared ones, and devices that any node can use.
+
+    With ``gangs`` some of the pods are of two gangs.
+    """
     dice = random.Random(seed)
     names = ["a", "b", "c"][: dice.randint(1, 3)]
     kinds = {name: [dice.choice("xxy") for _ in range(dice.randint(1, 4))] for name in names}
@@ -239,7 +251,9 @@ def random_scene(seed: int) -> Scene:
         for it in claims:
             users.setdefault(it, []).append(name)
         cpu = dice.choice(("0", "0", "1", "2"))
-        pods.append(running(name, where, dice.choice((0, 0, 1, 1, 2, 2, 5)), *claims, cpu=cpu, age=dice.randint(0, 9)))
+        rank, age = dice.choice((0, 0, 1, 1, 2, 2, 5)), dice.randint(0, 9)
+        wish = of_gang(dice.choice("gh"), 2) if gangs and dice.random() < 0.5 else {}
+        pods.append(running(name, where, rank, *claims, cpu=cpu, age=age, annotations=wish))
     held_claims = [held(it, where, got, *users[it], pool=pool_) for it, (where, got, pool_) in made.items()]
     wanted = [
         claim(f"w{number}", wants(count=dice.choice((1, 1, 2, 2, 3)), selector=dice.choice((None, None, "x", "n"))))

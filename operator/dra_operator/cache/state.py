@@ -240,6 +240,16 @@ class State:
         waiting = [it for it in pods if not self.is_bound(it) and self.is_ours_to_place(it)]
         return running, [pod for pod in waiting if pod.metadata.deletion_timestamp is None]
 
+    def gang_of_pod(self, pod: Pod) -> str | None:
+        """The key of its gang; None for a pod without one, and for one that has failed."""
+        return next(iter(self.pods_by_gang.values_of(pod.key)), None)
+
+    def placed_of_gang(self, gang: str) -> Iterator[Pod]:
+        """The pods of the gang with this key that run, or are on their way to a node."""
+        for pod in map(self.pods.get, self.pods_by_gang.keys(gang)):
+            if pod is not None and not pod_is_done(pod) and self.pods_by_node.at(pod.metadata.uid) is not None:
+                yield pod
+
     def snapshot(
         self,
         allocator: Allocator,

@@ -33,6 +33,8 @@ def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapse
         may_end=partial(_may_end, made),
         is_leaving=partial(_is_leaving, made),
         holders=cluster.holders,
+        gang=cluster.gang_of_pod,
+        members=cluster.placed_of_gang,
         budgets=cluster.budgets,
     )
     return preempt(failed, terms)

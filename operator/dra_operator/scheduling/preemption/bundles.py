@@ -1,9 +1,9 @@
-"""Pods that end together or not at all: those that share a claim, on whatever nodes they are.
+"""Pods that end together or not at all: those that share a claim, and those of a gang, on whatever nodes they are.
 
 A pod alone is a bundle as well. A bundle is of no use if one of its pods must not end: it has the same priority as the
 waiting pod or a higher one, or has no node yet, or is a node's static pod, which the kubelet
 makes again. What comes free with a bundle are the devices of the claims that no other pod
-has reserved. A claim of the waiting pod itself stays: its other consumers are no victims.
+has reserved. A claim of the waiting pod itself stays: its other consumers are no victims, nor are pods of its gang.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class Bundles:
         self._terms, self._find_claim = terms, cycle_state.find_claim
         self._priority = priority(cycle_state.pod)
         self._own = {claim.metadata.uid for claim in cycle_state.resource_claims}
+        self._gang = terms.gang(cycle_state.pod)
         self._known: dict[str, Bundle | None] = {}
         self.looked = 0
-        """So many claims and consumers were looked at."""
+        """So many claims, consumers and pods of gangs were looked at."""
 
     def may_matter(self, pod: Pod) -> bool:
         """Whether the pod may be in a bundle that is of use: cheap, without a look at its claims."""
@@ -87,22 +88,26 @@ class Bundles:
         is_running = bool(pod.spec.node_name) and pod.metadata.deletion_timestamp is None and not pod_is_done(pod)
         if not is_running or MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
             return False
+        if self._gang is not None and self._terms.gang(pod) == self._gang:
+            return False
         return priority(pod) < self._priority and self._terms.may_end(pod)
 
     def _members(self, pod: Pod) -> tuple[dict[str, Pod], bool]:
-        """Who shares claims with the pod, directly or through others, and whether all of them may end."""
-        found, rest = {pod.metadata.uid: pod}, [pod]
+        """Who shares claims or a gang with the pod, directly or through others, and whether all of them may end."""
+        found, rest, gangs = {pod.metadata.uid: pod}, [pod], set[str]()
         while rest:
             member = rest.pop()
             if not self.may_matter(member):
                 return found, False
+            others = list(self._mates(member, gangs))
             for claim in self._claims(member):
                 if claim.metadata.uid in self._own:
                     return found, False
-                for consumer in self._consumers(claim):
-                    if consumer.metadata.uid not in found:
-                        found[consumer.metadata.uid] = consumer
-                        rest.append(consumer)
+                others += self._consumers(claim)
+            for other in others:
+                if other.metadata.uid not in found:
+                    found[other.metadata.uid] = other
+                    rest.append(other)
         return found, True
 
     def _bundle(self, members: dict[str, Pod]) -> Bundle:
@@ -115,6 +120,16 @@ class Bundles:
             tuple(leaving),
             tuple(allocation for allocation in freed if allocation is not None),
         )
+
+    def _mates(self, pod: Pod, known: set[str]) -> Iterator[Pod]:
+        """The pods of its gang, unless the gang is among those that are known. What leaves anyway ends alone."""
+        gang = None if self._terms.is_leaving(pod) else self._terms.gang(pod)
+        if gang is not None and gang not in known:
+            known.add(gang)
+            for mate in self._terms.members(gang):
+                self.looked += 1
+                if not self._terms.is_leaving(mate):
+                    yield mate
 
     def _claims(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Those that the pod has reserved."""

@@ -26,6 +26,10 @@ class PreemptionTerms:
     """Whether the pod ends soon by itself: it is being deleted. What it has is waited for."""
     holders: Callable[[DeviceId], Iterable[ResourceClaim]]
     """The claims that have a device."""
+    gang: Callable[[Pod], str | None]
+    """The key of the pod's gang, if it is in one."""
+    members: Callable[[str], Iterable[Pod]]
+    """The pods of a gang that run, or are on their way to a node: all of them end, or none does."""
     budgets: Callable[[str], Iterable[Budget]]
     """The PodDisruptionBudgets of a namespace."""
 

@@ -175,6 +175,8 @@ class Preemption:
             may_end=self._may_end,
             is_leaving=partial(self._evictor.is_leaving, node),
             holders=self._cluster.holders,
+            gang=self._cluster.gang_of_pod,
+            members=self._cluster.placed_of_gang,
             budgets=self._cluster.budgets,
         )
 
