@@ -52,6 +52,7 @@ async def test_a_replica_set_keeps_its_number_of_pods(client: Client) -> None:
     made = await pods(client, lambda items: len(items) == 3)
     owner = made[0]["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("ReplicaSet", "w", True)
+    assert "annotations" not in made[0]["metadata"], "a client that writes the pod back leaves empty ones out"
     await client.delete(f"{PODS}/{made[0]['metadata']['name']}")
     await pods(client, lambda items: len(items) == 3)
     await make_ready(client, made[1:2])

@@ -75,9 +75,10 @@ class WorkloadController(Worker[Key]):
             "generateName": f"{owner['metadata']['name']}-",
             "namespace": owner["metadata"]["namespace"],
             "labels": {**(template.get("labels") or {}), **labels},
-            "annotations": template.get("annotations") or {},
             "ownerReferences": [owner_reference(self.resource, owner)],
         }
+        if annotations := template.get("annotations"):
+            meta["annotations"] = annotations  # none at all rather than empty ones, as after any request
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": deepcopy(spec)}
         try:
             create(self.write("", "pods", meta["namespace"], "create"), body)
