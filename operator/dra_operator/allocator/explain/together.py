@@ -154,19 +154,19 @@ def _name(problem: Problem, domain: Domain) -> str:
 
 def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
     left: Counter[str] = Counter()
-    stocks = [(ledger, ledger.stock) for ledger in problem.takers if ledger.stock is not None]
-    for _, stock in stocks:
-        left.update(stock.left_by_name())
+    by_ledger = {it: it.shared_counters for it in problem.takers if it.shared_counters is not None}
+    for counters in by_ledger.values():
+        left.update(counters.left_by_name())
     if left:
         known: dict[Hashable, Mapping[str, int]] = {}
 
         def costs(domain: Domain, device: int) -> Mapping[str, int]:
-            drawn = [stock for ledger, stock in stocks if ledger in domain.ledgers]
+            drawn = [counters for ledger, counters in by_ledger.items() if ledger in domain.ledgers]
             key = device, *map(id, drawn)
             if key not in known:
                 cost = Counter[str]()
-                for stock in drawn:
-                    cost.update(stock.cost_by_name(device))
+                for counters in drawn:
+                    cost.update(counters.cost_by_name(device))
                 known[key] = cost
             return known[key]
 

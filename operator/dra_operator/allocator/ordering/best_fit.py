@@ -46,10 +46,12 @@ def _counters_left(domain: Domain) -> dict[int, int]:
     """What is left of the counters from which a device draws, and of those that are bound up with them."""
     found: dict[int, int] = {}
     for ledger in domain.ledgers:
-        stock = ledger.stock
-        for block in stock.blocks if stock is not None else ():
-            left = sum(stock.left[number] for number in block.counters) if stock is not None else 0
-            for device in each((block.devices << (stock.offset if stock is not None else 0)) & domain.usable):
+        counters = ledger.shared_counters
+        if counters is None:
+            continue
+        for block in counters.blocks:
+            left = sum(counters.left[number] for number in block.counters)
+            for device in each((block.devices << counters.offset) & domain.usable):
                 found[device] = left
     return found
 

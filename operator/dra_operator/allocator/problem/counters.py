@@ -53,7 +53,7 @@ class Counters(Ledger):
         )
 
     @property
-    def stock(self) -> Counters:
+    def shared_counters(self) -> Counters:
         return self
 
     @property

@@ -43,7 +43,7 @@ class Taker(Protocol):
         """What one share of a device consumes, for devices that allow multiple allocations."""
 
 
-class Stock(Protocol):
+class SharedCounters(Protocol):
     """Amounts that devices draw from common counters. Taking devices never makes more available."""
 
     @property
@@ -123,8 +123,8 @@ class Ledger(ABC):
     """No two devices taken have a value of this attribute in common, and each has some value."""
 
     @property
-    def stock(self) -> Stock | None:
-        """A device is only admitted when the stock suffices for what it draws."""
+    def shared_counters(self) -> SharedCounters | None:
+        """A device is only admitted when the counters suffice for what it draws."""
         return None
 
     @property

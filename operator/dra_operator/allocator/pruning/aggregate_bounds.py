@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.ledger import Portions, Stock
+from dra_operator.allocator.problem.ledger import Portions, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import CounterKind
 from dra_operator.allocator.search.pruner import Remaining
@@ -141,7 +141,7 @@ def _shares(problem: Problem, portioning: Portioning) -> list[Share]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawing:
-    """What devices cost of the stocks that a domain draws on; the same object for domains that draw on the same."""
+    """What devices cost of the counters that a domain draws on; the same object for domains that draw on the same."""
 
     costs: list[tuple[Mapping[CounterKind, int], int]]
     """Devices by what they cost of each kind of counter."""
@@ -155,22 +155,24 @@ def _drawing(problem: Problem) -> list[Drawing]:
     drawing: list[Drawing] = []
     for domains in problem.domains:
         for domain in domains:
-            stocks = [(id(ledger), ledger.stock) for ledger in domain.ledgers if ledger.stock is not None]
-            key = tuple(number for number, _ in stocks)
+            counting = [ledger for ledger in domain.ledgers if ledger.shared_counters is not None]
+            key = tuple(map(id, counting))
             if key not in known:
-                known[key] = _make_drawing([stock for _, stock in stocks if stock is not None])
+                known[key] = _make_drawing(
+                    [ledger.shared_counters for ledger in counting if ledger.shared_counters is not None]
+                )
             drawing.append(known[key])
     return drawing
 
 
-def _make_drawing(stocks: Iterable[Stock]) -> Drawing:
+def _make_drawing(drawn_on: Iterable[SharedCounters]) -> Drawing:
     costs: list[tuple[Mapping[CounterKind, int], int]] = []
     drawing = already_charged = 0
-    for stock in stocks:
-        already_charged |= stock.already_charged
-        for more, devices in stock.costs_by_kind:
+    for counters in drawn_on:
+        already_charged |= counters.already_charged
+        for more, devices in counters.costs_by_kind:
             both: list[tuple[Mapping[CounterKind, int], int]] = []
-            if devices & drawing:  # some draw on another stock as well
+            if devices & drawing:  # some draw on other counters as well
                 both = [(_total((more, other)), devices & group) for other, group in costs if devices & group]
                 costs = [(other, group & ~devices) for other, group in costs]
             costs += [*both, (more, devices & ~drawing)]

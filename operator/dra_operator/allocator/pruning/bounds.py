@@ -37,7 +37,9 @@ class Bounds:
         self.several = self._sharing.several
         """Devices that several requests may get."""
         self._counter_bounds = [
-            CounterBounds(problem, ledger, ledger.stock) for ledger in problem.takers if ledger.stock is not None
+            CounterBounds(problem, ledger, ledger.shared_counters)
+            for ledger in problem.takers
+            if ledger.shared_counters is not None
         ]
         self._aggregates = AggregateBounds(problem, self._counter_bounds, self.several)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from dra_operator.allocator.problem.ledger import Ledger, Stock
+from dra_operator.allocator.problem.ledger import Ledger, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import Block, CounterKind
 
@@ -22,15 +22,15 @@ Limit = tuple[int, int]
 
 
 class CounterBounds:
-    """Bounds for a stock in its current state."""
+    """Bounds for shared counters in their current state."""
 
-    def __init__(self, problem: Problem, ledger: Ledger, stock: Stock) -> None:
-        self._stock = stock
+    def __init__(self, problem: Problem, ledger: Ledger, counters: SharedCounters) -> None:
+        self._counters = counters
         reach = 0
-        for _, devices in stock.groups:
+        for _, devices in counters.groups:
             reach |= devices
         self.outside = problem.outside(ledger, reach)
-        """Alternatives that may take devices of the stock without drawing on it."""
+        """Alternatives that may take devices of the counters without drawing on them."""
         self._rooms: dict[object, dict[CounterKind, int]] = {}
         self._limits: dict[object, list[Limit]] = {}
 
@@ -43,7 +43,7 @@ class CounterBounds:
 
         Devices that consume the same count for the counter of which they take the largest part.
         """
-        offset = self._stock.offset
+        offset = self._counters.offset
         for limits in self._remembered(self._limits, devices, self._limit):
             for members, most in limits:
                 yield members << offset, most
@@ -51,9 +51,9 @@ class CounterBounds:
     def _remembered(
         self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
     ) -> Iterator[Found]:
-        devices = (devices & ~self._stock.already_charged) >> self._stock.offset
-        left = self._stock.left
-        for block in self._stock.blocks:
+        devices = (devices & ~self._counters.already_charged) >> self._counters.offset
+        left = self._counters.left
+        for block in self._counters.blocks:
             mine = devices & block.devices
             if mine:
                 key = mine, *(left[number] for number in block.counters)
@@ -69,13 +69,13 @@ class CounterBounds:
                     sizes.setdefault(number, set()).add(amount)
         room: dict[CounterKind, int] = {}
         for number, amounts in sizes.items():
-            usable = largest_sum(self._stock.left[number], frozenset(amounts))
-            for kind in self._stock.kinds[number]:
+            usable = largest_sum(self._counters.left[number], frozenset(amounts))
+            for kind in self._counters.kinds[number]:
                 room[kind] = room.get(kind, 0) + usable
         return room
 
     def _limit(self, block: Block, devices: int) -> list[Limit]:
-        left = self._stock.left
+        left = self._counters.left
         members: dict[int, int] = {}
         amounts: dict[int, list[tuple[int, int]]] = {}
         for charges, group in block.groups:

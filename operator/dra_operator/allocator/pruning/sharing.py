@@ -45,8 +45,8 @@ class Sharing:
         self.several = sum(1 << device for device in self._find_several())
         """Devices that several requests may get.
 
-        Devices that draw nothing more of a stock count as well: they are free. If some requests consume nothing, all
-        shareable devices count, because those requests get them whatever is left.
+        Devices that draw nothing more of shared counters count as well: they are free. If some requests consume
+        nothing, all shareable devices count, because those requests get them whatever is left.
         """
 
     def most(self, device: int) -> int:
@@ -66,8 +66,8 @@ class Sharing:
             return each(shareable)
         already_charged = 0
         for ledger in self._problem.takers:
-            if ledger.stock is not None:
-                already_charged |= ledger.stock.already_charged
+            if ledger.shared_counters is not None:
+                already_charged |= ledger.shared_counters.already_charged
         return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
 
 
