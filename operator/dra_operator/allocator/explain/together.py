@@ -176,9 +176,9 @@ def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
 def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
     for ledger in problem.takers:
-        if ledger.portions is not None:
+        if ledger.consumable_capacity is not None:
             for device in each(devices & problem.node.shareable):
-                left.update(ledger.portions.left(device))
+                left.update(ledger.consumable_capacity.left(device))
     if left:
         yield from _scarce("capacity", left, stages, _share)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import Portions
+from dra_operator.allocator.problem.ledger import ConsumableCapacity
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.order import Grant, Tried
 
@@ -24,20 +24,20 @@ class BestFit:
 
     def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """The fullest first."""
-        portions = next((ledger.portions for ledger in domain.ledgers if ledger.portions is not None), None)
+        consumable = next((it for ledger in domain.ledgers if (it := ledger.consumable_capacity) is not None), None)
         spent = _counters_left(domain)
         keys = {}
         for device in each(devices):
             if device in domain.amounts:
-                keys[device] = _left(problem, portions, device)
+                keys[device] = _left(problem, consumable, device)
             else:
                 keys[device] = spent.get(device, 0), tuple(_size(problem, device))
         return Tried(sorted(keys, key=lambda device: (keys[device], device)), len(keys) // 16)
 
 
-def _left(problem: Problem, portions: Portions | None, device: int) -> tuple[int, tuple[int, ...]]:
+def _left(problem: Problem, consumable: ConsumableCapacity | None, device: int) -> tuple[int, tuple[int, ...]]:
     """What is left of a shared device, each capacity as a part of the whole."""
-    left: Mapping[str, int] = portions.left(device) if portions is not None else problem.node.left(device)
+    left: Mapping[str, int] = consumable.left(device) if consumable is not None else problem.node.left(device)
     capacity = problem.view.devices[device].capacity or {}
     return sum(left[name] * WHOLE_MILLIONTHS // (capacity[name].value.nanos or 1) for name in capacity), ()
 

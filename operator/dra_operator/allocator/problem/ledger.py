@@ -81,7 +81,7 @@ class SharedCounters(Protocol):
         """What a device draws of all counters of one name; nothing if that may already be charged."""
 
 
-class Portions(Protocol):
+class ConsumableCapacity(Protocol):
     """Amounts that takers consume of a device itself. Taking a device never makes more available."""
 
     def left(self, device: int) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class Ledger(ABC):
         return None
 
     @property
-    def portions(self) -> Portions | None:
+    def consumable_capacity(self) -> ConsumableCapacity | None:
         """A device is only admitted when what is left of it suffices for the amounts of the taker."""
         return None
 

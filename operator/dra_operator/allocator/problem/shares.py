@@ -26,7 +26,7 @@ class Shares(Ledger):
         self._holders: dict[int, int] = {}
 
     @property
-    def portions(self) -> Shares:
+    def consumable_capacity(self) -> Shares:
         return self
 
     def left(self, device: int) -> dict[str, int]:

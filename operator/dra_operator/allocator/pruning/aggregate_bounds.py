@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.ledger import Portions, SharedCounters
+from dra_operator.allocator.problem.ledger import ConsumableCapacity, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import CounterKind
 from dra_operator.allocator.search.pruner import Remaining
 
 from .counter_bounds import CounterBounds
 from .open_request import OpenRequest
-from .sharing import Portioning, portionings
+from .sharing import CapacityLedger, capacity_ledgers
 from .subset_sum import largest_sum
 
 Name = TypeVar("Name")
@@ -32,7 +32,7 @@ class AggregateBounds:
         self._problem = problem
         self._counter_bounds = counter_bounds
         self._several = several
-        self._shares = [(one.portions, _shares(problem, one)) for one in portionings(problem)]
+        self._shares = [(one.capacity, _shares(problem, one)) for one in capacity_ledgers(problem)]
         self._drawing = _drawing(problem)
         self._least_charges: dict[tuple[int, Drawing], Mapping[CounterKind, int]] = {}
 
@@ -61,10 +61,14 @@ class AggregateBounds:
     def capacity_suffices(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Summed over all devices that can be shared, no capacity may be asked for more than can be had of it."""
         ordinary = [request for request in opened if not request.admin] if self._shares else []
-        return all(self._suffices(portions, shares, remaining, ordinary) for portions, shares in self._shares)
+        return all(self._suffices(capacity, shares, remaining, ordinary) for capacity, shares in self._shares)
 
     def _suffices(
-        self, portions: Portions, shares: Sequence[Share], remaining: Remaining, ordinary: Sequence[OpenRequest]
+        self,
+        capacity: ConsumableCapacity,
+        shares: Sequence[Share],
+        remaining: Remaining,
+        ordinary: Sequence[OpenRequest],
     ) -> bool:
         wanted = _total(
             _least(_times(need, shares[domain.number].least) for domain, need in request.ruled_in(remaining))
@@ -74,7 +78,7 @@ class AggregateBounds:
             return True
         room: dict[str, int] = {}
         for device, sizes in _sizes(shares, ordinary, remaining).items():
-            left = portions.left(device)
+            left = capacity.left(device)
             for name, amounts in sizes.items():
                 room[name] = room.get(name, 0) + largest_sum(left[name], frozenset(amounts))
         return all(amount <= room.get(name, 0) for name, amount in wanted.items())
@@ -117,7 +121,7 @@ class Share:
     """The least that any usable device gives, whichever is chosen."""
 
 
-def _shares(problem: Problem, portioning: Portioning) -> list[Share]:
+def _shares(problem: Problem, limited: CapacityLedger) -> list[Share]:
     """The share of every domain, by its number."""
     in_nanos = {
         id(amounts): {
@@ -125,13 +129,13 @@ def _shares(problem: Problem, portioning: Portioning) -> list[Share]:
             for device in each(usable)
             if device in amounts
         }
-        for amounts, usable in portioning.consumptions
+        for amounts, usable in limited.consumptions
     }
     known: dict[tuple[int, int], Share] = {}
     shares: list[Share] = []
     for domains in problem.domains:
         for domain in domains:
-            key = (id(domain.amounts), domain.usable) if portioning.ledger in domain.ledgers else (0, 0)
+            key = (id(domain.amounts), domain.usable) if limited.ledger in domain.ledgers else (0, 0)
             if key not in known:
                 amounts = in_nanos.get(key[0], {})
                 known[key] = Share(amounts, _least(amounts.get(device, {}) for device in each(key[1])))

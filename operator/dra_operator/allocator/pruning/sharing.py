@@ -10,24 +10,24 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.ledger import Consumption, Ledger, Portions, consumptions
+from dra_operator.allocator.problem.ledger import ConsumableCapacity, Consumption, Ledger, consumptions
 from dra_operator.allocator.problem.problem import Problem
 
 
-class Portioning(NamedTuple):
-    """A ledger of portions, with what its requests consume."""
+class CapacityLedger(NamedTuple):
+    """A ledger of consumable capacity, with what its requests consume."""
 
     ledger: Ledger
-    portions: Portions
+    capacity: ConsumableCapacity
     consumptions: list[Consumption]
 
 
-def portionings(problem: Problem) -> list[Portioning]:
-    """The ledgers of portions."""
+def capacity_ledgers(problem: Problem) -> list[CapacityLedger]:
+    """The ledgers of consumable capacity."""
     return [
-        Portioning(ledger, ledger.portions, consumptions(takers))
+        CapacityLedger(ledger, ledger.consumable_capacity, consumptions(takers))
         for ledger, takers in problem.takers.items()
-        if ledger.portions is not None
+        if ledger.consumable_capacity is not None
     ]
 
 
@@ -36,10 +36,10 @@ class Sharing:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._portionings = portionings(problem)
-        self._least: dict[int, list[tuple[Portions, Mapping[str, int]]]] = {}
+        self._capacity_ledgers = capacity_ledgers(problem)
+        self._least: dict[int, list[tuple[ConsumableCapacity, Mapping[str, int]]]] = {}
         self.outside = frozenset(
-            number for one in self._portionings for number in problem.outside(one.ledger, problem.node.shareable)
+            number for one in self._capacity_ledgers for number in problem.outside(one.ledger, problem.node.shareable)
         )
         """Alternatives that may take devices without consuming anything of them."""
         self.several = sum(1 << device for device in self._find_several())
@@ -53,10 +53,10 @@ class Sharing:
         """At most so many further shares of a device."""
         least = self._least.get(device)
         if least is None:
-            least = self._least[device] = [(one.portions, _least_share(one, device)) for one in self._portionings]
+            least = self._least[device] = [(one.capacity, _least_share(one, device)) for one in self._capacity_ledgers]
         most = len(self._problem.domains)
-        for portions, amounts in least:
-            left = portions.left(device)
+        for capacity, amounts in least:
+            left = capacity.left(device)
             most = min([most, *(left[name] // amount for name, amount in amounts.items() if amount > 0)])
         return most
 
@@ -71,10 +71,10 @@ class Sharing:
         return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
 
 
-def _least_share(portioning: Portioning, device: int) -> dict[str, int]:
+def _least_share(limited: CapacityLedger, device: int) -> dict[str, int]:
     """The least that any request would consume of each capacity."""
     least: dict[str, int] = {}
-    for amounts, usable in portioning.consumptions:
+    for amounts, usable in limited.consumptions:
         if usable >> device & 1:
             for name, amount in amounts.get(device, {}).items():
                 least[name] = min(amount.nanos, least.get(name, amount.nanos))
