@@ -22,7 +22,7 @@ from dra_operator.allocator import Allocated, GaveUp, Outcome, Refused
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem import makers
 from dra_operator.allocator.problem.domain import Domain, Wanted
-from dra_operator.allocator.problem.ledger import Ledger, Taker
+from dra_operator.allocator.problem.ledger import Ledger, Request
 from dra_operator.allocator.problem.node_state import NodeState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,43 +40,43 @@ class Naive(Ledger):
         self.colours = [_colour(node, number) for number in range(len(node.view.devices))]
         self.taken: list[tuple[int, int]] = []
 
-    def admit(self, devices: int, taker: Taker) -> int:
-        return sum(1 << number for number in each(devices) if self.may(number, taker))
+    def admit(self, devices: int, request: Request) -> int:
+        return sum(1 << number for number in each(devices) if self.may(number, request))
 
-    def take(self, device: int, taker: Taker) -> None:
-        self.taken.append((device, taker.number))
+    def take(self, device: int, request: Request) -> None:
+        self.taken.append((device, request.number))
 
-    def give_back(self, device: int, taker: Taker) -> None:
-        assert self.taken.pop() == (device, taker.number)
+    def give_back(self, device: int, request: Request) -> None:
+        assert self.taken.pop() == (device, request.number)
 
-    def may(self, device: int, taker: Taker) -> bool:
+    def may(self, device: int, request: Request) -> bool:
         raise NotImplementedError
 
 
 class AtMostTwoOfAColour(Naive):
-    def may(self, device: int, taker: Taker) -> bool:
+    def may(self, device: int, request: Request) -> bool:
         return sum(self.colours[other] == self.colours[device] for other, _ in self.taken) < 2
 
 
 class NeverTheColourBefore(Naive):
     """Depends on the order, and opens what was closed."""
 
-    def may(self, device: int, taker: Taker) -> bool:
+    def may(self, device: int, request: Request) -> bool:
         return not self.taken or self.colours[self.taken[-1][0]] != self.colours[device]
 
 
 class OnlyBehindItsElder(Naive):
     """A device with an odd number needs one of its colour to be taken before: it opens late."""
 
-    def may(self, device: int, taker: Taker) -> bool:
+    def may(self, device: int, request: Request) -> bool:
         return device % 2 == 0 or any(self.colours[other] == self.colours[device] for other, _ in self.taken)
 
 
 class EachRequestItsOwnTaste(Naive):
     """Tells requests apart that ask for the same."""
 
-    def may(self, device: int, taker: Taker) -> bool:
-        return (self.colours[device] + taker.number) % 3 != 0 or len(self.taken) % 2 == 1
+    def may(self, device: int, request: Request) -> bool:
+        return (self.colours[device] + request.number) % 3 != 0 or len(self.taken) % 2 == 1
 
 
 class EndsWithAnError(AtMostTwoOfAColour):
@@ -96,7 +96,7 @@ class SaysWhatItKnows(AtMostTwoOfAColour):
     def state(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(Counter(self.colours[device] for device, _ in self.taken).items()))
 
-    def tells_apart(self, devices: int, takers: object) -> Iterable[int]:
+    def tells_apart(self, devices: int, requests: object) -> Iterable[int]:
         colours: dict[Colour, int] = {}
         for number in each(devices):
             colours[self.colours[number]] = colours.get(self.colours[number], 0) | 1 << number
@@ -105,7 +105,7 @@ class SaysWhatItKnows(AtMostTwoOfAColour):
     def alike_now(self, device: int, others: int) -> int:
         return others
 
-    def treats(self, taker: Taker) -> None:
+    def treats(self, request: Request) -> None:
         return None
 
 

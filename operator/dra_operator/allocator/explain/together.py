@@ -118,7 +118,7 @@ def together(problem: Problem) -> tuple[int, Hint]:
 
 def _ruled_out(problem: Problem) -> str:
     """The ledgers that the requests fall under: true of any, also where no sum shows what is scarce."""
-    rules = listed(dict.fromkeys(map(str, problem.takers)))
+    rules = listed(dict.fromkeys(map(str, problem.ledgers)))
     return f"; no choice of devices keeps to: {rules}" if rules else ""
 
 
@@ -154,7 +154,7 @@ def _name(problem: Problem, domain: Domain) -> str:
 
 def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
     left: Counter[str] = Counter()
-    by_ledger = {it: it.shared_counters for it in problem.takers if it.shared_counters is not None}
+    by_ledger = {it: it.shared_counters for it in problem.ledgers if it.shared_counters is not None}
     for counters in by_ledger.values():
         left.update(counters.left_by_name())
     if left:
@@ -175,7 +175,7 @@ def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
 
 def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
-    for ledger in problem.takers:
+    for ledger in problem.ledgers:
         if ledger.consumable_capacity is not None:
             for device in each(devices & problem.node.shareable):
                 left.update(ledger.consumable_capacity.left(device))

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
 
-from .ledger import Ledger, Taker
+from .ledger import Ledger, Request
 
 
 class Constraint(Ledger):
@@ -21,13 +21,13 @@ class Constraint(Ledger):
 
     column: Column
 
-    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
+    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterable[int]:
         return self.column.having.values()
 
     def alike_now(self, device: int, others: int) -> int:
         return others
 
-    def treats(self, taker: Taker) -> Hashable:
+    def treats(self, request: Request) -> Hashable:
         return None
 
 
@@ -41,17 +41,17 @@ class Match(Constraint):
     def __str__(self) -> str:
         return f"equal {self.column.attribute}"
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         if not self._common:
             return devices & self.column.present
         common = self._common[-1]
         return 0 if common is UNKNOWN else devices & self.column.with_any(common)
 
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         values = self.column.values[device]
         self._common.append(self._common[-1] & values if self._common else values)
 
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         self._common.pop()
 
     def state(self) -> Hashable:
@@ -68,7 +68,7 @@ class Distinct(Constraint):
     def __str__(self) -> str:
         return f"distinct {self.column.attribute}"
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         devices &= self.column.present
         for values in self._used:
             if values is UNKNOWN:
@@ -76,10 +76,10 @@ class Distinct(Constraint):
             devices &= ~self.column.with_any(values | UNKNOWN)
         return devices
 
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         self._used.append(self.column.values[device])
 
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         self._used.pop()
 
     def state(self) -> Hashable:

@@ -8,7 +8,7 @@ from functools import cached_property
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, CounterKind
 
-from .ledger import Ledger, Taker
+from .ledger import Ledger, Request
 
 
 class Counters(Ledger):
@@ -79,10 +79,10 @@ class Counters(Ledger):
     def __str__(self) -> str:
         return "shared counters"
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         return devices & (~self._closed | self._already_charged)
 
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         if not self._pays(device):
             return
         if self._shareable >> device & 1:
@@ -92,7 +92,7 @@ class Counters(Ledger):
             self._already_charged |= 1 << device
         self._charge(device, -1)
 
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         if not self._pays(device):
             return
         if self._shareable >> device & 1:
@@ -106,7 +106,7 @@ class Counters(Ledger):
     def state(self) -> Hashable:
         return (tuple(self.left), self._already_charged)
 
-    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
+    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterator[int]:
         """Devices by what they consume; shareable ones also by whether they have been charged."""
         for _, members in self.groups:
             yield members
@@ -115,7 +115,7 @@ class Counters(Ledger):
     def alike_now(self, device: int, others: int) -> int:
         return others
 
-    def treats(self, taker: Taker) -> Hashable:
+    def treats(self, request: Request) -> Hashable:
         return None
 
     def left_by_name(self) -> dict[str, int]:

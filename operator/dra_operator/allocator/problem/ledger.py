@@ -23,7 +23,7 @@ from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.published.counter_table import Block, Charges, CounterKind
 
 
-class Taker(Protocol):
+class Request(Protocol):
     """What a ledger sees of a request: one alternative on one node."""
 
     @property
@@ -82,7 +82,7 @@ class SharedCounters(Protocol):
 
 
 class ConsumableCapacity(Protocol):
-    """Amounts that takers consume of a device itself. Taking a device never makes more available."""
+    """Amounts that requests consume of a device itself. Taking a device never makes more available."""
 
     def left(self, device: int) -> Mapping[str, int]:
         """What is currently left of each capacity of a device, in billionths."""
@@ -92,15 +92,15 @@ class Ledger(ABC):
     """One feature: what taking devices does to later choices."""
 
     @abstractmethod
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         """Those of the devices that may be taken now."""
 
     @abstractmethod
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         """Records an admitted device."""
 
     @abstractmethod
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         """Undoes the latest ``take``, which was of this device."""
 
     # --- what it means ---
@@ -116,7 +116,7 @@ class Ledger(ABC):
     # --- what pruning may take for granted ---
 
     lasting: ClassVar[bool] = False
-    """A device that is refused stays refused to that taker until something is given back."""
+    """A device that is refused stays refused to that request until something is given back."""
     agrees_on: Column | None = None
     """All devices taken have a value of this attribute in common."""
     differs_in: Column | None = None
@@ -129,14 +129,14 @@ class Ledger(ABC):
 
     @property
     def consumable_capacity(self) -> ConsumableCapacity | None:
-        """A device is only admitted when what is left of it suffices for the amounts of the taker."""
+        """A device is only admitted when what is left of it suffices for the amounts of the request."""
         return None
 
     def state(self) -> Hashable:
         """All that later answers depend on: equal states give equal answers."""
         return object()
 
-    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
+    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterable[int]:
         """Sets of devices. Two devices in the same sets can be exchanged in all that was and will be taken."""
         return (1 << device for device in each(devices))
 
@@ -144,19 +144,19 @@ class Ledger(ABC):
         """The other devices that neither ``tells_apart`` nor what was taken so far distinguishes from the device."""
         return 0
 
-    def treats(self, taker: Taker) -> Hashable:
-        """Equal for two takers that can be exchanged in all that was and will be taken."""
-        return taker.number
+    def treats(self, request: Request) -> Hashable:
+        """Equal for two requests that can be exchanged in all that was and will be taken."""
+        return request.number
 
 
 Consumption = tuple[Mapping[int, Mapping[str, Quantity]], int]
 
 
-def consumptions(takers: Iterable[Taker]) -> list[Consumption]:
+def consumptions(requests: Iterable[Request]) -> list[Consumption]:
     """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
     found: dict[int, Consumption] = {}
-    for taker in takers:
-        amounts, usable = found.get(id(taker.amounts), (taker.amounts, 0))
+    for request in requests:
+        amounts, usable = found.get(id(request.amounts), (request.amounts, 0))
         if amounts:
-            found[id(amounts)] = amounts, usable | taker.usable
+            found[id(amounts)] = amounts, usable | request.usable
     return list(found.values())

@@ -43,14 +43,14 @@ class Problem:
         self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in self.domains]
 
     @cached_property
-    def takers(self) -> dict[Ledger, list[Domain]]:
+    def ledgers(self) -> dict[Ledger, list[Domain]]:
         """All ledgers, and the alternatives that each concerns."""
-        takers: dict[Ledger, list[Domain]] = {}
+        ledgers: dict[Ledger, list[Domain]] = {}
         for domains in self.domains:
             for domain in domains:
                 for ledger in domain.ledgers:
-                    takers.setdefault(ledger, []).append(domain)
-        return takers
+                    ledgers.setdefault(ledger, []).append(domain)
+        return ledgers
 
     def outside(self, ledger: Ledger, devices: int) -> frozenset[int]:
         """The numbers of the alternatives that may take some of the devices but are not under the ledger."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from dra_operator.allocator.basics.bits import each
 
-from .ledger import Ledger, Taker, consumptions
+from .ledger import Ledger, Request, consumptions
 
 
 class Shares(Ledger):
@@ -39,24 +39,24 @@ class Shares(Ledger):
     def __str__(self) -> str:
         return "consumable capacity"
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         for device in each(devices & self._shared):
             left = self._left[device]
-            if any(amount.nanos > left[name] for name, amount in taker.amounts[device].items()):
+            if any(amount.nanos > left[name] for name, amount in request.amounts[device].items()):
                 devices &= ~(1 << device)
         return devices
 
-    def take(self, device: int, taker: Taker) -> None:
-        if device not in taker.amounts:
+    def take(self, device: int, request: Request) -> None:
+        if device not in request.amounts:
             return
-        self._move(device, taker, -1)
+        self._move(device, request, -1)
         self._holders[device] = self._holders.get(device, 0) + 1
         self._shared |= 1 << device
 
-    def give_back(self, device: int, taker: Taker) -> None:
-        if device not in taker.amounts:
+    def give_back(self, device: int, request: Request) -> None:
+        if device not in request.amounts:
             return
-        self._move(device, taker, 1)
+        self._move(device, request, 1)
         self._holders[device] -= 1
         if not self._holders[device]:
             del self._holders[device]
@@ -65,9 +65,9 @@ class Shares(Ledger):
     def state(self) -> Hashable:
         return tuple((device, *self._left[device].values()) for device in each(self._shared))
 
-    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
+    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterator[int]:
         """Devices by what a share consumes of them."""
-        for amounts, usable in consumptions(takers):
+        for amounts, usable in consumptions(requests):
             groups: dict[tuple[tuple[str, int], ...], int] = {}
             for device in each(usable):
                 if device in amounts:
@@ -83,10 +83,10 @@ class Shares(Ledger):
                     others &= ~(1 << other)
         return others
 
-    def treats(self, taker: Taker) -> Hashable:
-        return id(taker.amounts)
+    def treats(self, request: Request) -> Hashable:
+        return id(request.amounts)
 
-    def _move(self, device: int, taker: Taker, sign: int) -> None:
+    def _move(self, device: int, request: Request, sign: int) -> None:
         left = self.left(device)
-        for name, amount in taker.amounts[device].items():
+        for name, amount in request.amounts[device].items():
             left[name] += sign * amount.nanos

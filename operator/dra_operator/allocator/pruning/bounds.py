@@ -38,7 +38,7 @@ class Bounds:
         """Devices that several requests may get."""
         self._counter_bounds = [
             CounterBounds(problem, ledger, ledger.shared_counters)
-            for ledger in problem.takers
+            for ledger in problem.ledgers
             if ledger.shared_counters is not None
         ]
         self._aggregates = AggregateBounds(problem, self._counter_bounds, self.several)
@@ -77,8 +77,8 @@ class Bounds:
             return True
         if not together & (self._problem.view.consuming | self.several):
             return _give_own_devices(remaining, requests)
-        takers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
-        return feasible(needs, self._supplies(together, {need.devices for need in needs}, takers))
+        numbers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
+        return feasible(needs, self._supplies(together, {need.devices for need in needs}, numbers))
 
     def one_is_left(self, devices: int, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Whether the requests may leave one of these devices unused."""
@@ -94,19 +94,19 @@ class Bounds:
         supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
         return feasible(needs, supplies + [Supply(part, part.bit_count()) for part in parts])
 
-    def _supplies(self, together: int, wanted: set[int], takers: set[int]) -> list[Supply]:
+    def _supplies(self, together: int, wanted: set[int], numbers: set[int]) -> list[Supply]:
         """What the devices can supply; plain devices that the same requests want count together.
 
-        A ledger limits nothing when some of the takers take devices without it.
+        A ledger limits nothing when some of the alternatives take devices without it.
         """
-        unlimited = not takers.isdisjoint(self._sharing.outside)
+        unlimited = not numbers.isdisjoint(self._sharing.outside)
         supplies = [
             Supply(1 << device, len(self._problem.domains) if unlimited else self._sharing.most(device))
             for device in each(together & self.several)
         ]
         single = together & ~self.several
         for counter_bound in self._counter_bounds:
-            if not takers.isdisjoint(counter_bound.outside):
+            if not numbers.isdisjoint(counter_bound.outside):
                 continue
             for devices, limit in counter_bound.bottlenecks(single):
                 supplies.append(Supply(devices, limit))

@@ -83,6 +83,6 @@ def _sets(problem: Problem, concerned: int) -> Iterable[int]:
     for domains in problem.domains:
         for domain in domains:
             sets |= {domain.usable, domain.raised, domain.collected}
-    for ledger, takers in problem.takers.items():
-        sets.update(ledger.tells_apart(concerned, takers))
+    for ledger, under_it in problem.ledgers.items():
+        sets.update(ledger.tells_apart(concerned, under_it))
     return sets

@@ -52,8 +52,8 @@ def _find_values(column: Column, groups: Sequence[Sequence[OpenRequest]], remain
             together |= request.devices(remaining)
     supplies = []
     for position, devices in enumerate(having):
-        takers = sorted(need for need, possible in zip(needs, values, strict=True) if possible >> position & 1)
-        supplies.append(Supply(1 << position, _fit(takers, (devices & together).bit_count())))
+        fitting = sorted(need for need, possible in zip(needs, values, strict=True) if possible >> position & 1)
+        supplies.append(Supply(1 << position, _fit(fitting, (devices & together).bit_count())))
     return feasible([Need(possible, 1) for possible in values], supplies)
 
 

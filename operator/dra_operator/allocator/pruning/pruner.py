@@ -28,7 +28,7 @@ class Pruner:
         problem.own_domains()
         self._problem = problem
         self._propagation = Propagation(problem)
-        self._ledgers = tuple(problem.takers)
+        self._ledgers = tuple(problem.ledgers)
         self._classes = interchangeable(problem)
         introduce(problem, self._propagation.cannot_raise_from)
         self.nogoods: dict[Hashable, BranchEnd] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import Ledger, Taker
+from dra_operator.allocator.problem.ledger import Ledger, Request
 from dra_operator.allocator.problem.problem import Problem
 
 
@@ -27,13 +27,13 @@ class RequestOrder(Ledger):
         self._shareable = shareable
         self._behind = [-1]
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         return devices & self._behind[-1]
 
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         self._behind.append(-1 << device + (not self._shareable >> device & 1))
 
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         self._behind.pop()
 
     def state(self) -> Hashable:

@@ -25,8 +25,8 @@ class CapacityLedger(NamedTuple):
 def capacity_ledgers(problem: Problem) -> list[CapacityLedger]:
     """The ledgers of consumable capacity."""
     return [
-        CapacityLedger(ledger, ledger.consumable_capacity, consumptions(takers))
-        for ledger, takers in problem.takers.items()
+        CapacityLedger(ledger, ledger.consumable_capacity, consumptions(domains))
+        for ledger, domains in problem.ledgers.items()
         if ledger.consumable_capacity is not None
     ]
 
@@ -65,7 +65,7 @@ class Sharing:
         if self.outside or self._problem.node.admin_exempt:
             return each(shareable)
         already_charged = 0
-        for ledger in self._problem.takers:
+        for ledger in self._problem.ledgers:
             if ledger.shared_counters is not None:
                 already_charged |= ledger.shared_counters.already_charged
         return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
