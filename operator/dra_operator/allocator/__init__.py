@@ -22,7 +22,7 @@ from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
 from .published.taints import blocking, tolerates
 from .refusal import Refusal, RefusedClaim, Rule, Tally
-from .request.claim_program import Ask, AttributeValue, ClaimProgram
+from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
 from .request.extended import extended_requests
 from .request.selectors import RequestSelector
 from .usage import Usage
@@ -35,12 +35,12 @@ __all__ = [
     "Allocated",
     "AllocationError",
     "Allocator",
-    "Ask",
     "AttributeValue",
     "Candidates",
     "ClaimError",
     "ClaimProgram",
     "Compiled",
+    "CompiledRequests",
     "Decision",
     "DeviceId",
     "Failed",

@@ -44,9 +44,10 @@ class Results:
         """One result per claim. Raises NodeSelectionError when node selectors cannot be merged."""
         program, picks, position = self._problem.program, self._picks, 0
         made: list[AllocationResult] = []
-        for claim, ask, grants in zip(program.claims, program.asks, self._grants, strict=True):
-            end = position + len(ask.stages)
-            made.append(self._claim(claim, grants, configured(claim, ask, picks[position:end], self._features.release)))
+        for claim, compiled, grants in zip(program.claims, program.requests, self._grants, strict=True):
+            end = position + len(compiled.stages)
+            configuration = configured(claim, compiled, picks[position:end], self._features.release)
+            made.append(self._claim(claim, grants, configuration))
             position = end
         return tuple(made)
 

@@ -1,7 +1,7 @@
 """The mix: what pods ask for, as classes of requests with weights, so that a score can tell what a placement destroys.
 
 It is learned from the pods that are seen. Each adds its requests; after every ``HALF_LIFE_PODS`` pods all weights are
-halved, so that what is asked no more fades. The mix that scores look at is taken from that now and then,
+halved, so that what is requested no more fades. The mix that scores look at is taken from that now and then,
 and changes only if it differs by more than a fifth: each change has all nodes scored again.
 """
 

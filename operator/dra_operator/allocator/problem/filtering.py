@@ -43,7 +43,7 @@ class _Filtering:
                 yield domains
                 least += min([domain.need for domain in domains])
                 position += 1
-            if number + 1 == len(program.asks) and program.fault is not None:
+            if number + 1 == len(program.requests) and program.fault is not None:
                 raise program.fault
             if least > RESULTS_LIMIT:
                 raise ClaimError(

@@ -42,7 +42,7 @@ class Evaluation:
         self._users += 1
         try:
             while self._next < len(devices):
-                self._work = self._work or self._ask_all(driver, devices, compiled)
+                self._work = self._work or self._evaluate_all(driver, devices, compiled)
                 try:
                     expression = next(self._work)
                 except StopIteration:
@@ -59,18 +59,18 @@ class Evaluation:
             self._work.close()
             self._work = None
 
-    def _ask_all(self, driver: str, devices: Sequence[Device], compiled: Compiled) -> Generator[str, None, None]:
+    def _evaluate_all(self, driver: str, devices: Sequence[Device], compiled: Compiled) -> Generator[str, None, None]:
         predicates = [(expression, compiled.predicate(expression)) for expression in self._expressions]
         while self._next < len(devices):
             if self._within.true >> self._next & 1:
-                yield from self._ask(self._next, driver, devices[self._next], predicates, compiled)
+                yield from self._evaluate_on(self._next, driver, devices[self._next], predicates, compiled)
             self._next += 1
             if self._due is not None:
                 due, self._due = self._due, None
                 yield due
         compiled.in_work.left(self)
 
-    def _ask(
+    def _evaluate_on(
         self, number: int, driver: str, device: Device, predicates: Sequence[tuple[str, Predicate]], compiled: Compiled
     ) -> Generator[str, None, None]:
         expression = ""

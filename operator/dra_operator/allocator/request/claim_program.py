@@ -1,9 +1,9 @@
 """What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
 
-Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``), each claim an
-``Ask``, and the claims of a pod a ``ClaimProgram``. A fault of the claims does not end the attempt at once, because
-faults of pools, and of ``All`` requests of earlier claims, are reported first: the program keeps ``fault`` and the
-stages before it.
+Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``), each claim
+``CompiledRequests``, and the claims of a pod a ``ClaimProgram``. A fault of the claims does not end the attempt at
+once, because faults of pools, and of ``All`` requests of earlier claims, are reported first: the program keeps
+``fault`` and the stages before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ClassLookup = Callable[[str], DeviceClass | None]
 
 KEPT_PROGRAM_BYTES: Final = 16 << 20
 """What the programs of claims may take in sum."""
-_ASK_BYTES: Final = 4096
+_COMPILED_BYTES: Final = 4096
 _PROGRAM_BYTES_PER_CHARACTER: Final = 16
 """What a program takes for each character of what the claim asks for, as JSON; the key included."""
 
@@ -102,14 +102,14 @@ class Stage:
     prioritized: bool
 
 
-class Ask:
-    """What one claim asks for. Claims that ask for the same share it."""
+class CompiledRequests:
+    """The requests of one claim. Claims that request the same share them."""
 
     __slots__ = ("configurations", "fault", "stages", "wants_admin_access")
 
     def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
         self.stages = stages
-        """Its requests, up to the first fault."""
+        """One for each request, up to the first fault."""
         self.fault = fault
         self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
         """Some request has admin access."""
@@ -120,15 +120,15 @@ class Ask:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("asks", "claims", "fault", "stages")
+    __slots__ = ("claims", "fault", "requests", "stages")
 
-    def __init__(self, claims: tuple[ResourceClaim, ...], asks: list[Ask]) -> None:
+    def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
         self.claims = claims
-        self.asks = asks
+        self.requests = requests
         """By claim; the one with the fault is the last."""
-        self.stages = asks[0].stages if len(asks) == 1 else tuple([stage for ask in asks for stage in ask.stages])
+        self.stages = requests[0].stages if len(requests) == 1 else tuple([it for one in requests for it in one.stages])
         """All stages in the order of the search."""
-        self.fault = asks[-1].fault if asks else None
+        self.fault = requests[-1].fault if requests else None
 
     def named(self, expression: str) -> str:
         """The selector of this text, as a sentence names it."""
@@ -142,7 +142,7 @@ class ClaimProgram:
     @property
     def wants_admin_access(self) -> bool:
         """Some request has admin access."""
-        return any(ask.wants_admin_access for ask in self.asks)
+        return any(compiled.wants_admin_access for compiled in self.requests)
 
 
 class ClaimCompiler:
@@ -154,29 +154,29 @@ class ClaimCompiler:
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
-        self._known: Cache[tuple[int, AttributeValue | None, bytes], Ask] = Cache(
+        self._known: Cache[tuple[int, AttributeValue | None, bytes], CompiledRequests] = Cache(
             KEPT_PROGRAM_BYTES,
-            lambda key, ask: _ASK_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[2]),
+            lambda key, compiled: _COMPILED_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[2]),
             largest=KEPT_PROGRAM_BYTES // 2,
         )
         """By the claim's place among those of the pod, the value given, and what it asks for as JSON."""
 
     def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None = None) -> ClaimProgram:
         """Checks the claims and lists their alternatives, of devices that have the value if there is one."""
-        asks: list[Ask] = []
+        requests: list[CompiledRequests] = []
         for number, claim in enumerate(claims):
-            ask = self._ask(number, claim, value)
-            asks.append(ask)
-            if ask.fault is not None:
+            compiled = self._compiled(number, claim, value)
+            requests.append(compiled)
+            if compiled.fault is not None:
                 break
-        return ClaimProgram(tuple(claims), asks)
+        return ClaimProgram(tuple(claims), requests)
 
-    def _ask(self, number: int, claim: ResourceClaim, value: AttributeValue | None) -> Ask:
+    def _compiled(self, number: int, claim: ResourceClaim, value: AttributeValue | None) -> CompiledRequests:
         asked = claim.spec.devices
         key = (number, value, encode((asked.requests, asked.constraints)))
         known = self._known.get(key)
         if known is None:
-            known = _Compiler(number, claim, value, self._class_of, self._features).ask()
+            known = _Compiler(number, claim, value, self._class_of, self._features).compile()
             if known.fault is None:  # a fault names its claim
                 self._known.put(key, known)
         return known
@@ -205,13 +205,13 @@ class _Compiler:
             if (compared := _compared(constraint, features)) is not None
         ]
 
-    def ask(self) -> Ask:
+    def compile(self) -> CompiledRequests:
         stages: list[Stage] = []
         try:
             stages.extend(self._stages())  # those before a fault stay
         except AllocationError as error:
-            return Ask(tuple(stages), error)
-        return Ask(tuple(stages), None)
+            return CompiledRequests(tuple(stages), error)
+        return CompiledRequests(tuple(stages), None)
 
     def _stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():

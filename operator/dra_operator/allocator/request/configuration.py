@@ -13,18 +13,20 @@ from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationConfiguration, ResourceClaim
 from msgspec.structs import replace
 
-from .claim_program import Alternative, Ask
+from .claim_program import Alternative, CompiledRequests
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
 
 
-def configured(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...], release: Release) -> Configuration:
+def configured(
+    claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...], release: Release
+) -> Configuration:
     """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
-    made = _repeating_all(claim, ask, picks)
+    made = _repeating_all(claim, compiled, picks)
     if release < Release.V1_37 or not made:
         return made
     all_names = [
-        {stage.request, stage.alternatives[pick].request} for stage, pick in zip(ask.stages, picks, strict=True)
+        {stage.request, stage.alternatives[pick].request} for stage, pick in zip(compiled.stages, picks, strict=True)
     ]
     return tuple([replace(entry, requests=None) if _covers(entry, all_names) else entry for entry in made])
 
@@ -34,23 +36,23 @@ def _covers(entry: DeviceAllocationConfiguration, all_names: Sequence[set[str]])
     return all(names.intersection(entry.requests or ()) for names in all_names)
 
 
-def _repeating_all(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...]) -> Configuration:
+def _repeating_all(claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...]) -> Configuration:
     """Each entry with all requests that it names."""
-    from_classes = ask.configurations.get(picks)
+    from_classes = compiled.configurations.get(picks)
     if from_classes is None:
-        from_classes = ask.configurations.put(picks, _from_classes(_picked(ask, picks)))
+        from_classes = compiled.configurations.put(picks, _from_classes(_picked(compiled, picks)))
     if not claim.spec.devices.config:
         return from_classes
     names = {
         name
-        for stage, pick in zip(ask.stages, picks, strict=True)
+        for stage, pick in zip(compiled.stages, picks, strict=True)
         for name in (stage.request, stage.alternatives[pick].request)
     }
     return from_classes + _from_claim(claim, names)
 
 
-def _picked(ask: Ask, picks: tuple[int, ...]) -> list[Alternative]:
-    return [stage.alternatives[pick] for stage, pick in zip(ask.stages, picks, strict=True)]
+def _picked(compiled: CompiledRequests, picks: tuple[int, ...]) -> list[Alternative]:
+    return [stage.alternatives[pick] for stage, pick in zip(compiled.stages, picks, strict=True)]
 
 
 def _from_classes(used: Sequence[Alternative]) -> Configuration:

@@ -69,8 +69,8 @@ class Placement:
         return named if named in BY_NAME or named == FIRST_FIT else self._strategy
 
     def _ranking(self, strategy: Strategy, program: ClaimProgram, tenant: str) -> Ranking:
-        key = (strategy.name, *map(id, program.asks))
-        ranking = self._rankings.pop(key, None) or Ranking(strategy, program.asks, tenant)
+        key = (strategy.name, *map(id, program.requests))
+        ranking = self._rankings.pop(key, None) or Ranking(strategy, program.requests, tenant)
         self._rankings[key] = ranking
         while len(self._rankings) > KEPT_RANKINGS:
             self._forget()

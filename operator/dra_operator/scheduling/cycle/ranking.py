@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator
 
-from dra_operator.allocator import AllocationError, Ask
+from dra_operator.allocator import AllocationError, CompiledRequests
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.scoring.strategies.strategy import Candidate, Strategy
 
@@ -25,10 +25,10 @@ STEPS_PER_SCORE = 25
 
 
 class Ranking:
-    """The nodes for pods of one kind. ``asks`` are kept because the kind is known by what they are."""
+    """The nodes for pods of one kind. ``requests`` are kept because the kind is known by what they are."""
 
-    def __init__(self, strategy: Strategy, asks: list[Ask], tenant: str) -> None:
-        self.asks, self.tenant = asks, tenant
+    def __init__(self, strategy: Strategy, requests: list[CompiledRequests], tenant: str) -> None:
+        self.requests, self.tenant = requests, tenant
         self._strategy = strategy
         self._scores: dict[str, int] = {}
         self._order: list[tuple[int, str]] = []
