@@ -140,7 +140,7 @@ def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_clas
     cluster.apply(convert(Pod, body | {"metadata": meta("e", 2, annotations={"a": "b"})}))
     assert cluster.others_decide(drivers) == came, "its scheduler decides on nothing new"
     cluster.apply(convert(Pod, body | {"metadata": meta("e", 3) | {"uid": "uid-f"}}))
-    assert cluster.others_decide(drivers).stirs == came.stirs + 1, "another pod came"
+    assert cluster.others_decide(drivers).cluster_events == came.cluster_events + 1, "another pod came"
     cluster.delete(Pod, "ns/e", "uid-f")
     assert not is_contested(cluster, "gpu.example.com")
 
@@ -149,7 +149,7 @@ def test_classes_that_do_not_exist_cost_nothing_however_many_pods_name() -> None
     """Each decision of the operator went through all of them: 8,000 of one claim, in the claims of hundreds of pods."""
     contention = Contention()
     contention.put_class(class_("gpu", 'device.driver == "gpu.example.com"'))
-    contention.file("pod ns/p", classes=[f"absent-{number}" for number in range(50_000)], is_undecided=True)
+    contention.file("pod ns/p", classes=[f"absent-{number}" for number in range(50_000)], is_queued=True)
     begun = time.process_time()
     assert not any(contention.others_decide({"gpu.example.com"}).present for _ in range(500))
     assert time.process_time() - begun < 0.5

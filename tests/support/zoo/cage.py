@@ -65,8 +65,8 @@ class Cage:
             end = time.monotonic() + self.seconds
             await beast.release(tenant)
             while (left := end - time.monotonic()) > 0:
-                if beast.stir is not None:
-                    await beast.stir(tenant)
+                if beast.repeat is not None:
+                    await beast.repeat(tenant)
                 await asyncio.sleep(min(left, 0.1))
         try:
             await self._explained(beast, tenant)

@@ -119,7 +119,7 @@ Act = Callable[[Tenant], Awaitable[None]]
 class Beast:
     """What one tenant does to the cluster.
 
-    ``release`` creates its objects. ``stir`` is repeated ten times a second. ``says`` is what is true of each of its
+    ``release`` creates its objects. ``repeat`` is called ten times a second. ``says`` is what is true of each of its
     pods in the end, as a pattern: the message of the condition PodScheduled, or ``bound`` for one that has a node.
     ``short``: it belongs to the short form. ``real``: only a real API server takes it, or takes it in reasonable time.
     """
@@ -127,6 +127,6 @@ class Beast:
     name: str
     release: Act
     says: str
-    stir: Act | None = None
+    repeat: Act | None = None
     short: bool = False
     real: bool = False

@@ -8,9 +8,9 @@ pod of another scheduler uses, allocated or still waiting.
 An allocated claim names its drivers. A waiting one names classes, and a class names its driver in a selector such as
 ``device.driver == "gpu.example.com"``; a class that does not say so stands for every driver.
 
-A claim or pod is *undecided* as long as its scheduler has not said whether it can be placed: it may be deciding right
-now. What starts such decisions is counted as a *stir*: something undecided came, or devices came free while a foreign
-claim waits.
+A claim or pod is *queued* as long as its scheduler has not said whether it can be placed: it may be deciding right
+now. What starts such decisions is counted as a *cluster event*: something was queued, or devices came free while a
+foreign claim waits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DRIVER = re.compile(r"""\s*\(?\s*device\.driver\s*==\s*(?:"([^"\\]+)"|'([^'\\]+
 
 
 class OthersDecide(NamedTuple):
-    """Whether foreign claims have or want devices, want some, are undecided, and how often decisions were stirred."""
+    """Whether foreign claims have or want devices, want some, are queued, and how many cluster events there were."""
 
     present: bool
     waiting: bool
-    undecided: bool
-    stirs: int
+    queued: bool
+    cluster_events: int
 
 
 class Contention:
@@ -43,24 +43,24 @@ class Contention:
     def __init__(self) -> None:
         self._drivers: Index[str] = Index()
         self._classes: Index[str] = Index()
-        self._undecided: Index[str] = Index()
+        self._queued: Index[str] = Index()
         self._class_drivers: dict[str, str] = {}
-        self._stirs: Counter[str] = Counter()
+        self._cluster_events: Counter[str] = Counter()
 
     def file(
-        self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = (), *, is_undecided: bool = False
+        self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = (), *, is_queued: bool = False
     ) -> None:
         """A foreign claim or pod holds devices of these drivers, or wants some of these classes; none: forget it."""
         wanted = frozenset(classes)
         self._drivers.file(key, drivers)
         self._classes.file(key, wanted)
-        if is_undecided and key not in self._undecided:
-            self._stirs.update(map(self.driver_of_class, wanted))
-        self._undecided.file(key, wanted if is_undecided else ())
+        if is_queued and key not in self._queued:
+            self._cluster_events.update(map(self.driver_of_class, wanted))
+        self._queued.file(key, wanted if is_queued else ())
 
     def freed(self, drivers: Iterable[str]) -> None:
         """Devices of the drivers came free, or were published."""
-        self._stirs.update(drivers)
+        self._cluster_events.update(drivers)
 
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""
@@ -83,8 +83,9 @@ class Contention:
         is_any = ANY_DRIVER in drivers
         is_wanted = self._is_among(self._classes, drivers)
         is_held = any(map(self._drivers.keys, self._drivers.values() if is_any else drivers))
-        stirs = self._stirs.total() if is_any else sum(self._stirs[driver] for driver in {*drivers, ANY_DRIVER})
-        return OthersDecide(is_wanted or is_held, is_wanted, self._is_among(self._undecided, drivers), stirs)
+        counts = self._cluster_events
+        events = counts.total() if is_any else sum(counts[driver] for driver in {*drivers, ANY_DRIVER})
+        return OthersDecide(is_wanted or is_held, is_wanted, self._is_among(self._queued, drivers), events)
 
     def _is_among(self, wishes: Index[str], drivers: Set[str]) -> bool:
         """Goes through the classes that there are: pods may name others by the thousand."""

@@ -37,7 +37,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
             continue  # filing this one now would make the pod look as if it came just now
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
-        cluster.contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
+        cluster.contention.file(f"pod {pod.key}", classes=classes, is_queued=_is_queued(pod))
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
@@ -61,8 +61,8 @@ def _file(cluster: State, claim: ResourceClaim) -> None:
     elif allocation is not None:
         cluster.contention.file(claim.key, drivers=drivers_in(allocation))
     else:
-        is_undecided = any(map(_is_undecided, foreign))
-        cluster.contention.file(claim.key, classes=classes_of(claim), is_undecided=is_undecided)
+        is_queued = any(map(_is_queued, foreign))
+        cluster.contention.file(claim.key, classes=classes_of(claim), is_queued=is_queued)
 
 
 def _is_foreign(cluster: State, pod: Pod) -> bool:
@@ -76,7 +76,7 @@ def _has_newer_version(cluster: State, pod: Pod, change: Change[Pod]) -> bool:
     return new is not None and new is not pod and new.metadata.uid == pod.metadata.uid and _is_foreign(cluster, new)
 
 
-def _is_undecided(pod: Pod) -> bool:
+def _is_queued(pod: Pod) -> bool:
     """Whether its scheduler has given it no node, and not said why not."""
     said = (entry for entry in pod.status.conditions or () if (entry.type, entry.status) == ("PodScheduled", "False"))
     return not pod.spec.node_name and all(entry.reason == GATED for entry in said)

@@ -34,8 +34,8 @@ class Deference:
         self._cluster, self._clock, self._grace = cluster, clock, grace
         self._met: dict[frozenset[str], float] = {}
         """By drivers: when others were seen there."""
-        self._stirred: dict[frozenset[str], tuple[int, float]] = {}
-        """By drivers: the stirs that were counted, and since when there are so many."""
+        self._events: dict[frozenset[str], tuple[int, float]] = {}
+        """By drivers: the cluster events that were counted, and since when there are so many."""
         self._waiting: dict[str, float] = {}
         """By uid, oldest first: pods that defer to others, and since when."""
 
@@ -54,14 +54,14 @@ class Deference:
             self._met[drivers] = now
         if now - self._met.get(drivers, -math.inf) > SHARED_DRIVER_SECONDS:
             return False
-        counted, since = self._stirred.get(drivers, (-1, now))
-        if counted != others.stirs:
-            self._stirred[drivers] = (others.stirs, since := now)
+        counted, since = self._events.get(drivers, (-1, now))
+        if counted != others.cluster_events:
+            self._events[drivers] = (others.cluster_events, since := now)
         waited, pause = now - self._waiting.setdefault(uid, now), self._grace / PAUSES_PER_GRACE
         if waited >= self._grace:
             return False
-        is_stirred = others.waiting and now - since < (self._grace if others.undecided else pause)
-        return waited < pause or is_stirred
+        is_deciding = others.waiting and now - since < (self._grace if others.queued else pause)
+        return waited < pause or is_deciding
 
     def _forget_old(self, now: float) -> None:
         while now - (oldest := next(iter(self._waiting.items())))[1] > SHARED_DRIVER_SECONDS:

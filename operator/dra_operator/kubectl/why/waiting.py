@@ -75,7 +75,7 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Told:
 
 def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) -> float:
     """By what can be seen here: a scheduler decides as long as it has not said whether it can place its pod."""
-    return float(places and bool(drivers) and cluster.others_decide(drivers).undecided)
+    return float(places and bool(drivers) and cluster.others_decide(drivers).queued)
 
 
 def _tell_of_nodes(told: Told, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    NodeAnswer
+    NodeStatus
     ├── Fits             with these devices
     ├── Obstructed       by the node itself, or because claims of the pod are allocated elsewhere
     ├── Lacking          the node's devices do not serve the claims
