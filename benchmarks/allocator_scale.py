@@ -19,7 +19,8 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.operator import settle_memory
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
-from dra_operator.scheduling import CycleState, ExtendedResources, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.scheduling import CycleState, NoPlace, Plan, decided, plan
+from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 
 Json = dict[str, Any]
 DEVICES = 8

@@ -14,7 +14,9 @@ from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory, Usage
 from dra_operator.cel_language import CelSelectors
-from dra_operator.scheduling import CycleState, ExtendedResources, Nodes, NoPlace, PodClaim, SameValues, joint_plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace
+from dra_operator.scheduling.claims import ExtendedResources, PodClaim
+from dra_operator.scheduling.gang import SameValues, joint_plan
 from dra_operator.scheduling.state import LoadedNode
 
 DEVICES = 8

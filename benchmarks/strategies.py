@@ -24,16 +24,8 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
-from dra_operator.scheduling import (
-    PLACEMENT_STRATEGIES,
-    CycleState,
-    ExtendedResources,
-    Placement,
-    Plan,
-    PodClaim,
-    decided,
-    plan,
-)
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement, Plan, decided, plan
+from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 
 GPUS: Final = 8
 SHARES: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from dra_operator.scheduling import Bindings, volumes_of
+from dra_operator.scheduling.rules import Bindings, volumes_of
 from dra_operator.scheduling.rules.node_volume_limits import VOLUME_LIMIT, AttachLimits
 from dra_operator.scheduling.rules.volume_binding import VOLUME_SPACE
 from dra_operator.scheduling.rules.volumes import PodVolumes

@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
-from dra_operator.scheduling import Readiness, claim_readiness
+from dra_operator.scheduling.claims import Readiness, claim_readiness
 from dra_operator.scheduling.claims.allocated_claims import Allocations
 from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, NotReady, ready_claims, unservable
 from placement_lab import claim, node, pod, prefers, wants

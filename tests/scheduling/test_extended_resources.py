@@ -10,7 +10,8 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, ClaimError, Usage
-from dra_operator.scheduling import ExtendedResources, Nodes, NoPlace, Plan
+from dra_operator.scheduling import Nodes, NoPlace, Plan
+from dra_operator.scheduling.claims import ExtendedResources
 from dra_operator.scheduling.claims.usable import extended_claims
 from dra_operator.scheduling.state import LoadedNode
 from hypothesis import given

@@ -11,7 +11,8 @@ import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, SameValues, joint_plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan
+from dra_operator.scheduling.gang import SameValues, joint_plan
 from dra_operator.scheduling.state import LoadedNode, pod_requests
 from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants

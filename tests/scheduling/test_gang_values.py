@@ -13,8 +13,8 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, SameValues, joint_plan
-from dra_operator.scheduling.gang import domains
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan
+from dra_operator.scheduling.gang import SameValues, domains, joint_plan
 from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
 from msgspec import structs

@@ -12,7 +12,8 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_api.values.quantity import Quantity
 from dra_operator.allocator import Allocated, Usage
-from dra_operator.scheduling import Nodes, NoPlace, Plan, Readiness, claim_readiness
+from dra_operator.scheduling import Nodes, NoPlace, Plan
+from dra_operator.scheduling.claims import Readiness, claim_readiness
 from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, CLASS_MISSING, NotReady, ready_claims, unservable
 from dra_operator.scheduling.state import LoadedNode, Obstacle, pod_requests
 from hypothesis import given

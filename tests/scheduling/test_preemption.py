@@ -12,7 +12,8 @@ from dra_api.core import MIRROR_ANNOTATION, Pod
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import Allocator
-from dra_operator.scheduling import Budget, NoPlace, PostFilterResult, decided, plan, preempt
+from dra_operator.scheduling import NoPlace, PostFilterResult, decided, plan
+from dra_operator.scheduling.preemption import Budget, preempt
 from dra_operator.scheduling.preemption.meter import Meter
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term

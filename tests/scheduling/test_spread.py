@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.scheduling import ClusterEvent, NoPlace
+from dra_operator.scheduling import NoPlace
+from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.rules.pod_topology_spread import SPREAD
 from dra_operator.scheduling.rules.queueing_hints import Direction, PodsChange
 from dra_operator.scheduling.state import LoadedNode, Obstacle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_operator.scheduling import Bindings, volumes_of
+from dra_operator.scheduling.rules import Bindings, volumes_of
 from dra_operator.scheduling.rules.volume_binding import VOLUME_BINDING
 from dra_operator.scheduling.rules.volumes import VOLUME_AFFINITY, PodVolumes
 from dra_operator.scheduling.state import Obstacle

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from dra_operator.scheduling import NO_VOLUMES, volumes_of
+from dra_operator.scheduling.rules import NO_VOLUMES, volumes_of
 from dra_operator.scheduling.rules.volumes import VOLUME_AFFINITY, VOLUME_ZONE, PodVolumes
 from dra_operator.scheduling.state import Obstacle
 from dra_operator.scheduling.state.obstacle import Reason

@@ -10,7 +10,8 @@ from dra_api.core import Node, Pod
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
 from dra_operator.allocator import Allocator, Features, Inventory, Usage
-from dra_operator.scheduling import CycleState, ExtendedResources, Nodes, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan, decided, plan
+from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.state import LoadedNode
 
 

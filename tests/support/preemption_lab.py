@@ -17,20 +17,17 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling import (
-    Budget,
     CycleState,
     Fits,
     Nodes,
     NoPlace,
     PodFilter,
     PostFilterResult,
-    PreemptionTerms,
     decided,
     plan,
-    preempt,
-    priority,
     settled,
 )
+from dra_operator.scheduling.preemption import Budget, PreemptionTerms, preempt, priority
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
 from placement_lab import allocator, case, claim, node, pod, wants
 

@@ -42,7 +42,8 @@ from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cache.objects.store import Change, Store
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.waiting.wake_conditions import EVERYTHING, UNMADE, WakeConditions
-from dra_operator.scheduling import STRATEGIES, Budget
+from dra_operator.scheduling import STRATEGIES
+from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import (
     LoadedNode,
     Nomination,

@@ -43,7 +43,8 @@ from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.waiting.hinted import Hinted
 from dra_operator.cache.waiting.wake_conditions import WakeConditions
 from dra_operator.eviction import DeviceTaints
-from dra_operator.scheduling import BINDING_TIMEOUT_SECONDS, Nodes, Snapshot
+from dra_operator.scheduling import Nodes, Snapshot
+from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.state import (
     MOST_GANG_PODS,
     Gang,

@@ -19,14 +19,12 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import AllocationError
 from dra_operator.scheduling import (
     CycleState,
-    ExtendedResources,
     Faulty,
     GettingReady,
     NodeStatus,
     NoPlace,
     Placement,
     Plan,
-    PodClaim,
     PodFilter,
     PreFilterResult,
     Stolen,
@@ -36,6 +34,7 @@ from dra_operator.scheduling import (
     pre_filter,
     settled,
 )
+from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.state import LoadedNode
 
 from .held_back import HeldBack

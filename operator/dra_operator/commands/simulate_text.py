@@ -9,7 +9,8 @@ from dra_api.core import Node
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, Inventory, Refusal
-from dra_operator.scheduling import CycleState, Demand, Fits, Lacking, NoPlace, Obstructed, Plan
+from dra_operator.scheduling import CycleState, Fits, Lacking, NoPlace, Obstructed, Plan
+from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.wording import counted
 

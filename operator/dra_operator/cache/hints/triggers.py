@@ -44,7 +44,8 @@ from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.state import State
-from dra_operator.scheduling import ANY_DRIVER, ClusterEvent
+from dra_operator.scheduling import ANY_DRIVER
+from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, gang_of, placeholder_key
 
 

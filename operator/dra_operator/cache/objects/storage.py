@@ -23,7 +23,7 @@ from dra_api.storage import (
 )
 from msgspec.structs import replace
 
-from dra_operator.scheduling import Bindings, VolumeWait
+from dra_operator.scheduling.rules import Bindings, VolumeWait
 from dra_operator.scheduling.state import Attachable
 
 from .index import Index

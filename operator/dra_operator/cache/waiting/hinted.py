@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dra_api.core import Pod
 
 from dra_operator.cache.objects.index import Index
-from dra_operator.scheduling import ClusterEvent, Hint
+from dra_operator.scheduling.rules import ClusterEvent, Hint
 from dra_operator.scheduling.state import Anchors, PodsByNode
 
 

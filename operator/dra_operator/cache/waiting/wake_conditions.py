@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dra_operator.scheduling import ANY_DRIVER, CLAIM_UNMADE, Hint
+from dra_operator.scheduling import ANY_DRIVER
+from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.scheduling.rules import Hint
 
 
 class WakeConditions(NamedTuple):

@@ -71,7 +71,8 @@ from dra_operator.kube import (
     may_have_happened,
     with_remedy,
 )
-from dra_operator.scheduling import ExtendedClaim, Plan, PodClaim, is_alone
+from dra_operator.scheduling import Plan, is_alone
+from dra_operator.scheduling.claims import ExtendedClaim, PodClaim
 from dra_operator.scheduling.state import is_at_gate, is_placeholder, title
 
 from .bind_step import BindStep

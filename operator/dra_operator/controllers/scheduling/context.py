@@ -14,7 +14,7 @@ from dra_operator.controllers.shared.timing import TimeSettings
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.controllers.work.queue import WorkQueue
 from dra_operator.kube import EventRecorder
-from dra_operator.scheduling import ClaimReadiness, claim_readiness
+from dra_operator.scheduling.claims import ClaimReadiness, claim_readiness
 
 from .binding_cycle import Writing
 from .deference import Deference

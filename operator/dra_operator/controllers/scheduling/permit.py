@@ -20,7 +20,9 @@ from dra_kube.spans import span
 from dra_operator.controllers.shared.errors import BindingRefused
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.kube import EventReason
-from dra_operator.scheduling import Plan, Readiness, VolumeWait
+from dra_operator.scheduling import Plan
+from dra_operator.scheduling.claims import Readiness
+from dra_operator.scheduling.rules import VolumeWait
 from dra_operator.scheduling.state import is_at_gate, is_placeholder
 
 from .bind_step import BindStep

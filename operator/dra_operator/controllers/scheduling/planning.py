@@ -18,7 +18,8 @@ from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, PoolId, Usage
 from dra_operator.cache import Cluster
-from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning, volumes_of
+from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning
+from dra_operator.scheduling.rules import volumes_of
 from dra_operator.scheduling.state import Obstacle
 
 T = TypeVar("T")

@@ -42,9 +42,6 @@ from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postpone
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
-    ANY_CHANGE,
-    CLAIM_UNMADE,
-    NO_VOLUMES,
     CycleState,
     Deferring,
     GettingReady,
@@ -64,6 +61,8 @@ from dra_operator.scheduling import (
     plan,
     pre_filter,
 )
+from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.scheduling.rules import ANY_CHANGE, NO_VOLUMES
 from dra_operator.scheduling.state import GANG_INCOMPLETE, GATE, is_at_gate, is_placeholder, title
 
 from .bind import Bind

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_operator.cache import Controller
-from dra_operator.scheduling import BINDING_TIMEOUT_SECONDS
+from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

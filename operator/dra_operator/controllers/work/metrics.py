@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.scheduling import Readiness, age_of_allocation
+from dra_operator.scheduling.claims import Readiness, age_of_allocation
 
 from .dispatcher import Result
 from .gauges import NAMED_DRIVERS, OTHERS

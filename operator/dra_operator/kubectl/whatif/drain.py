@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.answer import Fact
-from dra_operator.scheduling import Budget
+from dra_operator.scheduling.preemption import Budget
 
 from .outcome import NotPlaced, Placed
 from .overlay import Overlay

@@ -10,7 +10,7 @@ from dra_api.relations.references import pod_is_done
 
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.sanitized import MOVABLE
-from dra_operator.scheduling import Budget
+from dra_operator.scheduling.preemption import Budget
 
 from .drain import STAYING
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling import priority
+from dra_operator.scheduling.preemption import priority
 
 from .outcome import NotPlaced, Placed
 from .overlay import Overlay

@@ -14,7 +14,8 @@ from dra_api.values.times import format_time
 from dra_operator.cache.hints import evictions
 from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.observed.pipeline import Pipeline
-from dra_operator.scheduling import CLAIM_UNMADE, NotTried, pre_filter
+from dra_operator.scheduling import NotTried, pre_filter
+from dra_operator.scheduling.claims import CLAIM_UNMADE
 
 from .claim_making import unmade
 from .obstacle_report import holding

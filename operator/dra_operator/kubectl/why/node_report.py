@@ -11,7 +11,8 @@ from dra_api.core import Node
 from dra_operator.allocator import Refusal
 from dra_operator.cache import Cluster
 from dra_operator.commands.refusal_report import grouped, holders, names
-from dra_operator.scheduling import CycleState, Demand, Fits, Obstructed, PodFilter
+from dra_operator.scheduling import CycleState, Fits, Obstructed, PodFilter
+from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
 

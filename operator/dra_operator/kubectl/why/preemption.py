@@ -10,15 +10,8 @@ from dra_api.core import Pod
 from dra_api.values.times import parse_time
 
 from dra_operator.kubectl.observed.pipeline import Pipeline
-from dra_operator.scheduling import (
-    Elapsed,
-    Pause,
-    PostFilterResult,
-    PreemptionTerms,
-    Unschedulable,
-    preempt,
-    priority,
-)
+from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
+from dra_operator.scheduling.preemption import PreemptionTerms, preempt, priority
 from dra_operator.wording import counted, listed
 
 SOON = timedelta(minutes=1)

@@ -12,8 +12,6 @@ from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import (
-    CLAIM_DELETED,
-    CLAIM_UNMADE,
     ConflictCheckDue,
     CycleState,
     Deferring,
@@ -24,6 +22,7 @@ from dra_operator.scheduling import (
     pre_filter,
     total,
 )
+from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_UNMADE
 from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
 

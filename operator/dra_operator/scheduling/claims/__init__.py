@@ -1,1 +1,20 @@
 """What the claims of a pod ask of a node, and whether they can be used."""
+
+from .binding_conditions import BINDING_TIMEOUT_SECONDS, ClaimReadiness, Readiness, age_of_allocation, claim_readiness
+from .demand import Demand
+from .extended_resources import ExtendedClaim, ExtendedResources
+from .usable import CLAIM_DELETED, CLAIM_UNMADE, PodClaim
+
+__all__ = [
+    "BINDING_TIMEOUT_SECONDS",
+    "CLAIM_DELETED",
+    "CLAIM_UNMADE",
+    "ClaimReadiness",
+    "Demand",
+    "ExtendedClaim",
+    "ExtendedResources",
+    "PodClaim",
+    "Readiness",
+    "age_of_allocation",
+    "claim_readiness",
+]

@@ -1,1 +1,10 @@
 """Gangs: pods that get devices and nodes together, or not at all."""
+
+from .domains import SameValues
+from .joint_search import JointPlan, joint_plan
+
+__all__ = [
+    "JointPlan",
+    "SameValues",
+    "joint_plan",
+]

@@ -1,18 +1,31 @@
-"""One file per rule: what keeps a pod from a node. Others import the reasons for which they know a remedy."""
+"""One file per rule: what keeps a pod from a node.
+
+Others import reasons for which they know a remedy, what changes can help a pod, and the volumes of pods.
+"""
 
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
 from .node_affinity import NODE_SELECTOR
 from .node_resources import RESOURCE
 from .pod_topology_spread import SPREAD, SPREAD_LABEL
+from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
 from .taint_toleration import CORDONED, TAINT
+from .volume_binding import Bindings
+from .volumes import NO_VOLUMES, VolumeWait, volumes_of
 
 __all__ = [
+    "ANY_CHANGE",
     "CORDONED",
     "NODE_SELECTOR",
+    "NO_VOLUMES",
     "POD_AFFINITY",
     "POD_ANTI_AFFINITY",
     "RESOURCE",
     "SPREAD",
     "SPREAD_LABEL",
     "TAINT",
+    "Bindings",
+    "ClusterEvent",
+    "Hint",
+    "VolumeWait",
+    "volumes_of",
 ]

@@ -9,18 +9,8 @@ from dra_api.core import Pod
 
 from dra_operator.cache import Cluster
 from dra_operator.controllers.scheduling.planning import InProgress
-from dra_operator.scheduling import (
-    CycleState,
-    Elapsed,
-    JointPlan,
-    NoPlace,
-    Pause,
-    PreFilterResult,
-    SameValues,
-    Snapshot,
-    joint_plan,
-    pre_filter,
-)
+from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, PreFilterResult, Snapshot, pre_filter
+from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.state import Gang
 
 LOOKED_AT_PODS: Final = 8

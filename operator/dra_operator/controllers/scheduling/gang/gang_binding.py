@@ -25,7 +25,8 @@ from dra_operator.controllers.scheduling.planning import has_devices, has_room, 
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.shared.errors import BindingRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Result
-from dra_operator.scheduling import JointPlan, Plan
+from dra_operator.scheduling import Plan
+from dra_operator.scheduling.gang import JointPlan
 from dra_operator.scheduling.state import title
 
 from .gang_attempt import GangAttempt

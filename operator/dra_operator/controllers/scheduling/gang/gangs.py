@@ -23,7 +23,8 @@ from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDU
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
-from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, SameValues, Snapshot
+from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot
+from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.state import Gang, gang_of, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint

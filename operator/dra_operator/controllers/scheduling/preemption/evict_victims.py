@@ -19,7 +19,7 @@ from dra_kube import Forbidden, Invalid, NotFound
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.recently import Recently
 from dra_operator.kube import Disruption, EventReason, EventRecorder, PodWriter
-from dra_operator.scheduling import priority
+from dra_operator.scheduling.preemption import priority
 
 logger = logging.getLogger(__name__)
 

@@ -30,16 +30,8 @@ from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.shared.timing import PreemptionSettings
 from dra_operator.controllers.work.metrics import PreemptionMetrics
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
-from dra_operator.scheduling import (
-    Elapsed,
-    Pause,
-    PostFilterResult,
-    PreemptionTerms,
-    Unschedulable,
-    may_preempt,
-    preempt,
-    proven,
-)
+from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
+from dra_operator.scheduling.preemption import PreemptionTerms, may_preempt, preempt, proven
 from dra_operator.scheduling.state import Nomination, node_requests
 from dra_operator.wording import counted, listed
 
