@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from controllers_world import World
-from dra_kube import RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
+from dra_api.releases.release import Release
+from dra_kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
 from dra_operator.controllers.pools import pool_status
@@ -22,7 +23,7 @@ METRIC = "resourcepoolstatusrequest_controller_"
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(pool_status, "INCOMPLETE_POOL_SECONDS", 0.01)
-    return World(Features(pool_status=True))
+    return World(Features(Release.V1_36, pool_status=True))
 
 
 def ask(world: World, name: str = "ask", driver: str = DRIVER, **spec: Any) -> None:
@@ -301,3 +302,17 @@ async def test_a_successor_of_the_same_name_is_neither_answered_for_another_nor_
         world.bring_events()
         await becomes(lambda: status(world))
     assert status(world)["poolCount"] == 0
+
+
+@pytest.mark.parametrize(("release", "expected"), [(Release.V1_36, (4, 0, 4, 0)), (Release.V1_37, (4, 0, 3, 1))])
+async def test_taints_of_rules_make_devices_unavailable_from_1_37_on(
+    release: Release, expected: tuple[int, ...]
+) -> None:
+    """K37-PS-02: taints in slices are looked at, and those that rules add."""
+    world = World(Features(release, pool_status=True, taint_rules=True))
+    publish(world, "node-a", 4)
+    spec = {"deviceSelector": {"device": "dev-1"}, "taint": {"key": "k", "effect": "NoSchedule"}}
+    world.api.add(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
+    ask(world)
+    (pool,) = (await answered(world))["pools"]
+    assert counts(pool) == expected

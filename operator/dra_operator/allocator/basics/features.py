@@ -27,6 +27,8 @@ class Features:
     """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""
     pool_status: bool = _DEFAULTS.pool_status
     """Not for the allocator itself: ResourcePoolStatusRequests are answered."""
+    partition_types: bool = _DEFAULTS.partition_types
+    """Not for the allocator itself: these answers count partitions by their types."""
     consumable_capacity: bool = _DEFAULTS.consumable_capacity
     fractional_capacity_ranges: bool = _DEFAULTS.fractional_capacity_ranges
     """Ranges of capacity policies count in thousandths where they can."""

@@ -60,9 +60,10 @@ class PoolReporter:
     async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
         """Whether the request is done with; otherwise it is looked at again by itself."""
         key, uid = request.metadata.name, request.metadata.uid
-        status = pool_answer(
-            request, self._cluster.slices, self._cluster.allocated_devices.usage, format_time(self._now())
-        )
+        cluster = self._cluster
+        slices = (cluster.inventory.slice(slice_.metadata.name) or slice_ for slice_ in cluster.slices)
+        now = format_time(self._now())
+        status = pool_answer(request, slices, cluster.allocated_devices.usage, now, cluster.features)
         known, tries = self._tries.get(key, (uid, 0))
         tries = tries if known == uid else 0
         if incomplete_pools(status.pools) and tries < INCOMPLETE_POOL_LOOKS:

@@ -1,0 +1,163 @@
+"""What a ResourcePoolStatusRequest is told of partitions and of shared devices, from Kubernetes 1.37 on. Pure.
+
+Both summaries are of one whole pool. They look at what is allocated, not at taints or compatibility groups.
+Spec: kubernetes-1.37.md section 13 (K37-PS-03 to -10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dra_api.resource import (
+    Device,
+    PartitionTypeStatus,
+    ResourceSlice,
+    ShareableCapacityStatus,
+    ShareableSummaryStatus,
+)
+from dra_api.values.quantity import Quantity
+
+from dra_operator.allocator import PoolId, lookup
+from dra_operator.wording import counted
+
+SUMMARY_ENTRIES: Final = 32
+"""Entries that a summary may have."""
+
+Cost = Mapping[tuple[str, str], int]
+"""(counter set, counter) -> billionths."""
+
+
+class SummaryError(Exception):
+    """A summary cannot be made; the text begins with the code that tells programs why."""
+
+
+class Partition(NamedTuple):
+    """A device that draws on shared counters, and what it is counted as."""
+
+    attribute: str
+    type: str
+    cost: Cost
+    is_in_use: bool
+
+
+def partition_summary(
+    pool: PoolId, slices: Sequence[ResourceSlice], default_attribute: str | None, in_use: Iterable[str]
+) -> tuple[PartitionTypeStatus, ...] | None:
+    """How many devices of each type there are, and could still be allocated if only this type were.
+
+    None if no device has an attribute that names its type. Raises SummaryError.
+    """
+    if not any(slice_.spec.partition_type_attribute or default_attribute for slice_ in slices if _devices(slice_)):
+        return None
+    if not any(slice_.spec.shared_counters for slice_ in slices):
+        raise SummaryError(f"PartitionTypeMissing: pool {pool} has an attribute for partition types, and no counters")
+    taken = frozenset(in_use)
+    by_type: dict[tuple[str, str], list[Partition]] = {}
+    for one in _partitions(pool, slices, default_attribute, taken):
+        same = by_type.setdefault((one.attribute, one.type), [one])
+        if same[0] is not one:
+            same.append(one)
+        if same[0].cost != one.cost:
+            raise SummaryError(f"PartitionCostMismatch: pool {pool}: devices of type {one.type} draw different amounts")
+    if len(by_type) > SUMMARY_ENTRIES:
+        raise SummaryError(f"PartitionSummaryOverCap: pool {pool} has {counted(len(by_type), 'partition type')}")
+    left = _left(slices, taken)
+    return tuple(
+        PartitionTypeStatus(attribute=attribute, type=type_, total=len(same), allocatable=_allocatable(same, left))
+        for (attribute, type_), same in sorted(by_type.items())
+    )
+
+
+def shareable_summary(
+    pool: PoolId, slices: Sequence[ResourceSlice], in_use: Iterable[str], consumed: Mapping[str, Mapping[str, int]]
+) -> ShareableSummaryStatus | None:
+    """What is left of the capacity of devices that several claims can share; None if there are no such devices.
+
+    ``consumed``: by device and capacity, in billionths. Raises SummaryError.
+    """
+    shared = {it.name: it for slice_ in slices for it in _devices(slice_) if it.allow_multiple_allocations}
+    if not shared:
+        return None
+    total: dict[str, Quantity] = {}
+    for device in shared.values():
+        for name, capacity in (device.capacity or {}).items():
+            total[name] = total[name] + capacity.value if name in total else capacity.value
+    if len(total) > SUMMARY_ENTRIES:
+        raise SummaryError(f"ShareableSummaryOverCap: pool {pool} has {counted(len(total), 'shared capacity name')}")
+    partly = len(shared.keys() & frozenset(in_use))
+    return ShareableSummaryStatus(
+        fully_available_devices=len(shared) - partly,
+        partially_available_devices=partly,
+        capacity=tuple(
+            _capacity(name, amount, sum(amounts.get(name, 0) for amounts in consumed.values()))
+            for name, amount in sorted(total.items())
+        ),
+    )
+
+
+def _devices(slice_: ResourceSlice) -> Sequence[Device]:
+    return slice_.spec.devices or ()
+
+
+def _partitions(
+    pool: PoolId, slices: Sequence[ResourceSlice], default_attribute: str | None, taken: frozenset[str]
+) -> Iterator[Partition]:
+    for slice_ in slices:
+        attribute = slice_.spec.partition_type_attribute or default_attribute or ""
+        for device in _devices(slice_) if attribute else ():
+            if not device.consumes_counters:
+                continue
+            value = lookup(device, pool.driver, attribute)
+            if value is None or value.string is None:
+                raise SummaryError(
+                    f"PartitionTypeMissing: pool {pool}: device {device.name} has no text in {attribute}"
+                )
+            yield Partition(attribute, value.string, _cost(device), device.name in taken)
+
+
+def _cost(device: Device) -> Cost:
+    cost: dict[tuple[str, str], int] = {}
+    for consumption in device.consumes_counters or ():
+        for name, counter in (consumption.counters or {}).items():
+            key = (consumption.counter_set, name)
+            cost[key] = cost.get(key, 0) + counter.value.nanos
+    return cost
+
+
+def _left(slices: Sequence[ResourceSlice], taken: frozenset[str]) -> Cost:
+    """The counters of the pool without what devices in use draw, each once."""
+    left = {
+        (counter_set.name, name): counter.value.nanos
+        for slice_ in slices
+        for counter_set in slice_.spec.shared_counters or ()
+        for name, counter in (counter_set.counters or {}).items()
+    }
+    for slice_ in slices:
+        for device in _devices(slice_):
+            for key, amount in _cost(device).items() if device.name in taken else ():
+                if key in left:
+                    left[key] -= amount
+    return left
+
+
+def _allocatable(same: Sequence[Partition], left: Cost) -> int:
+    """How many of the free ones the counters suffice for: all of them cost the same."""
+    free = sum(not one.is_in_use for one in same)
+    return min([free, *(_times(left.get(key, -1), amount, free) for key, amount in same[0].cost.items())])
+
+
+def _times(left: int, amount: int, most: int) -> int:
+    """How often an amount can be taken."""
+    if left < 0:
+        return 0
+    return left // amount if amount > 0 else most
+
+
+def _capacity(name: str, total: Quantity, consumed_nanos: int) -> ShareableCapacityStatus:
+    return ShareableCapacityStatus(
+        name=name,
+        total=total,
+        consumed=Quantity.of_format(consumed_nanos, total.format),
+        available=Quantity.of_format(max(0, total.nanos - consumed_nanos), total.format),
+    )
