@@ -88,6 +88,11 @@ def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
     return [found for found in objects if isinstance(found, kind)]
 
 
+def is_snapshot(path: str) -> bool:
+    """Whether a path is read as Kubernetes objects: a directory, standard input, or a file named so."""
+    return path == STDIN or Path(path).is_dir() or Path(path).suffix in SUFFIXES
+
+
 def files(paths: Iterable[str]) -> Iterator[str]:
     """The paths, with its files in the place of a directory. Raises BadInput."""
     for path in paths:

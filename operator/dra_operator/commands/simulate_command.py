@@ -3,7 +3,8 @@
 Three ways: ``simulate FILE`` answers a file of cases (see ``simulate_cases``) with one JSON line each, and
 ``simulate -`` a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
 would give, or why not; ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a cluster
-(``commands.trace``).
+(``commands.trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
+(``commands.replay``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
 from .case_files import JSON, add_cases_argument, answer_all, read_cases
 from .files_argument import add_files_argument
-from .object_files import BadInput, read_objects, read_text
+from .object_files import BadInput, is_snapshot, read_objects, read_text
+from .replay.command import run_replay
 from .simulate_cases import FileCase, read_case
 from .simulate_json import document
 from .simulate_objects import SimulatedAttempt, attempts
@@ -59,7 +61,7 @@ OUTCOMES: Final[dict[type, str]] = {
 }
 SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
 TRACE_COMMAND: Final = "dra_operator.commands.trace.command"
-"""Loaded only with ``--trace``: it needs the libraries of the extra."""
+"""Loaded only for tables: it needs the libraries of the extra."""
 EXTRA: Final = frozenset({"numpy", "scipy"})
 SETTLED: Final = (Allocated, Failed)
 """Outcomes after which no further node is tried."""
@@ -155,8 +157,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _answer_trace(options: argparse.Namespace) -> int:
-    if options.cases or options.file or options.node or options.sequential or options.feature_gates:
-        raise BadInput("--trace: not together with a file of cases, -f, --node, --sequential or --feature-gates")
+    if options.cases or options.file or options.node or options.sequential:
+        raise BadInput("--trace: not together with a file of cases, -f, --node or --sequential")
+    if is_snapshot(options.trace):
+        return run_replay(options)
+    if options.feature_gates:
+        raise BadInput("--feature-gates: of a trace only with a snapshot, in YAML or JSON")
     try:
         command = importlib.import_module(TRACE_COMMAND)
     except ModuleNotFoundError as error:

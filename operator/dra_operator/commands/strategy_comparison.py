@@ -11,23 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from dra_api.core import Pod, PodStatus
+from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.resource import (
-    DeviceRequest,
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    ResourceClaimStatus,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
-from dra_api.values.quantity import Quantity
-from msgspec.structs import replace
+from dra_api.resource import ResourceClaimTemplate, ResourceSlice
 
-from dra_operator.allocator import DeviceId, Features, Semantics
+from dra_operator.allocator import Features, Semantics
 from dra_operator.controllers.scheduling.mix_text import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter
 
+from .arrivals import anew, can_be_copied, without_pods
+from .device_shares import THOUSANDTHS_OF_DEVICE, DeviceShares
 from .object_files import BadInput, of_kind
 from .placing import reserve
 from .simulated_cluster import SimulatedCluster, simulated
@@ -37,7 +30,6 @@ MOST_TRIED_PODS: Final = 2_000
 WORTH_PERCENT: Final = 1
 """More devices than with the default, from which on a strategy is advised."""
 HEADER: Final = ("STRATEGY", "PODS PLACED", "OF", "DEVICES", "OF THE CLUSTER")
-THOUSANDTHS_OF_DEVICE: Final = 1000
 
 
 class Figures(NamedTuple):
@@ -54,7 +46,7 @@ def compared(
     objects: Sequence[Object], *, features: Features, semantics: Semantics, mix: Sequence[Asked]
 ) -> Iterator[Figures]:
     """By each strategy. Raises BadInput."""
-    published = _Published(of_kind(ResourceSlice, objects))
+    published = DeviceShares(of_kind(ResourceSlice, objects))
     arriving = _arriving(objects, published)
     if not arriving:
         raise BadInput("no pod with claims in the files, nothing to compare: pass a snapshot (kubectl dra snapshot)")
@@ -63,41 +55,7 @@ def compared(
         yield _figures(strategy, cluster, published)
 
 
-class _Published:
-    """What slices publish, for how much of a device a share is."""
-
-    def __init__(self, slices: Sequence[ResourceSlice]) -> None:
-        self.all = THOUSANDTHS_OF_DEVICE * sum(len(it.spec.devices or ()) for it in slices)
-        self._capacity: dict[DeviceId, Mapping[str, int]] = {}
-        self._largest: dict[str, int] = {}
-        for slice_ in slices:
-            for device in slice_.spec.devices or ():
-                capacity = {name: it.value.nanos for name, it in (device.capacity or {}).items()}
-                self._capacity[DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)] = capacity
-                for name, nanos in capacity.items():
-                    self._largest[name] = max(nanos, self._largest.get(name, 0))
-
-    def given(self, result: DeviceRequestAllocationResult) -> int:
-        """Thousandths of a device that were allocated."""
-        return _part(result.consumed_capacity or {}, self._capacity.get(DeviceId.of(result), {}))
-
-    def asked(self, request: DeviceRequest) -> int:
-        """Thousandths of devices that a request is for, of the largest device."""
-        wanted = request.exactly
-        if wanted is None:
-            return THOUSANDTHS_OF_DEVICE
-        requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
-        return max(1, wanted.count) * max(1, _part(requested, self._largest))
-
-
-def _part(amounts: Mapping[str, Quantity], capacity: Mapping[str, int]) -> int:
-    parts = [
-        amount.nanos * THOUSANDTHS_OF_DEVICE // capacity[name] for name, amount in amounts.items() if capacity.get(name)
-    ]
-    return min(THOUSANDTHS_OF_DEVICE, max(parts, default=THOUSANDTHS_OF_DEVICE))
-
-
-def _arriving(objects: Sequence[Object], published: _Published) -> list[Object]:
+def _arriving(objects: Sequence[Object], published: DeviceShares) -> list[Object]:
     """The objects as they would be before the pods arrive, the pods in order, with copies; empty without such pods."""
     pods = [
         it for it in of_kind(Pod, objects) if it.spec.resource_claims and it.status.phase not in ("Succeeded", "Failed")
@@ -106,53 +64,25 @@ def _arriving(objects: Sequence[Object], published: _Published) -> list[Object]:
     if not pods:
         return []
     templates = {it.key: it for it in of_kind(ResourceClaimTemplate, objects)}
-    keys = {pod.key for pod in pods}
-    others: list[Object] = []
-    for it in objects:
-        if isinstance(it, ResourceClaim):
-            if not _is_of_pod(it):
-                others.append(replace(it, status=ResourceClaimStatus()))
-        elif not (isinstance(it, Pod) and it.key in keys):
-            others.append(it)
-    return [*others, *_repeated(pods, templates, published)]
+    return [*without_pods(objects, pods), *_repeated(pods, templates, published)]
 
 
 def _repeated(
-    pods: Sequence[Pod], templates: Mapping[str, ResourceClaimTemplate], published: _Published
+    pods: Sequence[Pod], templates: Mapping[str, ResourceClaimTemplate], published: DeviceShares
 ) -> Iterator[Pod]:
-    asked = {pod.key: _asked(pod, templates, published) for pod in pods}
-    yield from (_anew(pod, 0) for pod in pods)
+    asked = {pod.key: published.asked_by(pod, templates) for pod in pods}
+    yield from map(anew, pods)
     sum_asked, number = sum(asked.values()), len(pods)
-    copied = [pod for pod in pods if all(it.resource_claim_template_name for it in pod.spec.resource_claims or ())]
+    copied = [pod for pod in pods if can_be_copied(pod)]
     for copy in range(1, MOST_TRIED_PODS) if copied else ():
         for pod in copied:
             if 100 * sum_asked >= DEMAND_PERCENT * published.all or number >= MOST_TRIED_PODS:
                 return
-            yield _anew(pod, copy)
+            yield anew(pod, copy)
             sum_asked, number = sum_asked + asked[pod.key], number + 1
 
 
-def _asked(pod: Pod, templates: Mapping[str, ResourceClaimTemplate], published: _Published) -> int:
-    """What its claims from templates ask for; something in any case."""
-    names = [f"{pod.metadata.namespace}/{it.resource_claim_template_name}" for it in pod.spec.resource_claims or ()]
-    found = [templates[it] for it in names if it in templates]
-    return max(1, sum(published.asked(it) for one in found for it in one.spec.spec.devices.requests or ()))
-
-
-def _anew(pod: Pod, copy: int) -> Pod:
-    """Before it has a node; copies have names and UIDs of their own."""
-    meta = pod.metadata
-    if copy:
-        meta = replace(meta, name=f"{meta.name}-copy-{copy}", uid=f"{meta.uid or pod.key}-copy-{copy}")
-    return replace(pod, metadata=meta, spec=replace(pod.spec, node_name=""), status=PodStatus())
-
-
-def _is_of_pod(claim: ResourceClaim) -> bool:
-    owner = claim.metadata.controller
-    return owner is not None and owner.kind == "Pod"
-
-
-def _figures(strategy: str, simulated: SimulatedCluster, published: _Published) -> Figures:
+def _figures(strategy: str, simulated: SimulatedCluster, published: DeviceShares) -> Figures:
     placed = tried = given = 0
     cluster = simulated.cluster
     for pod in simulated.pods:

@@ -24,23 +24,37 @@ ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "jobs", "plot")
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    group = parser.add_argument_group("how full a cluster gets", "pods of a table arrive one after the other")
-    group.add_argument("--trace", metavar="FILE", help="CSV with pods: name, cpu_milli, num_gpu, gpu_milli, gpu_spec")
+    group = parser.add_argument_group(
+        "how full a cluster gets, and how long pods wait",
+        "pods of a table, or of a snapshot, arrive one after the other",
+    )
+    group.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="CSV with pods: name, cpu_milli, num_gpu, gpu_milli, gpu_spec; or a snapshot in YAML or JSON, for "
+        "its last week",
+    )
     group.add_argument("--nodes", metavar="FILE", help="CSV with nodes: sn, cpu_milli, memory_mib, gpu, model")
     group.add_argument(
         "--policy",
         metavar="NAME[,NAME]",
-        help=f"policies to compare: {', '.join(NAMES)} (default: {DEFAULT_POLICIES})",
+        help=f"policies to compare: {', '.join(NAMES)} (default: {DEFAULT_POLICIES}); for a snapshot placement "
+        "strategies (default: all)",
     )
     group.add_argument("--seed", metavar="N[-N]", help="order of the pods, one run for each seed (default: 1)")
     group.add_argument(
         "--inflate",
         type=float,
         metavar="X",
-        help="repeat or remove pods until they ask for X times the GPUs of the cluster (default: the pods as they are)",
+        help="repeat or remove pods until they ask for X times the GPUs of the cluster; for a snapshot, X times as "
+        "many pods (default: the pods as they are)",
     )
     group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
-    group.add_argument("--plot", metavar="FILE", help="write an SVG picture: allocation and fragmentation over demand")
+    group.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="write an SVG picture: allocation over demand, or for a snapshot use and waiting pods over time",
+    )
 
 
 def given_without_trace(options: argparse.Namespace) -> Sequence[str]:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
-import multiprocessing
-import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
+from dra_operator.commands.many_runs import jobs_of, results, save_plot
 from dra_operator.commands.object_files import BadInput
 from dra_operator.quality.seeds import read_seeds
 from dra_operator.quality.study import Cluster, RunResult, result
 from dra_operator.quality.trace import TraceError, read_nodes, read_pods
 
 from .arguments import DEFAULT_POLICIES, NAMES
-from .plot import picture
+from .plot import plotted
 from .report import csv_lines, json_document, table
 
 T = TypeVar("T")
-MOST_JOBS: Final = 256
 MOST_INFLATE_FACTOR: Final = 100.0
 
 
@@ -33,16 +28,15 @@ def run_trace(options: argparse.Namespace) -> int:
         seeds = read_seeds(options.seed or "1")
     except ValueError as error:
         raise BadInput(f"--seed: {error}") from None
-    jobs = 1 if options.jobs is None else options.jobs
-    if not 1 <= jobs <= MOST_JOBS:
-        raise BadInput(f"--jobs: expected a number from 1 to {MOST_JOBS}, got {jobs}")
+    jobs = jobs_of(options)
     cluster = _cluster(options)
     wanted = [(policy, seed) for policy in policies for seed in seeds]
-    results = list(_shown(_played(cluster, wanted, jobs), len(wanted)))
-    results.sort(key=lambda it: (policies.index(it.policy), it.seed))
+    found = sorted(
+        results(partial(_one, cluster), wanted, jobs, "runs"), key=lambda it: (policies.index(it.policy), it.seed)
+    )
     if options.plot:
-        _write(Path(options.plot), picture(results))
-    for line in {"text": table, "csv": csv_lines, "json": json_document}[options.output](results):
+        save_plot(options.plot, plotted(found))
+    for line in {"text": table, "csv": csv_lines, "json": json_document}[options.output](found):
         print(line)
     return 0
 
@@ -81,37 +75,5 @@ def _read(path: str, reader: Callable[[Iterable[str]], T]) -> T:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--plot: {path}: {error.strerror}") from None
-
-
-def _played(cluster: Cluster, wanted: list[tuple[str, int]], jobs: int) -> Iterator[RunResult]:
-    if jobs == 1 or len(wanted) == 1:
-        yield from (result(cluster, policy, seed) for policy, seed in wanted)
-        return
-    # Ctrl-C reaches the parent alone, which ends the others on its way out.
-    ignored = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(wanted)), ignored) as pool:
-        yield from pool.imap_unordered(partial(_one, cluster), wanted)
-
-
 def _one(cluster: Cluster, wanted: tuple[str, int]) -> RunResult:
     return result(cluster, *wanted)
-
-
-def _shown(results: Iterable[RunResult], total: int) -> Iterator[RunResult]:
-    """Says on a terminal how far it is."""
-    is_terminal = sys.stderr.isatty()
-    width = 1 + int(math.log10(total))
-    try:
-        for number, it in enumerate(results, start=1):
-            if is_terminal:
-                print(f"\r\033[K{number:{width}} of {total} runs: {it.policy}, seed {it.seed}", end="", file=sys.stderr)
-                sys.stderr.flush()
-            yield it
-    finally:
-        if is_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
