@@ -39,10 +39,11 @@ class Journal:
     def begun_since(self, woken: float, client: str) -> list[Entry]:
         """Writes, other than of leases, that a process began when it was woken from a pause at this time.
 
-        What it was sending in the moment of the pause comes first, ahead of all that it does then.
+        The first write is the one that it was sending in the moment of the pause. Reads, and what the thread of the
+        lease sends, may overtake it on their own connections.
         """
-        requests = list(self.find(Target(client=client), woken))
-        return [entry for entry in requests[1:] if entry.call.is_write and entry.call.resource != "leases"]
+        found = self.find(Target(client=client), woken)
+        return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"][1:]
 
     def count(self, target: Target = EVERYTHING, since: float = 0.0) -> int:
         """How many there were."""
