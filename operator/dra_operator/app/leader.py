@@ -198,14 +198,16 @@ class Leader:
                 f"; a request for the lease may take {self._patience:g} s: if the API server stays slower than that, "
                 f"set --leader-elect-lease-duration above {self._timing.lease:g}"
             )
-        if type(error) is not self._error:
+        is_new = type(error) is not self._error
+        self._error, self._trouble = type(error), why  # before the log says so: another thread answers probes
+        if is_new:
             logger.warning(why)
-        self._error, self._trouble = type(error), why
 
     def _is_answered(self, how: str) -> None:
-        if self._trouble:
-            logger.info("the %s is %s again", self._where, how)
+        was_in_trouble = self._trouble
         self._error, self._trouble = None, ""
+        if was_in_trouble:
+            logger.info("the %s is %s again", self._where, how)
 
     def _explained(self, error: KubeError) -> KubeError:
         if isinstance(error, Forbidden):
