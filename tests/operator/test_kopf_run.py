@@ -148,7 +148,7 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
-    async with supervising(Options(limits=Limits(failing=1.5))) as site:
+    async with supervising(Options(limits=Limits(failing=6.0))) as site:
         await site.unready("restarting Kopf: Kopf ended with OSError('No username")
         assert site.is_live()
 

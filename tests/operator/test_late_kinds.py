@@ -49,7 +49,7 @@ async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
     await cluster.add_template()
     absent = ExitStack()
     absent.enter_context(proxy.suffering(Refuse(Target(resource=GROUP), code=404)))
-    async with supervising() as site:
+    async with supervising(Options(check_invariants=True)) as site:
         await site.unready("resourceclaims.resource.k8s.io: not served", "deviceclasses.resource.k8s.io: not served")
         assert site.is_live()
         assert "the API server does not serve" in caplog.text
@@ -63,7 +63,7 @@ async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
             await cluster.add_pod(f"pod-{number}")
             await cluster.bound(f"pod-{number}")
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 0
-        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") == 1
+        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") >= 1
 
 
 class Api:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_operator.app import controller_manager
@@ -21,25 +18,16 @@ class ControllerManager:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        spec = {"holderIdentity": "cp-1", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
-        meta = {"name": "kube-controller-manager", "namespace": "kube-system"}
-        lease = await self._api.create(LEASES, {"metadata": meta, "spec": spec})
-        self._task = asyncio.create_task(self._renew(lease))
-
-    async def _renew(self, lease: dict[str, Any]) -> None:
-        for number in range(10**6):
-            lease["spec"]["renewTime"] = f"2026-01-01T00:00:00.{number:06d}Z"
-            lease = await self._api.update(LEASES, lease)
-            await asyncio.sleep(0.05)
+        spec = {"holderIdentity": "cp-1", "leaseDurationSeconds": 60, "renewTime": "2026-01-01T00:00:00.000000Z"}
+        meta = {"name": controller_manager.NAME, "namespace": controller_manager.NAMESPACE}
+        await self._api.create(LEASES, {"metadata": meta, "spec": spec})
 
     async def die(self) -> None:
-        """It renews no more; the Lease stays."""
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        """It renews no more; the Lease stays, and is over soon."""
+        soon = {"spec": {"leaseDurationSeconds": 1}}
+        await self._api.patch(LEASES, controller_manager.NAME, soon, controller_manager.NAMESPACE)
 
     async def make_claim(self, pod: str, name: str) -> None:
         """A claim from the template for the pod's entry, recorded as the controller does it."""

@@ -16,7 +16,7 @@ from waiting import until
 pytestmark = pytest.mark.timeout(300)
 
 LEADER, STANDBY = "leader", "standby"
-ALLOWANCE = 3.0
+ALLOWANCE = 5.0
 """Seconds that a busy machine may add to what is promised. A lease that is not released is free after 8.5 s."""
 
 
