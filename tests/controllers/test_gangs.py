@@ -12,6 +12,7 @@ import pytest
 from controllers_world import World
 from dra_kube import (
     NODES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -21,6 +22,7 @@ from dra_kube import (
     ServerError,
     Unreachable,
 )
+from dra_operator.allocator import Features
 from dra_operator.cache import check
 from dra_operator.controllers.work.dispatcher import Decided
 from fake_api import Call
@@ -86,7 +88,12 @@ class Witness:
 
 
 def _is_reserved(claim: Obj, pod: Obj) -> bool:
-    return any(it["uid"] == pod["metadata"]["uid"] for it in (claim.get("status") or {}).get("reservedFor", ()))
+    """For the pod, or for its PodGroup, which has the name of its gang."""
+    users = (claim.get("status") or {}).get("reservedFor", ())
+    gang = pod["metadata"]["name"].rsplit("-", 1)[0]
+    return any(
+        it["uid"] == pod["metadata"]["uid"] or (it["resource"], it["name"]) == ("podgroups", gang) for it in users
+    )
 
 
 async def test_a_gang_is_bound_as_soon_as_all_its_pods_are_there(world: World) -> None:
@@ -370,23 +377,87 @@ async def test_a_pod_that_is_not_bound_keeps_its_devices_if_its_gang_runs(refuse
     assert fewest == (3 if refused == 1 else 0)
 
 
-async def leave_and_return(world: World, dice: random.Random, sizes: dict[str, int]) -> None:
-    """A pod that has no node is deleted, and another one takes its name, as a Job does."""
-    waiting = [pod["metadata"]["name"] for pod in world.api.of(PODS) if not pod["spec"].get("nodeName")]
-    if waiting:
-        gang, number = dice.choice(waiting).split("-")
-        if not any(name.startswith(gang) for name in bound(world)):
-            world.api.drop(PODS, f"ns/{gang}-{number}")
-            add(world, gang, sizes[gang], range(int(number), int(number) + 1))
+class Histories:
+    """Gangs of these sizes, and what happens to them. ``groups``: they are PodGroups, which come late, ask for one pod
+    too many at first, share a claim, or are made again."""
+
+    def __init__(self, world: World, dice: random.Random, sizes: dict[str, int], *, groups: bool) -> None:
+        self._world, self._dice, self.sizes, self._groups = world, dice, sizes, groups
+        self.sharing = {name for name in sizes if groups and dice.random() < 0.3}
+        self._made = 0
+        for name, size in sizes.items():
+            if groups and dice.random() < 0.7:
+                self._make_group(name)
+            self.add(name, range(size))
+
+    def add(self, gang: str, pods: range) -> None:
+        if not self._groups:
+            add(self._world, gang, self.sizes[gang], pods)
+            return
+        for number in pods:
+            pod = Make.pod(f"{gang}-{number}", [Make.FROM_TEMPLATE], schedulingGroup={"podGroupName": gang})
+            self._world.api.add(PODS, pod)
+
+    def _make_group(self, name: str) -> None:
+        self._made += 1
+        entry = {"name": "entry-0", **Make.FROM_TEMPLATE}
+        more = self._dice.choice((0, 0, 1))
+        spec: Obj = {"schedulingPolicy": {"gang": {"minCount": self.sizes[name] + more}}}
+        if name in self.sharing:
+            spec["resourceClaims"] = [entry]
+        meta = {"name": name, "namespace": "ns", "uid": f"group-{name}-{self._made}"}
+        self._world.api.add(POD_GROUPS, {"metadata": meta, "spec": spec})
+
+    def happen(self) -> None:
+        """Something may."""
+        if self._dice.random() < 0.4:
+            self._leave_and_return()
+        for name in self.sizes if self._groups else ():
+            if not self._runs(name) and self._dice.random() < 0.3:
+                if self._has_group(name):
+                    if name in self.sharing:
+                        continue  # its claim would have to go with it
+                    self._world.api.drop(POD_GROUPS, f"ns/{name}")
+                if self._dice.random() < 0.7:
+                    self._make_group(name)
+
+    def end(self) -> None:
+        """Each gang asks for its size."""
+        for name, size in self.sizes.items() if self._groups else ():
+            if not self._has_group(name):
+                self._make_group(name)
+            policy = {"gang": {"minCount": size}}
+            self._world.api.change(POD_GROUPS, f"ns/{name}", partial(_put_policy, policy))
+
+    def _leave_and_return(self) -> None:
+        """A pod that has no node is deleted, and another one takes its name, as a Job does."""
+        waiting = [pod["metadata"]["name"] for pod in self._world.api.of(PODS) if not pod["spec"].get("nodeName")]
+        if waiting:
+            gang, number = self._dice.choice(waiting).split("-")
+            if not self._runs(gang):
+                self._world.api.drop(PODS, f"ns/{gang}-{number}")
+                self.add(gang, range(int(number), int(number) + 1))
+
+    def _runs(self, gang: str) -> bool:
+        return any(name.startswith(gang) for name in bound(self._world))
+
+    def _has_group(self, name: str) -> bool:
+        return any(it["metadata"]["name"] == name for it in self._world.api.of(POD_GROUPS))
+
+
+def _put_policy(policy: Obj, group: Obj) -> None:
+    group["spec"]["schedulingPolicy"] = policy
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-async def test_no_history_binds_half_a_gang_or_leaves_devices_with_a_gang_that_waits(seed: int, world: World) -> None:
-    """Answers are lost, pods end, the operator starts again; in the end all is quiet and certain."""
-    dice = random.Random(seed)
+async def test_no_history_binds_half_a_gang_or_leaves_devices_with_a_gang_that_waits(seed: int) -> None:
+    """Answers are lost, pods end, the operator starts again; in the end all is quiet and certain. Every second history
+    is one of PodGroups."""
+    dice, groups = random.Random(seed), seed % 2 == 1
+    world = World(Features(generic_workload=groups, workload_resource_claims=groups))
     furnish(world, 2, dice.choice((2, 3)))
-    sizes = {name: dice.choice((2, 3)) for name in "ab"}
-    witnesses = {name: Witness(world, size) for name, size in sizes.items()}
+    histories = Histories(world, dice, {name: dice.choice((2, 3)) for name in "ab"}, groups=groups)
+    witnesses = {name: Witness(world, size) for name, size in histories.sizes.items()}
     lossy = True
 
     def before(call: Call) -> Exception | None:
@@ -398,22 +469,20 @@ async def test_no_history_binds_half_a_gang_or_leaves_devices_with_a_gang_that_w
 
     world.api.before = before
     world.api.after = lambda call: Unreachable("lost") if lossy and call.verb != "get" and dice.random() < 0.1 else None
-    for name, size in sizes.items():
-        add(world, name, size, range(size))
     for _ in range(dice.randint(1, 3)):
         world.start()
         async with world.running():
             for _ in range(dice.randint(5, 40)):
                 world.bring_events()
                 await world.tick()
-        if dice.random() < 0.4:
-            await leave_and_return(world, dice, sizes)
+        histories.happen()
     lossy = False
+    histories.end()
     await world.settle()
     check(world.cluster)
     faults = [fault for witness in witnesses.values() for fault in witness.faults]
     assert not faults
     running = Counter(name.split("-")[0] for name in bound(world))
-    assert all(running[name] == sizes[name] for name in running), running
+    assert all(running[name] == histories.sizes[name] for name in running), running
     assert running, "at least one of them fits"
-    assert holders(world).total() == running.total()
+    assert holders(world).total() == sum(1 if name in histories.sharing else running[name] for name in running)

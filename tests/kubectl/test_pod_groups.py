@@ -16,6 +16,7 @@ from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
 from dra_operator.kubectl.why.pods import why_pod
+from msgspec import structs
 from objects import Make
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -50,20 +51,34 @@ def test_doctor_names_the_pods_of_a_group_that_keep_a_claim_from_ending() -> Non
 
 
 TEMPLATE = convert(ResourceClaimTemplate, Make.template())
+OWNER = {
+    "apiVersion": "scheduling.k8s.io/v1beta1",
+    "kind": "PodGroup",
+    "name": "group",
+    "uid": "group-uid",
+    "controller": True,
+}
+MADE = convert(ResourceClaim, Make.claim("group-gpu", ownerReferences=[OWNER]))
 RECORDED = {"resourceClaimStatuses": [{"name": "entry-0", "resourceClaimName": "group-gpu"}]}
+COMPOSITE = group(RECORDED)
+COMPOSITE = structs.replace(COMPOSITE, spec=structs.replace(COMPOSITE.spec, parent_composite_pod_group_name="whole"))
 CASES: dict[str, tuple[list[Object], str]] = {
     "no group": ([TEMPLATE], 'podgroup "group" not found: create it'),
     "not made": ([TEMPLATE, group()], f"entry entry-0: {WHO} ns/tmpl"),
     "cannot be made": ([TEMPLATE, group(), event()], "event FailedResourceClaimCreation: quota"),
     "not recorded": ([TEMPLATE, group(RECORDED)], "entry entry-0: is claim group-gpu of PodGroup ns/group"),
     "no template": ([group()], "ResourceClaimTemplate ns/tmpl does not exist"),
-    "a gang": ([TEMPLATE, group(gang={"minCount": 2})], "spec.schedulingPolicy.gang is not supported"),
+    "a gang": ([TEMPLATE, group(RECORDED, gang={"minCount": 2}), MADE], "gang of PodGroup group has fewer than the 2"),
+    "composite": ([TEMPLATE, COMPOSITE, MADE], "spec.parentCompositePodGroupName is not supported"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_pod_of_a_group_is_told_what_it_waits_for(case: str) -> None:
     objects, expected = CASES[case]
-    pod = convert(Pod, Make.pod(claims=[ENTRY], schedulingGroup={"podGroupName": "group"}))
+    raw = Make.pod(claims=[ENTRY], schedulingGroup={"podGroupName": "group"})
+    if MADE in objects:
+        raw["status"].update(RECORDED)
+    pod = convert(Pod, raw)
     lines = why_pod(pipeline(Observed([*objects, pod], NOW), ON), pod).lines
     assert any(expected in str(line) for line in lines), lines

@@ -6,13 +6,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GANGS_OF_GROUPS = "PodGroups are not placed as gangs yet (docs/roadmap.md)"
 NODE_ALLOCATABLE = "node-allocatable resources are not counted yet (docs/roadmap.md)"
 WITHOUT_THE_API = (
     "what an API server without the API does; tests/operator/test_late_kinds.py has the operator beside it"
 )
 WITHOUT = {
-    "INT-034": GANGS_OF_GROUPS,
     **dict.fromkeys(("INT-001", "INT-002"), WITHOUT_THE_API),
     **dict.fromkeys((f"INT-{number:03}" for number in range(40, 47)), NODE_ALLOCATABLE),
 }

@@ -1,4 +1,5 @@
-"""The examples for gangs say what the page promises: two pods by a name, four pods by a number on a Job's template."""
+"""The examples for gangs say what the page promises: two pods by a name or a PodGroup, four pods by a number on a Job's
+template."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from typing import Any
 import yaml
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.releases.gates import FeatureGates
+from dra_api.scheduling import PodGroup
+from dra_api.validation.podgroup import validate_pod_group
 from dra_operator.scheduling.state import Gang, gang_of
 from kubectl import ROOT
 
@@ -40,3 +44,18 @@ def test_the_pods_that_the_job_makes_are_a_gang_of_four() -> None:
     metadata = {**template["metadata"], "name": "gang-job-0", "ownerReferences": [owner]}
     found = gang({**template, "metadata": metadata})
     assert (found.size, found.title) == (job["spec"]["parallelism"], "of Job gang-job")
+
+
+def test_the_pods_of_the_group_are_a_gang_of_two_on_one_node() -> None:
+    [raw] = of_kind("pod-group.yaml", "PodGroup")
+    raw["metadata"]["namespace"] = "default"
+    group = convert(PodGroup, raw)
+    assert not validate_pod_group(group, gates=FeatureGates.of({}))
+    pods = [convert(Pod, it) for it in of_kind("pod-group.yaml", "Pod")]
+    assert {pod.spec.scheduling_group.pod_group_name for pod in pods if pod.spec.scheduling_group} == {
+        group.metadata.name
+    }
+    gangs = [gang_of(pod, group) for pod in pods]
+    assert gangs[0] == gangs[1]
+    assert isinstance(gangs[0], Gang)
+    assert (gangs[0].size, gangs[0].topology) == (len(pods), "kubernetes.io/hostname")

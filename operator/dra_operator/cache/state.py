@@ -17,6 +17,7 @@ from dra_api.relations.references import (
     ClaimUse,
     claim_names,
     claims_of_pod,
+    group_name,
     is_pod_group,
     pod_is_done,
 )
@@ -48,8 +49,10 @@ from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.state import (
     MOST_GANG_PODS,
     Gang,
+    Obstacle,
     claim_behind,
     extended_resources,
+    gang_of,
     is_at_gate,
     is_placeholder,
 )
@@ -119,8 +122,10 @@ class State:
     def lacks_generated_claim(self, pod: Pod) -> bool:
         """Whether the pod cannot be tried, and no more be said of it, before a claim from a template is recorded in it.
 
-        Another claim that is missing has to be told of, if its entry comes first.
+        Another claim that is missing has to be told of, if its entry comes first, and a PodGroup that is missing.
         """
+        if group_name(pod) is not None and self.groups.of(pod) is None:
+            return False
         name_of = claim_names(pod)
         for entry in pod.spec.resource_claims or ():
             try:
@@ -155,6 +160,10 @@ class State:
 
     def _is_placed(self, pod: Pod) -> bool:
         return self.is_bound(pod) or self.loads.node_of(pod.metadata.uid) is not None
+
+    def node_of(self, pod: Pod) -> str:
+        """The node that the pod has, or is on its way to; empty if there is none."""
+        return pod.spec.node_name or self.loads.node_of(pod.metadata.uid) or ""
 
     def classes_serving(self, pod: Pod) -> dict[str, str]:
         """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
@@ -226,6 +235,10 @@ class State:
         pod = self.pods.get(key, consumer.uid)
         return pod is not None and self.waits_for_us(pod) and not self.is_bound(pod)
 
+    def gang_of(self, pod: Pod) -> Gang | Obstacle | None:
+        """The gang of the pod, or what is wrong with its wish for one."""
+        return gang_of(pod, self.groups.of(pod))
+
     def gang_pods(self, gang: Gang) -> int:
         """See ``Snapshot``."""
         keys = self.pods_by_gang.count(gang.key)
@@ -277,6 +290,7 @@ class State:
             allocator=allocator,
             usage=self.allocated_devices.usage.snapshot,
             gang_pods=self.gang_pods,
+            features=self.features,
             group_of=self.groups.of,
             has_placed_members=self.groups.has_placed,
             now=now,

@@ -57,6 +57,7 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
     partition_types: bool = field(name="DRAPartitionableDevicesType")
     workload_resource_claims: bool = field(name="DRAWorkloadResourceClaims")
     generic_workload: bool = field(name="GenericWorkload")
+    gang_scheduling: bool = field(name="GangScheduling")
     pod_group_preemption_policy: bool = field(name="PodGroupPreemptionPolicy")
     topology_aware_scheduling: bool = field(name="TopologyAwareWorkloadScheduling")
     resource_health_status: bool = field(name="ResourceHealthStatus")

@@ -42,6 +42,10 @@ class Features:
     """Not for the allocator itself: pods may be members of PodGroups."""
     workload_resource_claims: bool = _DEFAULTS.workload_resource_claims
     """Not for the allocator itself: a PodGroup may have claims, which its pods share."""
+    gang_scheduling: bool = _DEFAULTS.gang_scheduling
+    """Not for the allocator itself: see ``gangs_of_groups``."""
+    topology_aware_scheduling: bool = _DEFAULTS.topology_aware_scheduling
+    """Not for the allocator itself: a PodGroup may ask for nodes with the same value of a label."""
     filter_timeout: bool = _DEFAULTS.filter_timeout
     """Not used by the allocator: its caller has a clock, and ends a decision that takes too long."""
 
@@ -56,6 +60,11 @@ class Features:
         names = set(gates)
         chosen = {gate: gate in names for gate in GATE_OF.values()}
         return cls.of(msgspec.convert({**chosen, "release": release}, FeatureGates))
+
+    @property
+    def gangs_of_groups(self) -> bool:
+        """PodGroups may be gangs: from 1.37 on GenericWorkload is enough."""
+        return self.generic_workload and (self.gang_scheduling or self.release >= Release.V1_37)
 
     @property
     def basic(self) -> bool:

@@ -46,7 +46,7 @@ from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.state import State
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
-from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, gang_of, placeholder_key
+from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
 
 
 def on_pod(cluster: State, change: Change[Pod]) -> Keys:
@@ -66,7 +66,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
-        is_other = gone is not None or _may_place_differently(old, new)
+        is_other = gone is not None or _may_place_differently(cluster, old, new)
         if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("placement", new.key))
     return tuple(keys)
@@ -343,14 +343,14 @@ def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
     return _place((key,) if waits else ())
 
 
-def _may_place_differently(old: Pod | None, new: Pod) -> bool:
+def _may_place_differently(cluster: State, old: Pod | None, new: Pod) -> bool:
     """Not on our own condition writes, which would chase their own tail."""
     return (
         old is None
         or old.spec != new.spec
         or old.status.resource_claim_statuses != new.status.resource_claim_statuses
         or old.metadata.labels != new.metadata.labels
-        or (old.metadata.annotations != new.metadata.annotations and gang_of(old) != gang_of(new))
+        or (old.metadata.annotations != new.metadata.annotations and cluster.gang_of(old) != cluster.gang_of(new))
     )
 
 

@@ -62,8 +62,16 @@ from dra_operator.scheduling import (
     pre_filter,
 )
 from dra_operator.scheduling.claims import CLAIM_UNMADE
-from dra_operator.scheduling.rules import ANY_CHANGE, NO_VOLUMES
-from dra_operator.scheduling.state import GANG_INCOMPLETE, GATE, is_at_gate, is_placeholder, title
+from dra_operator.scheduling.rules import ANY_CHANGE, GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED, NO_VOLUMES
+from dra_operator.scheduling.state import (
+    GANG_CROWDED,
+    GANG_INCOMPLETE,
+    GANG_MALFORMED,
+    GATE,
+    is_at_gate,
+    is_placeholder,
+    title,
+)
 
 from .bind import Bind
 from .bind_step import BindStep
@@ -83,6 +91,7 @@ from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
 
+UNKNOWN_GANG = (GROUP_MISSING, GROUP_GATED, GROUP_UNSUPPORTED, GANG_MALFORMED, GANG_CROWDED)
 NOTED_AFTER_SECONDS = 1.0
 """Seconds of planning after which a pod says that it is being planned."""
 
@@ -179,6 +188,8 @@ class SchedulingCycle:
                     return Decided()
                 if obstacle.reason is GANG_INCOMPLETE:
                     return self._gangs.lacks_pods(pod, obstacle.text)
+                if obstacle.reason in UNKNOWN_GANG and self._gangs.holds_devices(pod):
+                    return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
                 return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
             case Stolen(claim, devices):
                 return Decided(partial(self._unreserve.give_way, pod, claim, devices))

@@ -235,7 +235,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         claims = ready_claims(pod, snapshot.claim)
     except NotReady as reason:
         # a claim may not be made because its group is missing
-        missing = group_obstacle(pod, snapshot.group_of(pod)) if reason.obstacle.reason is CLAIM_UNMADE else None
+        missing = _of_group(pod, snapshot) if reason.obstacle.reason is CLAIM_UNMADE else None
         return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or reason.obstacle)
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
     if stale:
@@ -337,7 +337,7 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
         unsupported(pod)
-        or group_obstacle(pod, snapshot.group_of(pod))
+        or _of_group(pod, snapshot)
         or _without_gang(pod, snapshot)
         or crowded(pod, claims)
         or too_large(wanted)
@@ -345,9 +345,13 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
     )
 
 
+def _of_group(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
+    return group_obstacle(pod, snapshot.group_of(pod), snapshot.features)
+
+
 def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
     """What is wrong with the pod's wish for a gang, or that its gang lacks pods. Only pods that we bind have gangs."""
-    gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod)
+    gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod, snapshot.group_of(pod))
     if gang is None or isinstance(gang, Obstacle):
         return gang
     pods = snapshot.gang_pods(gang)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -11,7 +11,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_api.scheduling import PodGroup
 
-from dra_operator.allocator import Allocator, DeviceId, Usage
+from dra_operator.allocator import Allocator, DeviceId, Features, Usage
 from dra_operator.scheduling.claims.binding_conditions import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage
@@ -52,6 +52,7 @@ class Snapshot:
     prioritized_list: bool = True
     gang_pods: Callable[[Gang], int] = lambda gang: gang.size
     """How many pods of the gang run, have run or wait; ``MOST_PODS`` are counted, and one more if there are more."""
+    features: Features = field(default_factory=Features)
     group_of: Callable[[Pod], PodGroup | None] = lambda _: None
     """The PodGroup of the pod; None if the pod is in none, or if it does not exist."""
     has_placed_members: Callable[[Pod], bool] = lambda _: False

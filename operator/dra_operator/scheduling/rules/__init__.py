@@ -6,6 +6,7 @@ Others import reasons for which they know a remedy, what changes can help a pod,
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
 from .node_affinity import NODE_SELECTOR
 from .node_resources import RESOURCE
+from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import SPREAD, SPREAD_LABEL
 from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
 from .taint_toleration import CORDONED, TAINT
@@ -15,6 +16,9 @@ from .volumes import NO_VOLUMES, VolumeWait, volumes_of
 __all__ = [
     "ANY_CHANGE",
     "CORDONED",
+    "GROUP_GATED",
+    "GROUP_MISSING",
+    "GROUP_UNSUPPORTED",
     "NODE_SELECTOR",
     "NO_VOLUMES",
     "POD_AFFINITY",

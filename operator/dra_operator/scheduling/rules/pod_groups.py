@@ -13,6 +13,8 @@ from dra_api.core import Pod
 from dra_api.relations.references import group_name
 from dra_api.scheduling import PodGroup
 
+from dra_operator.allocator import Features
+from dra_operator.scheduling.state.gang import topology_of
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 GROUP_MISSING: Final = Reason(
@@ -23,24 +25,30 @@ GROUP_UNSUPPORTED: Final = Reason(
     'podgroup "{subject}": {detail} is not supported by dra-operator yet; remove it, or have kube-scheduler place the '
     "pods (spec.schedulerName: default-scheduler)",
 )
+GROUP_GATED: Final = Reason(
+    "group-gated",
+    'podgroup "{subject}": {detail}, which is off: turn it on, or have kube-scheduler place the pods '
+    "(spec.schedulerName: default-scheduler)",
+)
 
 
-def group_obstacle(pod: Pod, group: PodGroup | None) -> Obstacle | None:
+def group_obstacle(pod: Pod, group: PodGroup | None, features: Features) -> Obstacle | None:
     """Why the pod is not tried with its group; None if it is, or if it is in no group."""
     name = group_name(pod)
     if name is None:
         return None
     if group is None:
         return Obstacle(GROUP_MISSING, name)
-    wishes = () if pod.spec.scheduling_gates else _unsupported(group)
-    return next((Obstacle(GROUP_UNSUPPORTED, name, wish) for wish in wishes), None)
+    if pod.spec.scheduling_gates:
+        return None
+    return next((Obstacle(reason, name, wish) for reason, wish in _unsupported(group, features)), None)
 
 
-def _unsupported(group: PodGroup) -> Iterator[str]:
+def _unsupported(group: PodGroup, features: Features) -> Iterator[tuple[Reason, str]]:
     spec = group.spec
-    if spec.scheduling_policy.gang is not None:
-        yield "spec.schedulingPolicy.gang"
-    if spec.scheduling_constraints is not None:
-        yield "spec.schedulingConstraints"
+    if spec.scheduling_policy.gang is not None and not features.gangs_of_groups:
+        yield GROUP_GATED, "spec.schedulingPolicy.gang needs the feature gate GangScheduling"
+    if topology_of(group) is not None and not features.topology_aware_scheduling:
+        yield GROUP_GATED, "spec.schedulingConstraints needs the feature gate TopologyAwareWorkloadScheduling"
     if spec.parent_composite_pod_group_name:
-        yield "spec.parentCompositePodGroupName"
+        yield GROUP_UNSUPPORTED, "spec.parentCompositePodGroupName"

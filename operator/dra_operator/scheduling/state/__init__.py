@@ -2,7 +2,16 @@
 
 from .anchors import Anchors
 from .attachments import Attachable
-from .gang import GANG_CROWDED, GANG_INCOMPLETE, GANG_MATCH_ATTRIBUTE, MOST_GANG_PODS, Gang, gang_key, gang_of
+from .gang import (
+    GANG_CROWDED,
+    GANG_INCOMPLETE,
+    GANG_MALFORMED,
+    GANG_MATCH_ATTRIBUTE,
+    MOST_GANG_PODS,
+    Gang,
+    gang_key,
+    gang_of,
+)
 from .large import LARGEST_OBJECT_BYTES, pod_without_bulk
 from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bulk, size_refusal, spec_without_bulk
 from .node import LoadedNode
@@ -30,6 +39,7 @@ __all__ = [
     "ANNOTATION",
     "GANG_CROWDED",
     "GANG_INCOMPLETE",
+    "GANG_MALFORMED",
     "GANG_MATCH_ATTRIBUTE",
     "GATE",
     "GATED",

@@ -1,6 +1,6 @@
 """What a gang is, and how a pod says that it belongs to one: so many pods get devices and nodes together, or none does.
 
-A gang lies within one namespace. Its pods are grouped in one of four ways, the first that the pod uses:
+A gang lies within one namespace. Its pods are grouped in one of five ways, the first that the pod uses:
 
 =====================================  ==============================================  ==============================
 the pod has                            its gang                                        its size
@@ -8,11 +8,14 @@ the pod has                            its gang                                 
 ``dra.kopf.dev/gang: NAME``            all pods with this name                         ``dra.kopf.dev/gang-size``
 ``dra.kopf.dev/gang: N``, no size      the pods of its LeaderWorkerSet group, or of    N
                                        the same controller (a Job)
+``spec.schedulingGroup``               the pods of this PodGroup, if it has the        ``minCount`` of the policy, or
+                                       policy ``gang``, or asks for a topology         1
 ``kueue.x-k8s.io/pod-group-name``      all pods of this group                          ``...pod-group-total-count``
 =====================================  ==============================================  ==============================
 
 The keys of this project may be annotations or labels; the annotation counts if there are both. A wish that cannot be
-understood is an obstacle of the pod, never a pod that is placed alone.
+understood is an obstacle of the pod, never a pod that is placed alone. What a PodGroup asks for may change, and its
+pods stay one gang.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod
+from dra_api.relations.references import group_name
+from dra_api.scheduling import PodGroup
 from dra_api.validation.formats import fully_qualified_name
 
 from .obstacle import Obstacle, Reason
@@ -38,8 +43,8 @@ MOST_GANG_PODS: Final = 1000
 GANG_MALFORMED: Final = Reason("gang-malformed", "{subject}: {detail}")
 GANG_CROWDED: Final = Reason(
     "gang-crowded",
-    f"gang {{subject}} has {{detail}} pods, and at most {MOST_GANG_PODS} are supported: delete finished pods, or give "
-    "the pods several gang names",
+    f"gang {{subject}} has {{detail}} pods, and at most {MOST_GANG_PODS} are supported: delete finished pods, or make "
+    "several gangs of them",
 )
 GANG_INCOMPLETE: Final = Reason(
     "gang-incomplete", "waits for other pods: gang {subject} has fewer than the {detail} pods that it needs"
@@ -55,7 +60,7 @@ class Gang:
     """
 
     key: str
-    """Pods with the same key are one gang. It has the size as well, so pods that disagree are not of one gang."""
+    """Pods with the same key are one gang. It has what each pod says, so pods that disagree are not of one gang."""
     title: str
     """What people call it."""
     size: int
@@ -69,26 +74,57 @@ class Gang:
 
 
 def gang_key(pod: Pod) -> str | None:
-    """The gang of a pod; None for a pod without one, and for one whose wish cannot be understood."""
+    """The gang of a pod; None for a pod without one, and for one whose wish cannot be understood.
+
+    For a pod of a PodGroup whatever the group asks for: the pods stay filed while it comes, changes and goes.
+    """
+    if _said(pod, GANG) is None and (name := group_name(pod)) is not None:
+        return _key_of_group(pod, name)
     found = gang_of(pod)
     return found.key if isinstance(found, Gang) else None
 
 
-def gang_of(pod: Pod) -> Gang | Obstacle | None:
-    """The gang of a pod, or what is wrong with its wish for one."""
+def gang_of(pod: Pod, group: PodGroup | None = None) -> Gang | Obstacle | None:
+    """The gang of a pod, or what is wrong with its wish for one. ``group``: its PodGroup."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    if group is not None and (group.spec.scheduling_policy.gang is not None or topology_of(group) is not None):
+        return _of_group(pod, group)
     if not labels and not annotations:
         return None
     wish = _said(pod, GANG)
     if wish is not None:
         return _named(pod, wish)
-    group = (labels or {}).get(KUEUE_GROUP)
-    if group is not None:
-        return _sized(pod, f"kueue {group}", group, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))
+    kueue = (labels or {}).get(KUEUE_GROUP) if group_name(pod) is None else None
+    if kueue is not None:
+        return _sized(pod, f"kueue {kueue}", kueue, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))
     for key in (GANG_SIZE, GANG_TOPOLOGY, GANG_MATCH_ATTRIBUTE):
         if _said(pod, key) is not None:
             return Obstacle(GANG_MALFORMED, key, f"the pod names no gang; set {GANG} as well, or remove it")
     return None
+
+
+def topology_of(group: PodGroup) -> str | None:
+    """The node label of which the nodes of the group's pods have to have the same value."""
+    constraints = group.spec.scheduling_constraints
+    return next((it.key for it in constraints.topology or ()), None) if constraints is not None else None
+
+
+def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
+    """A group with a topology and without the policy ``gang`` is a gang of one: the others join where it is."""
+    name, policy, topology = group.metadata.name, group.spec.scheduling_policy.gang, topology_of(group)
+    for key in (GANG, GANG_SIZE, *(() if topology is None else (GANG_TOPOLOGY,))):
+        if _said(pod, key) is not None:
+            return Obstacle(GANG_MALFORMED, key, f"PodGroup {name} of the pod says this as well; remove one of both")
+    size = policy.min_count if policy is not None else 1
+    if size > MOST_GANG_PODS:
+        found = f"spec.schedulingPolicy.gang.minCount {size} is more than the {MOST_GANG_PODS} pods that are supported"
+        return Obstacle(GANG_MALFORMED, f"PodGroup {name}", found)
+    return _placed(pod, _key_of_group(pod, name), f"of PodGroup {name}", max(size, 1), topology)
+
+
+def _key_of_group(pod: Pod, name: str) -> str:
+    wishes = (_said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE))
+    return " ".join((f"{pod.metadata.namespace}/podgroup {name}", *(it for it in wishes if it)))
 
 
 def _named(pod: Pod, wish: str) -> Gang | Obstacle:
@@ -111,16 +147,22 @@ def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang 
         return Obstacle(GANG_MALFORMED, key, "is missing; set it to the number of pods in the gang")
     if not (said.isascii() and said.isdecimal() and len(said) < 10 and 0 < int(said) <= MOST_GANG_PODS):
         return Obstacle(GANG_MALFORMED, key, f'"{said[:80]}" is not a number of pods; set it to 1 to {MOST_GANG_PODS}')
-    topology = _said(pod, GANG_TOPOLOGY)
+    topology, attribute = _said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE)
+    gang = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
+    return _placed(pod, f"{gang} {attribute}" if attribute else gang, title, int(said))
+
+
+def _placed(pod: Pod, key: str, title: str, size: int, topology: str | None = None) -> Gang | Obstacle:
+    """With what the pod says of the places. ``topology``: what its PodGroup says."""
+    if topology is None:
+        topology = _said(pod, GANG_TOPOLOGY)
     if topology == "":
         return Obstacle(GANG_MALFORMED, GANG_TOPOLOGY, "is empty; set it to the key of a node label, or remove it")
     attribute = _said(pod, GANG_MATCH_ATTRIBUTE)
     if attribute is not None and not _is_attribute(attribute):
         problem = f'"{attribute[:80]}" is not a device attribute; name it with its domain, as matchAttribute does'
         return Obstacle(GANG_MALFORMED, GANG_MATCH_ATTRIBUTE, problem)
-    key = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
-    key = f"{key} {attribute}" if attribute else key
-    return Gang(key, title, int(said), topology or "", attribute or "")
+    return Gang(key, title, size, topology or "", attribute or "")
 
 
 def _is_attribute(name: str) -> bool:

@@ -10,8 +10,10 @@ together with the rest of their gang, or give them back if there is no such plan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from dra_api.core import Pod
@@ -23,9 +25,9 @@ from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDU
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
-from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot
+from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.gang import SameValues
-from dra_operator.scheduling.state import Gang, gang_of, has_gate, is_placeholder
+from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
@@ -38,11 +40,23 @@ class Refusal:
     """A gang without a place: its leader, and what each member asked for."""
 
     def __init__(self, attempt: GangAttempt) -> None:
-        self.leader, self.members = attempt.leader, dict(attempt.fingerprints())
+        self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
 
-    def covers(self, key: str, asked: Fingerprint) -> bool:
-        """Whether the pod asked for the same then."""
-        return self.members.get(key) == asked
+    def covers(self, gang: Gang, key: str, asked: Fingerprint) -> bool:
+        """Whether the pod and its gang asked for the same then."""
+        return self.gang == gang and self.members.get(key) == asked
+
+
+@dataclass(slots=True)
+class AwaitedClaims:
+    """A gang whose plan waits for claims of some of its pods to be made. ``teller``: the pod that says so.
+
+    ``since``: by the loop's clock.
+    """
+
+    teller: Pod
+    since: float
+    is_told: bool = False
 
 
 class Gangs:
@@ -66,6 +80,7 @@ class Gangs:
         """By the key of a pod: its gang, while the plan is being written."""
         self._put_aside: dict[str, GangAttempt] = {}
         self._refusals: dict[str, Refusal] = {}
+        self._unmade: dict[str, AwaitedClaims] = {}
 
     def leave(self, key: str) -> None:
         """The pod of this key waits no more. If its gang was being planned, another pod leads."""
@@ -83,7 +98,10 @@ class Gangs:
     def taken_up(self, key: str) -> GangAttempt | None:
         """The plan that was put aside for this leader, if it still counts."""
         attempt = self._put_aside.pop(key, None)
-        if attempt is None or (attempt.is_of(self._cluster) and self._cluster.pods.get(key) is attempt.leader):
+        is_same = attempt is not None and self._cluster.gang_of(attempt.leader) == attempt.gang
+        if attempt is None or (
+            is_same and attempt.is_of(self._cluster) and self._cluster.pods.get(key) is attempt.leader
+        ):
             return attempt
         self._over(attempt.gang)
         return None
@@ -91,7 +109,7 @@ class Gangs:
     def begin(self, state: CycleState) -> GangAttempt | Decided | None:
         """The attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
         pod = state.pod
-        gang = None if has_gate(pod) or is_placeholder(pod) else gang_of(pod)
+        gang = None if has_gate(pod) or is_placeholder(pod) else self._cluster.gang_of(pod)
         if not isinstance(gang, Gang):
             return None
         running, waiting = self._cluster.members_of(gang)
@@ -103,25 +121,51 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided()
         refusal = self._refusals.get(gang.key)
-        if refusal is not None and self._waits_with(refusal, state):
+        if refusal is not None and self._waits_with(refusal, gang, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided()
-        if sum(not self._cluster.lacks_generated_claim(it) for it in waiting) < wanted:
+        unmade = [it for it in waiting if self._cluster.lacks_generated_claim(it)]
+        if len(waiting) - len(unmade) < wanted:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return Decided()  # the pod whose claim is made last leads
+            return self._await_claims(gang, pod, unmade)  # the pod whose claim is made last leads
+        self._unmade.pop(gang.key, None)
         self._leaders[gang.key] = pod.key
+        if wanted == 1:  # with those beside it that are on their way to a node
+            running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
         same, is_unsure = self._same(gang, running), self._is_unsure
         return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure)
 
-    def _waits_with(self, refusal: Refusal, state: CycleState) -> bool:
+    def _await_claims(self, gang: Gang, pod: Pod, unmade: Sequence[Pod]) -> Decided:
+        """Claims are made within a moment; where that takes longer, one pod says for which it waits, once for all."""
+        self._forget_gangs()
+        now, known = asyncio.get_running_loop().time(), self._unmade.get(gang.key)
+        if known is None or self._cluster.pods.get(known.teller.key, known.teller.metadata.uid) is None:
+            known = self._unmade[gang.key] = AwaitedClaims(pod, now)
+        if known.teller.key != pod.key:
+            if known.is_told:
+                self._context.look_again(known.teller.key)
+            return Decided()
+        left = known.since + self._context.times.unmade_claims - now
+        if left > 0:
+            self._context.look_again(pod.key, left)
+            return Decided()
+        found = pre_filter(unmade[0], self._snapshot())
+        if not isinstance(found, NotTried):
+            return Decided()
+        known.is_told = True
+        text = f"waits for pod {unmade[0].metadata.name} of its gang, which {found.text}"
+        others = [it for it in self._cluster.members_of(gang)[1] if it not in unmade]
+        return Decided(partial(self._tell_all, gang, pod, others, UNSCHEDULABLE, text))
+
+    def _waits_with(self, refusal: Refusal, gang: Gang, state: CycleState) -> bool:
         leader = refusal.leader
         if leader.key == state.pod.key or self._cluster.pods.get(leader.key, leader.metadata.uid) is None:
             return False
-        return refusal.covers(state.pod.key, fingerprint(state))
+        return refusal.covers(gang, state.pod.key, fingerprint(state))
 
     def _same(self, gang: Gang, running: list[Pod]) -> SameValues:
         """What the places have in common, and what pods of the gang that run already have of it."""
-        nodes = (self._cluster.nodes.get(pod.spec.node_name) for pod in running if gang.topology)
+        nodes = (self._cluster.nodes.get(self._cluster.node_of(pod)) for pod in running if gang.topology)
         labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
         label = next((it for it in labels if it is not None), None)
         claims = (claim for pod in running if gang.attribute for _, claim in self._cluster.claims_of(pod))
@@ -141,16 +185,23 @@ class Gangs:
 
     def lacks_pods(self, pod: Pod, text: str) -> Decided:
         """The gang has fewer pods than it needs: no pod of it keeps devices."""
-        gang = gang_of(pod)
-        if not isinstance(gang, Gang) or not any(
-            it is not None and is_reserved_for(pod, it) for _, it in self._cluster.claims_of(pod)
-        ):
+        gang = self._cluster.gang_of(pod)
+        if not isinstance(gang, Gang) or not self.holds_devices(pod):
             return Decided(partial(self._tell_of_lack, pod, text))
         if gang.key in self._leaders:
             self._asked.setdefault(gang.key, set()).add(pod.key)
             return Decided()
         self._leaders[gang.key] = pod.key
         return Decided(partial(self._give_up, gang, pod, text))
+
+    def holds_devices(self, pod: Pod) -> bool:
+        """Whether a claim is reserved for the pod."""
+        return any(it is not None and is_reserved_for(pod, it) for _, it in self._cluster.claims_of(pod))
+
+    async def give_up_alone(self, pod: Pod, text: str) -> Result:
+        """What the pod's gang is cannot be said, so it gets no place, and keeps no devices."""
+        await self._unreserve.give_up_held((pod,), text)
+        return await self._tell_of_lack(pod, text)
 
     async def _give_up(self, gang: Gang, pod: Pod, text: str) -> Result:
         try:
@@ -210,9 +261,7 @@ class Gangs:
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
     def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
-        if len(self._refusals) >= REMEMBERED_GANGS:
-            has_pods = self._cluster.pods_by_gang.has
-            self._refusals = {key: it for key, it in self._refusals.items() if has_pods(key)}
+        self._forget_gangs()
         self._refusals[attempt.gang.key] = Refusal(attempt)
         for pod in attempt.members:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
@@ -244,15 +293,28 @@ class Gangs:
         finally:  # until then no other plan may count on what they give up
             self._over(attempt.gang)
         reason = SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE
-        await self._report.waits(leader, reason, told or decision.message)
+        result = await self._tell_all(attempt.gang, leader, members, reason, told or decision.message)
+        if decision.is_error:
+            raise PlacementFailed(decision.message)
+        return result
+
+    async def _tell_all(self, gang: Gang, leader: Pod, members: Iterable[Pod], reason: str, text: str) -> Result:
+        """The leader says why all wait, and the others name it."""
+        await self._report.waits(leader, reason, text)
         for pod in members:
             if pod.key != leader.key:
                 with suppress(PodVanished):
-                    text = f"waits with gang {attempt.gang.title}: pod {leader.metadata.name} says why"
-                    await self._report.waits(pod, UNSCHEDULABLE, text)
-        if decision.is_error:
-            raise PlacementFailed(decision.message)
+                    with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
+                    await self._report.waits(pod, UNSCHEDULABLE, with_it)
         return Result.UNSCHEDULABLE
+
+    def _forget_gangs(self) -> None:
+        """Those that have no pods, now and then."""
+        has_pods = self._cluster.pods_by_gang.has
+        if len(self._refusals) >= REMEMBERED_GANGS:
+            self._refusals = {key: it for key, it in self._refusals.items() if has_pods(key)}
+        if len(self._unmade) >= REMEMBERED_GANGS:
+            self._unmade = {key: it for key, it in self._unmade.items() if has_pods(key)}
 
     def _over(self, gang: Gang) -> None:
         """Others may lead. Those that asked meanwhile are looked at now."""

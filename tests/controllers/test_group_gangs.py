@@ -1,0 +1,309 @@
+"""PodGroups as gangs: their pods are bound together or not at all (kubernetes-1.37.md section 8, docs/gangs.md)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from controllers_world import World
+from dra_api.releases.release import Release
+from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
+from dra_operator.allocator import Features
+from dra_operator.controllers import OwnControllers
+from objects import Make, Obj
+
+RACK = "example.com/rack"
+ALL = {
+    "generic_workload": True,
+    "workload_resource_claims": True,
+    "gang_scheduling": True,
+    "topology_aware_scheduling": True,
+}
+
+
+def group(min_count: int | None = None, topology: str = "", uid: str = "group-uid", **spec: Any) -> Obj:
+    """With the policy ``basic`` if there is no count."""
+    policy: Obj = {"basic": {}} if min_count is None else {"gang": {"minCount": min_count}}
+    constraints = {"schedulingConstraints": {"topology": [{"key": topology}]}} if topology else {}
+    meta = {"name": "group", "namespace": "ns", "uid": uid}
+    return {"metadata": meta, "spec": {"schedulingPolicy": policy, **constraints, **spec}}
+
+
+def add(world: World, pods: range, group: str = "group", *claims: Obj, **annotations: str) -> None:
+    for number in pods:
+        entries = claims or (Make.FROM_TEMPLATE,)
+        pod = Make.pod(f"{group}-{number}", [*entries], schedulingGroup={"podGroupName": group})
+        if annotations:
+            pod["metadata"]["annotations"] = annotations
+        world.api.add(PODS, pod)
+
+
+def bound(world: World) -> dict[str, str]:
+    pods = ((pod["metadata"]["name"], pod["spec"].get("nodeName")) for pod in world.api.of(PODS))
+    return {name: node for name, node in sorted(pods) if node}
+
+
+def with_devices(world: World) -> int:
+    return sum("allocation" in (claim.get("status") or {}) for claim in world.api.of(RESOURCE_CLAIMS))
+
+
+def said(world: World, pod: str) -> str:
+    conditions = world.api[PODS, f"ns/{pod}"]["status"].get("conditions", [])
+    return next((str(it.get("message", "")) for it in conditions if it["type"] == "PodScheduled"), "")
+
+
+def change(world: World, min_count: int) -> None:
+    policy = {"gang": {"minCount": min_count}}
+    world.api.change(POD_GROUPS, "ns/group", lambda it: it["spec"].update(schedulingPolicy=policy))
+
+
+def label(world: World, *racks: str) -> None:
+    for number, rack in enumerate(racks):
+        world.api.change(NODES, f"node-{number}", partial(_put_into, rack))
+
+
+def _put_into(rack: str, node: Obj) -> None:
+    node["metadata"]["labels"][RACK] = rack
+
+
+async def stop_before_bindings(world: World) -> None:
+    """All pods have their devices, and none its node; then the operator ends."""
+    world.start()
+    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
+    async with world.running():
+        for _ in range(60):
+            world.bring_events()
+            await world.tick()
+    world.api.before = lambda _: None
+    assert not bound(world)
+
+
+@pytest.fixture
+def world() -> World:
+    return make(Release.V1_37)
+
+
+def make(release: Release, nodes: int = 2, **gates: bool) -> World:
+    world = World(Features(release=release, **{**ALL, **gates}))
+    world.furnish(nodes, 2)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    return world
+
+
+@pytest.mark.parametrize("release", [Release.V1_36, Release.V1_37])
+async def test_int_034_the_pods_of_a_group_start_once_there_are_as_many_as_it_needs(release: Release) -> None:
+    world = make(release)
+    world.api.add(POD_GROUPS, group(3))
+    add(world, range(2))
+    await world.settle()
+    assert not bound(world)
+    assert not with_devices(world)
+    assert (
+        said(world, "group-0") == "waits for other pods: gang of PodGroup group has fewer than the 3 pods that it needs"
+    )
+    add(world, range(2, 3))
+    having: list[int] = []
+    world.api.before = lambda call: having.append(with_devices(world)) if call.sub == "binding" else None
+    await world.settle()
+    assert len(bound(world)) == 3
+    assert having[0] == 3
+
+
+async def test_a_group_that_does_not_fit_keeps_no_devices_and_says_why(world: World) -> None:
+    world.api.add(POD_GROUPS, group(5))
+    add(world, range(5))
+    await world.settle()
+    assert not bound(world)
+    assert not with_devices(world)
+    texts = [said(world, f"group-{number}") for number in range(5)]
+    assert sum(text.startswith("gang of PodGroup group: only 4 of 5 pods fit together; ") for text in texts) == 1
+
+
+async def test_further_pods_join_a_group_that_runs(world: World) -> None:
+    world.api.add(POD_GROUPS, group(2))
+    add(world, range(4))
+    await world.settle()
+    assert len(bound(world)) == 4
+
+
+async def test_a_group_with_the_policy_basic_is_no_gang(world: World) -> None:
+    """Three pods are placed though a fourth one would not fit."""
+    world.api.add(POD_GROUPS, group())
+    add(world, range(5))
+    await world.settle()
+    assert len(bound(world)) == 4
+
+
+async def test_pods_wait_for_their_group_and_start_when_it_comes(world: World) -> None:
+    add(world, range(2))
+    await world.settle()
+    assert said(world, "group-0").startswith('podgroup "group" not found: ')
+    world.start()
+    async with world.running():
+        world.api.add(POD_GROUPS, group(2))
+        await world.quiet()
+    assert len(bound(world)) == 2
+
+
+async def test_a_smaller_minimum_lets_a_group_start_that_did_not_fit(world: World) -> None:
+    """What was refused once is planned again; the fifth pod then waits by itself."""
+    world.api.add(POD_GROUPS, group(5))
+    add(world, range(5))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert not bound(world)
+        change(world, 4)
+        await world.quiet()
+    assert len(bound(world)) == 4
+
+
+async def test_a_greater_minimum_leaves_pods_alone_that_run_and_counts_for_those_that_come(world: World) -> None:
+    world.api.add(POD_GROUPS, group(1))
+    add(world, range(1))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        change(world, 4)
+        add(world, range(1, 3))
+        await world.quiet()
+        assert bound(world).keys() == {"group-0"}
+        assert "fewer than the 4 pods" in said(world, "group-1")
+        add(world, range(3, 4))
+        await world.quiet()
+    assert len(bound(world)) == 4
+
+
+@pytest.mark.parametrize("how", ["deleted", "more than is supported", "gate off"])
+async def test_pods_with_devices_give_them_back_when_it_is_not_known_any_more_what_their_gang_is(
+    how: str, world: World
+) -> None:
+    """They do not run yet, since the operator ended between the devices and the first binding."""
+    world.api.add(POD_GROUPS, group(2))
+    add(world, range(2))
+    await stop_before_bindings(world)
+    assert with_devices(world) == 2
+    if how == "deleted":
+        world.api.drop(POD_GROUPS, "ns/group")
+    elif how == "more than is supported":
+        change(world, 1001)
+    else:
+        world.features = Features(release=Release.V1_36, **{**ALL, "gang_scheduling": False})
+    await world.settle()
+    assert not bound(world)
+    assert not with_devices(world)
+    expected = {
+        "deleted": 'podgroup "group" not found: create it, or correct spec.schedulingGroup of the pod',
+        "more than is supported": "PodGroup group: spec.schedulingPolicy.gang.minCount 1001 is more than the 1000 pods "
+        "that are supported",
+        "gate off": 'podgroup "group": spec.schedulingPolicy.gang needs the feature gate GangScheduling, which is off: '
+        "turn it on, or have kube-scheduler place the pods (spec.schedulerName: default-scheduler)",
+    }
+    assert said(world, "group-0") == said(world, "group-1") == expected[how]
+
+
+async def test_pods_that_run_stay_when_their_group_is_deleted_and_others_wait(world: World) -> None:
+    world.api.add(POD_GROUPS, group(2))
+    add(world, range(2))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.drop(POD_GROUPS, "ns/group")
+        add(world, range(2, 3))
+        await world.quiet()
+        assert len(bound(world)) == 2
+        assert said(world, "group-2").startswith('podgroup "group" not found: ')
+        world.api.add(POD_GROUPS, group(3, uid="another"))
+        await world.quiet()
+    assert len(bound(world)) == 3
+
+
+async def test_after_a_restart_a_group_is_completed(world: World) -> None:
+    world.api.add(POD_GROUPS, group(3))
+    add(world, range(3))
+    await stop_before_bindings(world)
+    await world.settle()
+    assert len(bound(world)) == 3
+
+
+@pytest.mark.rule("K37-WL-03", "K37-WL-04", "K37-WL-22")
+@pytest.mark.parametrize("release", [Release.V1_36, Release.V1_37])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_pods_of_a_gang_share_the_claim_of_their_group(release: Release, fails: bool) -> None:
+    """If one of them cannot be bound before any was, the shared devices are given back as well."""
+    world = make(release)
+    entry = {"name": "entry-0", **Make.FROM_TEMPLATE}
+    world.api.add(POD_GROUPS, group(3, resourceClaims=[entry]))
+    add(world, range(3))
+    if fails:
+        await stop_before_bindings(world)
+        world.api.drop(PODS, "ns/group-2")
+        await world.settle()
+        assert not with_devices(world)
+        add(world, range(2, 3))
+    await world.settle()
+    [claim] = world.api.of(RESOURCE_CLAIMS)
+    assert [it["resource"] for it in claim["status"]["reservedFor"]] == ["podgroups"]
+    assert len(bound(world)) == 3
+    assert len(set(bound(world).values())) == 1
+
+
+async def test_a_group_gets_nodes_with_the_same_value_of_a_label_and_later_pods_follow(world: World) -> None:
+    """Neither of two racks takes five pods; three go to one of them, and the fourth one to the same."""
+    world = make(Release.V1_37, nodes=4)
+    label(world, "a", "a", "b", "b")
+    world.api.add(POD_GROUPS, group(3, topology=RACK))
+    add(world, range(5))
+    await world.settle()
+    racks = [{"node-0": "a", "node-1": "a", "node-2": "b", "node-3": "b"}[node] for node in bound(world).values()]
+    assert len(racks) == 4
+    assert len(set(racks)) == 1
+    assert [name for name in (f"group-{n}" for n in range(5)) if f"the same value of {RACK}" in said(world, name)]
+
+
+async def test_the_pods_of_a_basic_group_with_a_topology_follow_the_first_one(world: World) -> None:
+    """It is a gang of one: the first pod chooses the rack, and no pod waits for others."""
+    world = make(Release.V1_37, nodes=4)
+    label(world, "a", "a", "b", "b")
+    world.api.add(POD_GROUPS, group(topology=RACK))
+    add(world, range(5))
+    await world.settle()
+    racks = [node in ("node-0", "node-1") for node in bound(world).values()]
+    assert len(racks) == 4
+    assert len(set(racks)) == 1
+
+
+async def test_a_topology_needs_its_gate() -> None:
+    world = make(Release.V1_37, topology_aware_scheduling=False)
+    world.api.add(POD_GROUPS, group(2, topology=RACK))
+    add(world, range(2))
+    await world.settle()
+    assert "needs the feature gate TopologyAwareWorkloadScheduling" in said(world, "group-0")
+
+
+async def test_pods_of_a_gang_say_whose_claim_is_awaited(world: World) -> None:
+    """kube-controller-manager makes the claims, and has made those of two pods of three."""
+    world.controllers = OwnControllers.of({"placement", "release"})
+    world.api.add(POD_GROUPS, group(3))
+    add(world, range(3))
+    for number in range(2):
+        make_claim(world, number)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        texts = sorted(said(world, f"group-{number}") for number in range(3))
+        assert texts[0] == ""
+        assert texts[1].startswith("waits for pod group-2 of its gang, which is not tried: ")
+        assert texts[2].startswith("waits with gang of PodGroup group: pod group-")
+        make_claim(world, 2)
+        await world.quiet()
+    assert len(bound(world)) == 3
+
+
+def make_claim(world: World, number: int) -> None:
+    name = f"group-{number}"
+    pod = world.api[PODS, f"ns/{name}"]
+    world.api.add(RESOURCE_CLAIMS, Make.claim(f"claim-{number}", owner=pod["metadata"]))
+    recorded = [{"name": "entry-0", "resourceClaimName": f"claim-{number}"}]
+    world.api.change(PODS, f"ns/{name}", lambda it: it["status"].update(resourceClaimStatuses=recorded))
