@@ -37,6 +37,7 @@ class ForkedProcess:
     def __init__(self, process: Any, stdout: asyncio.StreamReader | None) -> None:
         self._process, self.stdout = process, stdout
         self.pid: int = process.pid
+        self._waiting: set[asyncio.Event] = set()
 
     @property
     def returncode(self) -> int | None:
@@ -54,16 +55,23 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Wait for the end; returns the exit code."""
+        """Wait for the end, as several tasks may at once; returns the exit code."""
         loop = asyncio.get_running_loop()
         while (code := self.returncode) is None:
             ended = asyncio.Event()
-            loop.add_reader(self._process.sentinel, ended.set)
+            self._waiting.add(ended)
+            loop.add_reader(self._process.sentinel, self._wake)  # a file has one reader: it is for all that wait
             try:
                 await ended.wait()
             finally:
-                loop.remove_reader(self._process.sentinel)
+                self._waiting.discard(ended)
+                if not self._waiting:
+                    loop.remove_reader(self._process.sentinel)
         return code
+
+    def _wake(self) -> None:
+        for ended in self._waiting:
+            ended.set()
 
 
 async def start(
