@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from dra_kube import RESOURCE_CLAIMS, Object
 from proving_ground import NAMESPACE, PATIENCE, ProvingGround
 from stock import needs_stock_control_plane
 from waiting import until
 
-OURS = {"schedulerName": "dra-scheduler"}
-THEIRS = {"schedulerName": "default-scheduler", "template": "their-template"}
+OURS: dict[str, Any] = {"schedulerName": "dra-scheduler"}
+THEIRS: dict[str, Any] = {"schedulerName": "default-scheduler", "template": "their-template"}
 
 
 def recorded(pod: Object) -> dict[str, str]:

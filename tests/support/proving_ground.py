@@ -18,7 +18,7 @@ import asyncio
 import itertools
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,7 +145,15 @@ class ProvingGround:
             RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": claim_spec()}
         )
 
-    async def add_pod(self, name: str, claim: str | None = None, *, template: str = "template", **spec: Any) -> Object:
+    async def add_pod(
+        self,
+        name: str,
+        claim: str | None = None,
+        *,
+        template: str = "template",
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> Object:
         """A pod with a claim from the template, or with this one."""
         source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
         body: Object = {
@@ -153,7 +161,8 @@ class ProvingGround:
             "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}],
             "resourceClaims": [{"name": "gpu", **source}],
         }
-        return await self.api.create(PODS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": body | spec})
+        metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
+        return await self.api.create(PODS, {"metadata": metadata, "spec": body | spec})
 
     async def add_pods(self, count: int, prefix: str = "pod", claim: str | None = None) -> list[str]:
         """Many at once; their names."""
