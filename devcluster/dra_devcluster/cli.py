@@ -49,6 +49,19 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
+    _add_sizes(up)
+    _add_connection(up)
+    _add_release(up)
+    up.add_argument(
+        "--programs",
+        metavar="DIR",
+        help="where containers look for programs first, since no image is pulled (default: the system's folders only)",
+    )
+    commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
+    return parser
+
+
+def _add_sizes(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--nodes",
         type=_up_to(MAX_NODES),
@@ -63,6 +76,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="M",
         help=f"devices of the simulated driver on each node (default 0, at most {MAX_DEVICES})",
     )
+
+
+def _add_connection(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--port",
         type=_up_to(65535, "is not a port: choose one from 0 (any free one) to {}"),
@@ -86,6 +102,10 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
     )
+
+
+def _add_release(up: argparse.ArgumentParser) -> None:
+    """How the cluster behaves: as a release does, with which gates, rights and defects."""
     up.add_argument(
         "--kubernetes-version",
         choices=BUILT,
@@ -110,13 +130,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="known defects of the kubelet (Kubernetes 1.36) that the nodes reproduce (docs/node-agent.md)",
     )
-    up.add_argument(
-        "--programs",
-        metavar="DIR",
-        help="where containers look for programs first, since no image is pulled (default: the system's folders only)",
-    )
-    commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
-    return parser
 
 
 def _up_to(limit: int, what: str = "is not a number from 0 to {}") -> Callable[[str], int]:

@@ -71,6 +71,16 @@ def parser() -> argparse.ArgumentParser:
         "--check", action="append", default=[], dest="checks", metavar="PATTERN",
         help="run the checks that fit, such as 'cdi.*'; may be repeated (all)",
     )  # fmt: skip
+    _add_paths(parser)
+    _add_node(parser)
+    parser.add_argument("--parameters", type=_object, metavar="JSON", help="parameters that the driver accepts")
+    parser.add_argument("--bad-parameters", type=_object, metavar="JSON", help="parameters that the driver refuses")
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="after --: the command that starts the driver")
+    return parser
+
+
+def _add_paths(parser: argparse.ArgumentParser) -> None:
+    """Folders and files of a running driver, and those to write."""
     for flag, metavar, help_ in (
         ("--registry", "DIR", "of a running driver: folder with its registration socket; no check restarts the driver"),
         ("--cdi-dir", "DIR", "of a running driver: folder to which it writes CDI files"),
@@ -84,6 +94,10 @@ def parser() -> argparse.ArgumentParser:
         ("--log", "FILE", "append what the driver prints to this file (a temporary one)"),
     ):
         parser.add_argument(flag, metavar=metavar, help=help_)
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    """The node that judges the driver."""
     parser.add_argument("--node-name", metavar="NAME", default=NODE, help=f"name of the node ({NODE})")
     parser.add_argument(
         "--timeout",
@@ -98,10 +112,6 @@ def parser() -> argparse.ArgumentParser:
         default=str(NEWEST),
         help="release of the node that judges the driver, and of the embedded API server (%(default)s)",
     )
-    parser.add_argument("--parameters", type=_object, metavar="JSON", help="parameters that the driver accepts")
-    parser.add_argument("--bad-parameters", type=_object, metavar="JSON", help="parameters that the driver refuses")
-    parser.add_argument("command", nargs="*", metavar="COMMAND", help="after --: the command that starts the driver")
-    return parser
 
 
 if __name__ == "__main__":

@@ -66,12 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "Defaults are in parentheses.",
         epilog=_EPILOG,
     )
-    simulated.add_argument(
-        "--config", metavar="FILE", help="YAML or JSON: driverName, nodeName, pools with their devices, ..."
-    )
-    simulated.add_argument(
-        "--num-devices", metavar="N", type=_count, help="offer N plain devices instead of the file's pools (4)"
-    )
+    _add_simulated(simulated)
     hostdev = drivers.add_parser(
         "hostdev",
         help="real devices of this host, described by a file",
@@ -79,10 +74,7 @@ def parser() -> argparse.ArgumentParser:
         "parentheses.",
         epilog=_EPILOG,
     )
-    hostdev.add_argument(
-        "--config", metavar="FILE", required=True, help="YAML or JSON: which devices, and what containers get"
-    )
-    hostdev.add_argument("--list", action="store_true", help="print the devices that the file finds, and end")
+    _add_hostdev(hostdev)
     for command in (simulated, hostdev):
         for flag, properties in _FLAGS.items():
             command.add_argument(flag, **properties)
@@ -91,11 +83,31 @@ def parser() -> argparse.ArgumentParser:
         help="write a driver of your own: code, tests, image, manifests",
         description="Write the first files of a driver.",
     )
+    _add_new(new)
+    return parser
+
+
+def _add_simulated(simulated: argparse.ArgumentParser) -> None:
+    simulated.add_argument(
+        "--config", metavar="FILE", help="YAML or JSON: driverName, nodeName, pools with their devices, ..."
+    )
+    simulated.add_argument(
+        "--num-devices", metavar="N", type=_count, help="offer N plain devices instead of the file's pools (4)"
+    )
+
+
+def _add_hostdev(hostdev: argparse.ArgumentParser) -> None:
+    hostdev.add_argument(
+        "--config", metavar="FILE", required=True, help="YAML or JSON: which devices, and what containers get"
+    )
+    hostdev.add_argument("--list", action="store_true", help="print the devices that the file finds, and end")
+
+
+def _add_new(new: argparse.ArgumentParser) -> None:
     new.add_argument("name", metavar="NAME", help="name of the driver, such as gpu.example.com")
     new.add_argument(
         "folder", metavar="FOLDER", nargs="?", type=Path, help="folder to write to (the name up to its first dot)"
     )
-    return parser
 
 
 if __name__ == "__main__":
