@@ -143,31 +143,10 @@ class Operator:
 
     def _make(self, api: Api) -> _Parts:
         options, registry = self.options, CollectorRegistry()
-        inventory = Inventory(self.in_force.features, language=CelSelectors(self.in_force.features))
-        inventory.compiled.patient = False
-        cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
-        allocator = Allocator(
-            inventory,
-            new_share_id=lambda: str(uuid.uuid4()),
-            budget=options.search_budget,
-            order=options.device_order,
-        )
         chosen = options.controllers
         controllers = OwnControllers() if chosen is None else OwnControllers.of(chosen)
-        control = Control(
-            cluster,
-            api,
-            allocator,
-            registry=registry,
-            times=options.times,
-            check_invariants=self._can_judge,
-            controllers=controllers,
-            legacy_claim_names=options.legacy_claim_names,
-            preemption=options.preemption,
-            placement=Placement(options.placement_strategy, options.device_order),
-            mix=self.mix,
-            sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
-        )
+        control = self._make_control(api, registry, controllers)
+        cluster = control.cluster
         controller_manager = None
         if chosen is None:
             common = self.in_force.heard
@@ -185,6 +164,32 @@ class Operator:
         if controller_manager is not None:
             reception.pod_seen = controller_manager.saw
         return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager)
+
+    def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:
+        options = self.options
+        inventory = Inventory(self.in_force.features, language=CelSelectors(self.in_force.features))
+        inventory.compiled.patient = False
+        cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
+        allocator = Allocator(
+            inventory,
+            new_share_id=lambda: str(uuid.uuid4()),
+            budget=options.search_budget,
+            order=options.device_order,
+        )
+        return Control(
+            cluster,
+            api,
+            allocator,
+            registry=registry,
+            times=options.times,
+            check_invariants=self._can_judge,
+            controllers=controllers,
+            legacy_claim_names=options.legacy_claim_names,
+            preemption=options.preemption,
+            placement=Placement(options.placement_strategy, options.device_order),
+            mix=self.mix,
+            sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
+        )
 
     @property
     def kinds(self) -> Kinds:

@@ -63,15 +63,10 @@ def owner_id(namespace: str, uid: str) -> str:
     return f"{namespace}/{uid}"
 
 
-class State:
-    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
+class Stores:
+    """The objects of the cluster, a store for each kind."""
 
-    ``scoring_strategy``: see ``Nodes``.
-    """
-
-    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
-        self.scheduler_name = scheduler_name
-        self.features = inventory.features
+    def __init__(self) -> None:
         self.pods: Store[Pod] = Store()
         self.nodes: Store[Node] = Store()
         self.namespaces: Store[Namespace] = Store()
@@ -80,6 +75,18 @@ class State:
         self.classes: Store[DeviceClass] = Store()
         self.slices: Store[ResourceSlice] = Store()
         self.rules: Store[DeviceTaintRule] = Store()
+
+
+class State(Stores):
+    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
+
+    ``scoring_strategy``: see ``Nodes``.
+    """
+
+    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
+        super().__init__()
+        self.scheduler_name = scheduler_name
+        self.features = inventory.features
         self.inventory = inventory
         self.allocated_devices = AllocatedDevices(shares=self.features.consumable_capacity)
         self._loaded_nodes = Nodes(strategy=scoring_strategy)

@@ -153,31 +153,53 @@ class Control:
         self.queues = _queues(times, clock, self._rank)
         self._violations, self._news = ViolationLog(registry), CacheChanges()
         _register_gauges(registry, cluster, self.queues, self._news)
-        stamp = partial(_stamp, now)
-        self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
-        at = stamp if cluster.features.binding_conditions else lambda: None
-        self._claims = claims = ClaimWriter(client, self._answered, self._gone, at)
-        self._pods = pods = PodWriter(client, self._answered, self._gone, stamp)
+        self.events, self._claims, self._pods = self._writers(client, clock, now)
         delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
-        maker, groups = ClaimMaker(cluster, claims, made), PodGroupWriter(client, self._answered)
-        self.generator = ClaimGenerator(
-            cluster, claims, pods, self.events, maker, self.controllers, names, pauses, legacy_names=legacy_claim_names
-        )
+        maker, groups = ClaimMaker(cluster, self._claims, made), PodGroupWriter(client, self._answered)
+        self.generator = self._generator(maker, names, pauses, legacy_names=legacy_claim_names)
         self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
         self.releaser = self._releaser(groups, delayed_deletion, pauses)
         self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
         self._conflict_check = ConflictCheck(self._is_contested, cluster.allocated_devices.holds, clock, times.grace)
         volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
-        writing = Writing(claims, pods, counted, self._conflict_check, volumes, names)
-        first, late = Deference(cluster, clock, times.grace), delayed_deletion
-        place, wake = self.queues.of("placement"), self.queues.add
-        context = SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
+        writing = Writing(self._claims, self._pods, counted, self._conflict_check, volumes, names)
+        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses)
         preempts = self._preemption(context, registry, preemption)
         self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
         handlers = self._handlers(client, registry, now)
         self._crews = self._hire(times, Failures(registry), handlers, writing.metrics.attempted)
+
+    def _writers(
+        self, client: Client, clock: Callable[[], float], now: Callable[[], datetime]
+    ) -> tuple[EventRecorder, ClaimWriter, PodWriter]:
+        stamp = partial(_stamp, now)
+        at = stamp if self.cluster.features.binding_conditions else lambda: None
+        return (
+            EventRecorder(client, COMPONENT, clock=clock, now=stamp),
+            ClaimWriter(client, self._answered, self._gone, at),
+            PodWriter(client, self._answered, self._gone, stamp),
+        )
+
+    def _generator(
+        self, maker: ClaimMaker, names: NamesBeingWritten, pauses: GrowingPauses, *, legacy_names: bool
+    ) -> ClaimGenerator:
+        cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
+        return ClaimGenerator(cluster, claims, pods, self.events, maker, ours, names, pauses, legacy_names=legacy_names)
+
+    def _scheduling_context(
+        self,
+        writing: Writing,
+        now: Callable[[], datetime],
+        times: TimeSettings,
+        late: DelayedDeletion,
+        pauses: GrowingPauses,
+    ) -> SchedulingContext:
+        cluster, wake = self.cluster, self.queues.add
+        first = Deference(cluster, asyncio.get_running_loop().time, times.grace)
+        place = self.queues.of("placement")
+        return SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
 
     def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
         cluster, claims, wake = self.cluster, self._claims, self.queues.add

@@ -234,9 +234,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     try:
         claims = ready_claims(pod, snapshot.claim)
     except NotReady as reason:
-        # a claim may not be made because its group is missing
-        missing = _of_group(pod, snapshot) if reason.obstacle.reason is CLAIM_UNMADE else None
-        return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or reason.obstacle)
+        return _not_ready(pod, reason.obstacle, snapshot)
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
@@ -259,10 +257,21 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     volumes = volumes_of(pod, snapshot.storage)
     if isinstance(volumes, Obstacle):
         return NotTried(volumes)
-    extended = ExtendedResources(pod, serving, made)
-    states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
+    return _others_first(_cycle_state(pod, claims, ExtendedResources(pod, serving, made), volumes, snapshot), snapshot)
+
+
+def _not_ready(pod: Pod, obstacle: Obstacle, snapshot: Snapshot) -> Stolen | NotTried:
+    # a claim may not be made because its group is missing
+    missing = _of_group(pod, snapshot) if obstacle.reason is CLAIM_UNMADE else None
+    return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or obstacle)
+
+
+def _cycle_state(
+    pod: Pod, claims: list[PodClaim], extended: ExtendedResources, volumes: PodVolumes, snapshot: Snapshot
+) -> CycleState:
+    states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for _, claim in claims}
     failed = {uid: readiness for uid, readiness in states.items() if readiness.is_lost}
-    cycle_state = CycleState(
+    return CycleState(
         pod,
         tuple(claims),
         extended,
@@ -275,7 +284,6 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         snapshot.nominations(pod),
         group_name(pod) is not None and not snapshot.has_placed_members(pod),
     )
-    return _others_first(cycle_state, snapshot)
 
 
 def _others_first(state: CycleState, snapshot: Snapshot) -> Unsettled | Deferring | CycleState:
