@@ -100,16 +100,7 @@ class NodeAgent:
         server_key = secrets.token_urlsafe()
         server = await stack.enter_async_context(NodeServer(pods, runtime, server_key, metrics.registry))
         await stack.enter_async_context(PodResources(self.root, pods.running, manager.cache, settings))
-        presence = NodePresence(
-            self._api,
-            self.node_name,
-            self.root,
-            settings,
-            address=ADDRESS,
-            port=server.port,
-            server_key=server_key,
-        )
-        await presence.register()
+        presence = await self._register(server.port, server_key)
         manager.plugins.wiper.start()
         registrar = Registrar(self.registration_directory, {"DRAPlugin": manager.plugins}, settings, paths)
         metrics.registry.register(ClaimsInUse(manager.cache))
@@ -123,6 +114,19 @@ class NodeAgent:
         }
         for name, work in loops.items():
             stack.push_async_callback(_end, asyncio.create_task(self._keep_running(name, work), name=name))
+
+    async def _register(self, port: int, server_key: str) -> NodePresence:
+        presence = NodePresence(
+            self._api,
+            self.node_name,
+            self.root,
+            self.settings,
+            address=ADDRESS,
+            port=port,
+            server_key=server_key,
+        )
+        await presence.register()
+        return presence
 
     async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
         """Unprepare periodically the claims of pods that are no longer active on the node (KM-20)."""

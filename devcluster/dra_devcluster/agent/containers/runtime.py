@@ -148,9 +148,7 @@ class LocalRuntime:
         key = (pod_uid, name)
         last = self._states[key].current if key in self._states else None
         attempt = last.attempt + 1 if last else 0
-        work, root = self.folder(pod_uid, name) / "work", self.folder(pod_uid, name) / "root"
-        for folder in (work, root):
-            folder.mkdir(parents=True, exist_ok=True)
+        work, root = self._folders(pod_uid, name)
         log = LogFile(self.log_path(pod_uid, name, attempt))
         try:
             folder = Path(cwd) if cwd else work
@@ -163,9 +161,7 @@ class LocalRuntime:
             raise
         record = ContainerRecord(uuid.uuid4().hex, attempt, process.pid, start_ticks(process.pid), now())
         self._running[key] = process
-        watching = asyncio.create_task(self._watch(key, process), name=f"container {name}")
-        self._watching.add(watching)
-        watching.add_done_callback(self._watching.discard)
+        self._start_watching(key, process)
         try:
             self._keep(key, ContainerState(record, last))
         except OSError:
@@ -173,6 +169,18 @@ class LocalRuntime:
             raise
         self.log_path(pod_uid, name, attempt - 2).unlink(missing_ok=True)
         return record
+
+    def _folders(self, pod_uid: str, name: str) -> tuple[Path, Path]:
+        """The container's working directory, and what it sees as its root."""
+        work, root = self.folder(pod_uid, name) / "work", self.folder(pod_uid, name) / "root"
+        for folder in (work, root):
+            folder.mkdir(parents=True, exist_ok=True)
+        return work, root
+
+    def _start_watching(self, key: tuple[str, str], process: ContainerProcess) -> None:
+        watching = asyncio.create_task(self._watch(key, process), name=f"container {key[1]}")
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
 
     async def wait(self, pod_uid: str, name: str) -> ContainerRecord:
         """The record of the latest run, once it has ended."""
