@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dra_kubeletplugin import ContainerEdits, DeviceNode, Mount, NetDevice
 
@@ -40,19 +40,24 @@ def edits_of(made: HostDevice, container_path: str = "") -> ContainerEdits:
     variables = {
         name: template.filled(text.replace(CONTAINER_PATH, inside), first) for name, text in container.env.items()
     }
-    mounts = [(fill_on_host(mount.host_path), fill(mount.container_path), mount) for mount in container.mounts]
     return ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in variables.items() if value is not None),
         device_nodes=tuple(nodes),
         net_devices=tuple(_net_devices(made)),
-        mounts=tuple(
-            Mount(host_path=source, container_path=target or source, options=mount.options)
-            for source, target, mount in mounts
-            if source and (target or not mount.container_path)
-        ),
+        mounts=tuple(_mounts(made, fill, fill_on_host)),
         hooks=tuple(hook_of(hook, tuple(fill_on_host(text) or "" for text in hook.args)) for hook in container.hooks),
         additional_gids=container.additional_gids,
     )
+
+
+def _mounts(
+    made: HostDevice, fill: Callable[[str], str | None], fill_on_host: Callable[[str], str | None]
+) -> Iterator[Mount]:
+    """Those whose facts the device has."""
+    for mount in made.entry.container.mounts:
+        source, target = fill_on_host(mount.host_path), fill(mount.container_path)
+        if source and (target or not mount.container_path):
+            yield Mount(host_path=source, container_path=target or source, options=mount.options)
 
 
 def owned(made: HostDevice) -> tuple[str, ...]:
