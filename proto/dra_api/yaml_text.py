@@ -24,15 +24,52 @@ MOST_REPEATED: Final = 100_000
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 _INT: Final = "tag:yaml.org,2002:int"
 _FLOAT: Final = "tag:yaml.org,2002:float"
+_ANY_LOADER: Final[Any] = object
+"""What ``loader`` derives from in the end, for the checker of types."""
+
+
+class _Limited(_ANY_LOADER):  # type: ignore[misc]
+    """The composer calls ``descend_resolver`` on its way into each node, ``ascend_resolver`` on its way out."""
+
+    depth = 0
+
+    def __init__(self, stream: str | bytes) -> None:
+        try:
+            super().__init__(stream)
+        except ValueError as error:  # half of a surrogate pair
+            raise yaml.YAMLError(str(error)) from error
+        self._may_repeat = (b"*" if isinstance(stream, bytes) else "*") in stream  # type: ignore[operator]
+
+    def descend_resolver(self, _: object, __: object) -> None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
+
+    def construct_yaml_int(self, node: yaml.Node) -> Any:
+        return super().construct_yaml_int(_in_one_part(node))
+
+    def construct_yaml_float(self, node: yaml.Node) -> Any:
+        return super().construct_yaml_float(_in_one_part(node))
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if self._may_repeat:
+            _measure(node, {})
+        try:
+            return super().construct_document(node)
+        except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
+            raise yaml.YAMLError(  # without the value, which may be a password
+                "a value cannot be read: it does not fit its tag, such as !!int, or has too many digits"
+            ) from error
 
 
 def loader(base: Any) -> Any:
     """A loader derived from one of PyYAML's safe ones, within the limits."""
     resolvers = base.yaml_implicit_resolvers.items()
 
-    class Loader(base):  # type: ignore[misc]
-        """The composer calls ``descend_resolver`` on its way into each node, ``ascend_resolver`` on its way out."""
-
+    class Loader(_Limited, base):  # type: ignore[misc]
         yaml_implicit_resolvers: Final = {
             first: [
                 (tag, _decimal(pattern) if tag in (_INT, _FLOAT) else pattern)
@@ -41,38 +78,6 @@ def loader(base: Any) -> Any:
             ]
             for first, found in resolvers
         }
-        depth = 0
-
-        def __init__(self, stream: str | bytes) -> None:
-            try:
-                super().__init__(stream)
-            except ValueError as error:  # half of a surrogate pair
-                raise yaml.YAMLError(str(error)) from error
-            self._may_repeat = (b"*" if isinstance(stream, bytes) else "*") in stream  # type: ignore[operator]
-
-        def descend_resolver(self, _: object, __: object) -> None:
-            self.depth += 1
-            if self.depth > DEEPEST:
-                raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
-
-        def ascend_resolver(self) -> None:
-            self.depth -= 1
-
-        def construct_yaml_int(self, node: yaml.Node) -> Any:
-            return super().construct_yaml_int(_in_one_part(node))
-
-        def construct_yaml_float(self, node: yaml.Node) -> Any:
-            return super().construct_yaml_float(_in_one_part(node))
-
-        def construct_document(self, node: yaml.Node) -> Any:
-            if self._may_repeat:
-                _measure(node, {})
-            try:
-                return super().construct_document(node)
-            except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
-                raise yaml.YAMLError(  # without the value, which may be a password
-                    "a value cannot be read: it does not fit its tag, such as !!int, or has too many digits"
-                ) from error
 
     Loader.add_constructor(_INT, Loader.construct_yaml_int)
     Loader.add_constructor(_FLOAT, Loader.construct_yaml_float)
