@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 50
-FILES = sorted(file for package in ("operator/dra_operator", "cel/dra_cel") for file in (ROOT / package).rglob("*.py"))
+LONGEST = 40
+PACKAGES = (
+    "operator/dra_operator",
+    "cel/dra_cel",
+    "kube/dra_kube",
+    "proto/dra_api",
+    "proto/dra_cdi",
+    "kubeletplugin/dra_kubeletplugin",
+    "devcluster/dra_devcluster",
+    "devcluster/dra_driver_test",
+)
+FILES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 
 
 def lengths(source: str) -> dict[str, int]:
