@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from .processes import ended
 
-_GRACE = 10.0
+_GRACE_SECONDS = 10.0
 
 
 class ForkedProcess:
@@ -45,7 +45,7 @@ class ForkedProcess:
         """End the process (SIGTERM, then SIGKILL), and return its exit code; harmless when it has ended."""
         if not self._code.done():
             self._server.tell(id=self._number, signal=signal.SIGTERM)
-            await asyncio.wait([self._code], timeout=_GRACE)
+            await asyncio.wait([self._code], timeout=_GRACE_SECONDS)
         if not self._code.done():
             self._server.tell(id=self._number, signal=signal.SIGKILL)
         return await self._code

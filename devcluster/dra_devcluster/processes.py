@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_MOMENT = 0.01
+_MOMENT_SECONDS = 0.01
 """Seconds: as long as any process waits for a processor at times."""
 
 
@@ -91,7 +91,7 @@ class ChildProcess:
     async def _ends(self, process: asyncio.subprocess.Process) -> bool:
         """Whether it ends in its grace period. What it had to wait for a processor of a busy machine comes on top."""
         left, before = self.grace, seconds_on_queue(process.pid)
-        while left > _MOMENT:
+        while left > _MOMENT_SECONDS:
             try:
                 async with asyncio.timeout(left):
                     await process.wait()

@@ -10,7 +10,7 @@ from dra_api.api_resources import RESOURCE_SLICES
 
 from .cluster import DevCluster
 
-_PERIOD: Final = 0.05  # seconds
+_PUBLICATION_SECONDS: Final = 0.05  # seconds
 
 
 async def devices_published(cluster: DevCluster) -> None:
@@ -29,4 +29,4 @@ async def devices_published(cluster: DevCluster) -> None:
                 found[node] += 1
                 if found[node] >= spec["pool"]["resourceSliceCount"]:
                     missing.pop(node, None)
-        await asyncio.sleep(_PERIOD)
+        await asyncio.sleep(_PUBLICATION_SECONDS)

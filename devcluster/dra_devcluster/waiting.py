@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PERIOD = 0.05
+WAIT_POLL_SECONDS = 0.05
 
 
 def eventually(look: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -44,7 +44,7 @@ async def _first(look: Callable[[], Any], seconds: float) -> Any:
             seen = error
         if time.monotonic() > deadline:
             raise AssertionError(f"{_named(look)}: not observed within {seconds:g} s; seen last: {seen!r}")
-        await asyncio.sleep(PERIOD)
+        await asyncio.sleep(WAIT_POLL_SECONDS)
 
 
 def _named(look: Callable[[], Any]) -> str:

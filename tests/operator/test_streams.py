@@ -66,7 +66,7 @@ async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_u
 async def test_bookmarks_keep_an_idle_watch_fresh_and_their_absence_does_not(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "BOOKMARK_PERIOD", 0.1)
+    monkeypatch.setattr(watch, "BOOKMARK_SECONDS", 0.1)
     await cluster.furnish()
     async with supervising() as site:
         await site.ready()

@@ -61,7 +61,7 @@ _CONTROLLERS = (
     ReplicaSetController,
     DefaultScheduler,
 )
-_GOODBYE = 1.0  # seconds that requests have to end when the server stops
+_GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops
 
 
 class DevApiServer:
@@ -176,7 +176,7 @@ class DevApiServer:
     async def _listen(self, stack: AsyncExitStack) -> None:
         app = App(self.registry, self.tokens)
         server = _Server(app, access_log=None, logger=REQUESTS, handler_cancellation=True)
-        runner = ServerRunner(server, shutdown_timeout=_GOODBYE)
+        runner = ServerRunner(server, shutdown_timeout=_GOODBYE_SECONDS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         stack.callback(self._end_watches)

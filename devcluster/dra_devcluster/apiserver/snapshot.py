@@ -12,7 +12,7 @@ from .kinds import kind_of
 from .served.registry import Registry
 from .storage.store import Stored
 
-_FORMAT = 1
+_FORMAT_VERSION = 1
 
 
 def save(registry: Registry, path: Path) -> None:
@@ -20,7 +20,7 @@ def save(registry: Registry, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(orjson.dumps({"format": _FORMAT, "revision": registry.store.revision}) + b"\n")
+            file.write(orjson.dumps({"format": _FORMAT_VERSION, "revision": registry.store.revision}) + b"\n")
             for collection in registry.store.collections():
                 head = orjson.dumps({"group": collection.group, "resource": collection.resource})
                 for stored in collection.all():
@@ -38,8 +38,8 @@ def load(registry: Registry, path: Path) -> None:
     try:
         head, *lines = path.read_bytes().splitlines()
         first = orjson.loads(head)
-        if first["format"] != _FORMAT:
-            raise ValueError(f"its format is {first['format']}, not {_FORMAT}")
+        if first["format"] != _FORMAT_VERSION:
+            raise ValueError(f"its format is {first['format']}, not {_FORMAT_VERSION}")
         registry.store.revision = int(first["revision"])
         entries = [orjson.loads(line) for line in lines]
         # Definitions first: they say how custom resources are to be read.

@@ -87,7 +87,7 @@ async def test_streaming_lists_end_with_a_marked_bookmark(client: Client) -> Non
 
 
 async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_devcluster.apiserver.verbs.watch.BOOKMARK_PERIOD", 0.01)
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.watch.BOOKMARK_SECONDS", 0.01)
     async with client.watch(CONFIG_MAPS, allowWatchBookmarks="true") as watch:
         kind, bookmark = await watch.next()
     assert kind == "BOOKMARK"
@@ -96,7 +96,7 @@ async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch:
 
 
 async def test_what_is_forgotten_cannot_be_watched(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOG_LENGTH", 2)
+    monkeypatch.setattr(store, "LOGGED_CHANGES", 2)
     since = await revision(client)
     for number in range(4):
         await client.post(CONFIG_MAPS, config_map(f"c{number}"))
@@ -128,7 +128,7 @@ async def test_a_server_forgets_its_changes_and_ends_watches_when_it_is_told_to(
 
 
 async def test_a_continue_token_expires_with_the_log(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOG_LENGTH", 2)
+    monkeypatch.setattr(store, "LOGGED_CHANGES", 2)
     for number in range(3):
         await client.post(CONFIG_MAPS, config_map(f"c{number}"))
     token = (await client.get(CONFIG_MAPS, limit="1"))["metadata"]["continue"]
@@ -149,7 +149,7 @@ async def test_a_watch_ends_after_the_time_it_asked_for(client: Client) -> None:
 
 
 async def test_a_watch_that_cannot_keep_up_is_told_to_list_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "WATCHER_BACKLOG", 1)
+    monkeypatch.setattr(store, "UNREAD_CHANGES", 1)
     collection = store.Store().collection("", "configmaps")
     watcher = collection.watch(None)
     for number in range(3):

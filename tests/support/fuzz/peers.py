@@ -240,7 +240,7 @@ def port_forward(data: bytes) -> None:
     reader = spdy.Reader()
     for start in range(0, len(data), 7):
         for frame in reader.feed(data[start : start + 7]):
-            if frame.kind == spdy.SYN_STREAM:
+            if frame.kind == spdy.SYN_STREAM_CODE:
                 reader.headers(frame)
 
 

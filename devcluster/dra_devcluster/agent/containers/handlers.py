@@ -17,7 +17,7 @@ from dra_devcluster.agent.processes.process import ContainerProcess, exit_code
 from dra_devcluster.agent.spec.handlers import ExecAction, GrpcAction, Handler, HttpGetAction, TcpSocketAction
 
 _LONGEST_OUTPUT_BYTES = 10 * 1024
-_SERVING = 1  # HealthCheckResponse.ServingStatus
+_SERVING_CODE = 1  # HealthCheckResponse.ServingStatus
 
 
 class HandlerFailed(Exception):
@@ -122,5 +122,5 @@ async def _check(action: GrpcAction, target: Target) -> None:
             answer = await check(request)
         except grpc.aio.AioRpcError as error:
             raise HandlerFailed(f"gRPC probe failed: {error.code().name}: {error.details()}") from error
-    if answer.value != _SERVING:
+    if answer.value != _SERVING_CODE:
         raise HandlerFailed("service unhealthy (responded with another status than SERVING)")

@@ -31,7 +31,7 @@ from dra_devcluster.agent.processes.sandbox import with_own_network
 from . import pause_process
 
 LOOPBACK = "127.0.0.1"
-_CHUNK_BYTES = 64 * 1024
+_RELAYED_BYTES = 64 * 1024
 _PAUSE_PROCESS = [sys.executable, "-I", "-S", str(pause_process.__file__)]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -196,7 +196,7 @@ async def _closed(*writers: asyncio.StreamWriter) -> None:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(_CHUNK_BYTES):
+    while chunk := await reader.read(_RELAYED_BYTES):
         writer.write(chunk)
         await writer.drain()
     if writer.can_write_eof():

@@ -13,10 +13,10 @@ from contextlib import suppress
 from aiohttp import WSMsgType, web
 
 from .pod_network import Network
-from .spdy import PING, RST_STREAM, SYN_STREAM, Frame, Reader, SpdyError, Writer, data, pong
+from .spdy import PING_CODE, RST_STREAM_CODE, SYN_STREAM_CODE, Frame, Reader, SpdyError, Writer, data, pong
 
 logger = logging.getLogger(__name__)
-_CHUNK_BYTES = 32 * 1024
+_FORWARDED_BYTES = 32 * 1024
 
 
 class PortForward:
@@ -47,16 +47,16 @@ class PortForward:
             await self._socket.close()
 
     async def _handle(self, frame: Frame) -> None:
-        if frame.kind == SYN_STREAM:
+        if frame.kind == SYN_STREAM_CODE:
             await self._open(frame)
-        elif frame.kind == PING:
+        elif frame.kind == PING_CODE:
             await self._socket.send_bytes(pong(frame))
         elif frame.kind == 0 and frame.stream in self._incoming:
             if frame.body:
                 self._incoming[frame.stream].put_nowait(frame.body)
             if frame.fin:
                 self._incoming[frame.stream].put_nowait(b"")
-        elif frame.kind == RST_STREAM and frame.stream in self._incoming:
+        elif frame.kind == RST_STREAM_CODE and frame.stream in self._incoming:
             self._incoming[frame.stream].put_nowait(b"")
 
     async def _open(self, frame: Frame) -> None:
@@ -82,7 +82,7 @@ class PortForward:
             sending = asyncio.create_task(self._send(stream, writer))
             try:
                 with suppress(OSError):
-                    while chunk := await reader.read(_CHUNK_BYTES):
+                    while chunk := await reader.read(_FORWARDED_BYTES):
                         await self._socket.send_bytes(data(stream, chunk))
             finally:
                 sending.cancel()

@@ -37,9 +37,9 @@ def _prefixed(text: bytes) -> bytes:
 
 DICTIONARY = b"".join(_prefixed(word.replace("_", " ").encode()) for word in _WORDS.split()) + _VALUES.encode()
 
-SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
-_CONTROL, _VERSION, _FIN = 0x8000, 3, 0x01
-_STREAM_ID = 0x7FFFFFFF
+SYN_STREAM_CODE, SYN_REPLY_CODE, RST_STREAM_CODE, PING_CODE, GOAWAY_CODE = 1, 2, 3, 6, 7
+_CONTROL_MASK, _VERSION, _FIN_MASK = 0x8000, 3, 0x01
+_STREAM_ID_MASK = 0x7FFFFFFF
 _LONGEST_FRAME_BYTES = 1 << 20
 
 
@@ -74,11 +74,11 @@ class Reader:
             if len(self._rest) < 8 + length:
                 return
             body, self._rest = self._rest[8 : 8 + length], self._rest[8 + length :]
-            fin = bool(flags_and_length >> 24 & _FIN)
+            fin = bool(flags_and_length >> 24 & _FIN_MASK)
             if not first >> 31:
-                yield Frame(0, first & _STREAM_ID, fin, body)
+                yield Frame(0, first & _STREAM_ID_MASK, fin, body)
             elif len(body) >= 4:
-                yield Frame(first & 0xFFFF, struct.unpack(">I", body[:4])[0] & _STREAM_ID, fin, body[4:])
+                yield Frame(first & 0xFFFF, struct.unpack(">I", body[:4])[0] & _STREAM_ID_MASK, fin, body[4:])
 
     def headers(self, syn_stream: Frame) -> dict[str, str]:
         """The headers of a new stream. Raises SpdyError."""
@@ -102,11 +102,11 @@ class Writer:
 
     def reply(self, stream: int) -> bytes:
         """Accept a stream."""
-        return _control(SYN_REPLY, struct.pack(">I", stream) + self._block({}))
+        return _control(SYN_REPLY_CODE, struct.pack(">I", stream) + self._block({}))
 
     def open(self, stream: int, headers: Mapping[str, str]) -> bytes:
         """Begin a stream, as a client does."""
-        return _control(SYN_STREAM, struct.pack(">IIH", stream, 0, 0) + self._block(headers))
+        return _control(SYN_STREAM_CODE, struct.pack(">IIH", stream, 0, 0) + self._block(headers))
 
     def _block(self, headers: Mapping[str, str]) -> bytes:
         texts = [_prefixed(text.encode()) for pair in headers.items() for text in pair]
@@ -116,13 +116,13 @@ class Writer:
 
 def data(stream: int, content: bytes, *, fin: bool = False) -> bytes:
     """Data of a stream; ``fin`` says that it was the last."""
-    return struct.pack(">II", stream, (_FIN << 24 if fin else 0) | len(content)) + content
+    return struct.pack(">II", stream, (_FIN_MASK << 24 if fin else 0) | len(content)) + content
 
 
 def pong(ping: Frame) -> bytes:
     """The answer to a ping, which is the same frame."""
-    return _control(PING, struct.pack(">I", ping.stream))
+    return _control(PING_CODE, struct.pack(">I", ping.stream))
 
 
 def _control(kind: int, body: bytes) -> bytes:
-    return struct.pack(">HHI", _CONTROL | _VERSION, kind, len(body)) + body
+    return struct.pack(">HHI", _CONTROL_MASK | _VERSION, kind, len(body)) + body

@@ -15,7 +15,7 @@ Status = Literal["Healthy", "Unhealthy", "Unknown"]
 Key = tuple[str, str]
 """Pool and device."""
 
-LONGEST_MESSAGE_BYTES = 1024
+LONGEST_REASON_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class HealthCache:
 def shortened(message: str) -> str:
     """The message as the pod's status may show it: at most 1024 bytes."""
     content = message.encode()
-    if len(content) <= LONGEST_MESSAGE_BYTES:
+    if len(content) <= LONGEST_REASON_BYTES:
         return message
-    return content[: LONGEST_MESSAGE_BYTES - 3].decode(errors="ignore") + "..."
+    return content[: LONGEST_REASON_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def _latest(instances: Iterable[Reports]) -> dict[Key, DeviceHealth]:

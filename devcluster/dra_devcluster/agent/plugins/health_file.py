@@ -19,7 +19,7 @@ from .health import DeviceHealth, Key, Reports, Status
 
 logger = logging.getLogger(__name__)
 FILE_NAME = "dra_health_state"
-_NANOSECONDS = 1_000_000_000
+_NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
 class _Device(msgspec.Struct, rename="pascal"):
@@ -68,9 +68,11 @@ class HealthFile:
 
 def _device(pool: str, device: str, report: DeviceHealth) -> _Device:
     received = datetime.fromtimestamp(report.received, UTC)
-    return _Device(pool, device, report.status, received, round(report.timeout * _NANOSECONDS), report.message)
+    return _Device(
+        pool, device, report.status, received, round(report.timeout * _NANOSECONDS_PER_SECOND), report.message
+    )
 
 
 def _report(device: _Device) -> tuple[Key, DeviceHealth]:
-    received, timeout = device.last_updated.timestamp(), device.health_check_timeout / _NANOSECONDS
+    received, timeout = device.last_updated.timestamp(), device.health_check_timeout / _NANOSECONDS_PER_SECOND
     return (device.pool_name, device.device_name), DeviceHealth(device.health, device.message, timeout, received)

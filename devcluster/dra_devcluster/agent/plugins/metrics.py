@@ -14,8 +14,11 @@ from prometheus_client.registry import Collector
 
 from .discovery import PluginSockets
 
-_SHORTEST, _LONGEST, _COUNT = 0.1, 40.0, 15
-BUCKETS = tuple(_SHORTEST * (_LONGEST / _SHORTEST) ** (index / (_COUNT - 1)) for index in range(_COUNT))
+_SHORTEST_SECONDS, _LONGEST_SECONDS, _BUCKET_COUNT = 0.1, 40.0, 15
+BUCKETS = tuple(
+    _SHORTEST_SECONDS * (_LONGEST_SECONDS / _SHORTEST_SECONDS) ** (index / (_BUCKET_COUNT - 1))
+    for index in range(_BUCKET_COUNT)
+)
 
 
 class NodeMetrics:

@@ -17,7 +17,7 @@ from pathlib import Path
 from .log_followers import LogFollowers
 
 _LONGEST_PIECE_BYTES = 16 * 1024
-_POLL_SECONDS = 0.1
+_LOG_POLL_SECONDS = 0.1
 
 
 class LogFile:
@@ -118,7 +118,7 @@ async def read_log(path: Path, query: LogQuery, is_over: Callable[[], bool]) -> 
                 continue
             if over or not query.follow:
                 return
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_LOG_POLL_SECONDS)
 
 
 def _seek_tail(descriptor: int, lines: int) -> None:

@@ -26,8 +26,8 @@ from .sandbox import Mount, enter, join
 from .terminal import NO_CONSOLE, Console, Input, Terminal
 
 _SETPRIV = shutil.which("setpriv")
-_DRAIN_SECONDS = 1.0
-_POLL_SECONDS = 0.05
+_LOG_DRAIN_SECONDS = 1.0
+_EXIT_POLL_SECONDS = 0.05
 
 
 class ContainerProcess:
@@ -99,7 +99,7 @@ class ContainerProcess:
         code = await _wait(self._process)
         for group in (self.pid, *self._joined):
             signal_group(group, signal.SIGKILL)
-        await asyncio.wait([stream.closed for stream in streams], timeout=_DRAIN_SECONDS)
+        await asyncio.wait([stream.closed for stream in streams], timeout=_LOG_DRAIN_SECONDS)
         for stream in streams:
             stream.stop()
         self._close_input()
@@ -173,7 +173,7 @@ async def _wait(process: subprocess.Popen[bytes]) -> int:
     """The return code. Waits on a pidfd where the kernel has them, and polls elsewhere."""
     if not hasattr(os, "pidfd_open"):
         while process.poll() is None:  # noqa: ASYNC110  (no event to wait for)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_EXIT_POLL_SECONDS)
         return process.wait()
     ended = asyncio.Event()
     descriptor = os.pidfd_open(process.pid)

@@ -33,18 +33,18 @@ from typing import Any
 _libc = ctypes.CDLL(None, use_errno=True)
 _USER, _MOUNTS, _NETWORK = "user", "mnt", "net"
 _FLAGS = {_USER: 0x10000000, _MOUNTS: 0x00020000, _NETWORK: 0x40000000}
-_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+_READ_ONLY_FLAG, _REMOUNT_FLAG, _BIND_FLAG, _RECURSIVE_FLAG, _PRIVATE_FLAG = 0x1, 0x20, 0x1000, 0x4000, 0x40000
 # What a file system forbids (statvfs) has to be repeated when it is mounted again: nosuid, nodev, noexec, ...
 _KEPT = {0x2: 0x2, 0x4: 0x4, 0x8: 0x8, 0x400: 0x400, 0x800: 0x800, 0x1000: 0x200000}
-_DIE_WITH_PARENT, _KILL = 1, 9
+_DIE_WITH_PARENT_CODE, _KILL_NUMBER = 1, 9
 # socket(2) and the request that sets the flags of a network interface (netdevice(7)).
-_INTERNET, _DATAGRAMS, _SET_FLAGS, _UP, _NAME_SIZE, _REQUEST_SIZE = 2, 2, 0x8914, 1, 16, 40
-CANNOT_RUN = 128
+_INTERNET_CODE, _DATAGRAMS_CODE, _SET_FLAGS_CODE, _UP_FLAG, _NAME_BYTES, _REQUEST_BYTES = 2, 2, 0x8914, 1, 16, 40
+CANNOT_RUN_CODE = 128
 _PAUSE_SECONDS = 0.01
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Replace this process by the program; ends with ``CANNOT_RUN`` and a line on stderr if that fails."""
+    """Replace this process by the program; ends with ``CANNOT_RUN_CODE`` and a line on stderr if that fails."""
     plan, argv = json.loads(arguments[0]), list(arguments[1:])
     try:
         if plan.get("terminal"):
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
                 signal.signal(number, signal.SIG_DFL)  # with these ignored, and programs would inherit that
         _apply(plan)
         os.chdir(plan["cwd"])
-        _libc.prctl(_DIE_WITH_PARENT, _KILL, 0, 0, 0)
+        _libc.prctl(_DIE_WITH_PARENT_CODE, _KILL_NUMBER, 0, 0, 0)
     except OSError as error:
         _end(f"cannot set up the container: {error}")
     try:
@@ -75,14 +75,14 @@ def _apply(plan: Mapping[str, Any]) -> None:
             _enter(plan["network"], (_USER, _NETWORK))
         if "mounts" in plan:
             _isolate(_MOUNTS)
-            _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+            _mount("none", "/", "", _RECURSIVE_FLAG | _PRIVATE_FLAG)
             _build(plan["root"], plan["mounts"])
             os.chroot(plan["root"])
 
 
 def _end(message: str) -> None:
     print(message, file=sys.stderr)
-    sys.exit(CANNOT_RUN)
+    sys.exit(CANNOT_RUN_CODE)
 
 
 def _check(result: int, what: str) -> None:
@@ -108,9 +108,9 @@ def _isolate(kind: str) -> None:
 
 def _raise_loopback() -> None:
     """Turn on the only interface that a new network has."""
-    handle = _libc.socket(_INTERNET, _DATAGRAMS, 0)
-    request = b"lo".ljust(_NAME_SIZE, b"\0") + _UP.to_bytes(2, sys.byteorder)
-    _check(_libc.ioctl(handle, _SET_FLAGS, request.ljust(_REQUEST_SIZE, b"\0")), "loopback")
+    handle = _libc.socket(_INTERNET_CODE, _DATAGRAMS_CODE, 0)
+    request = b"lo".ljust(_NAME_BYTES, b"\0") + _UP_FLAG.to_bytes(2, sys.byteorder)
+    _check(_libc.ioctl(handle, _SET_FLAGS_CODE, request.ljust(_REQUEST_BYTES, b"\0")), "loopback")
     os.close(handle)
 
 
@@ -140,18 +140,18 @@ def _command_line(pid: int) -> list[bytes]:
 
 
 def _build(root: str, mounts: Sequence[tuple[str, str, bool]]) -> None:
-    _mount("/", root, "", _BIND | _RECURSIVE)
+    _mount("/", root, "", _BIND_FLAG | _RECURSIVE_FLAG)
     bound: list[str] = []
     mirrors: set[int] = set()
     for source, place, read_only in sorted(mounts, key=lambda mount: mount[1]):
         target = os.path.realpath(place)
         if not os.path.lexists(root + target):
             _make(root, target, bound, mirrors, directory=os.path.isdir(source))
-        _mount(source, root + target, "", _BIND | _RECURSIVE)
+        _mount(source, root + target, "", _BIND_FLAG | _RECURSIVE_FLAG)
         if read_only:
             allowed = os.statvfs(root + target).f_flag
             kept = sum(flag for bit, flag in _KEPT.items() if allowed & bit)
-            _mount("none", root + target, "", _BIND | _REMOUNT | _READ_ONLY | kept)
+            _mount("none", root + target, "", _BIND_FLAG | _REMOUNT_FLAG | _READ_ONLY_FLAG | kept)
         bound.append(target)
 
 
@@ -187,7 +187,7 @@ def _mirror(folder: str) -> None:
             os.mkdir(new)
         else:
             open(new, "x").close()
-        _mount(old, new, "", _BIND | _RECURSIVE)
+        _mount(old, new, "", _BIND_FLAG | _RECURSIVE_FLAG)
     os.close(original)
 
 

@@ -9,7 +9,7 @@ import struct
 import termios
 from typing import IO, NamedTuple
 
-_LARGEST_SIZE = 0xFFFF
+_MOST_CELLS = 0xFFFF
 
 
 class Console(NamedTuple):
@@ -47,7 +47,7 @@ class Terminal:
 
     def resize(self, width: int, height: int) -> None:
         """Programs that asked for it get a signal."""
-        size = struct.pack("HHHH", min(height, _LARGEST_SIZE), min(width, _LARGEST_SIZE), 0, 0)
+        size = struct.pack("HHHH", min(height, _MOST_CELLS), min(width, _MOST_CELLS), 0, 0)
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
 
     def close(self) -> None:

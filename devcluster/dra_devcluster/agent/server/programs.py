@@ -13,8 +13,8 @@ from dra_devcluster.agent.processes.terminal import Input, Terminal
 
 from .session import SUCCESS, Program, Send, Status, failure, result_status
 
-_CHUNK_BYTES = 32 * 1024
-_DRAIN_SECONDS = 1.0
+_OUTPUT_BYTES = 32 * 1024
+_OUTPUT_DRAIN_SECONDS = 1.0
 _CHANNELS = {"stdout": 1, "stderr": 2}
 
 
@@ -80,7 +80,7 @@ class InTerminal:
         forwarding = asyncio.create_task(_forward(reader, _CHANNELS["stdout"], send))
         try:
             code = exit_code(await self._process.wait())
-            await asyncio.wait([forwarding], timeout=_DRAIN_SECONDS)
+            await asyncio.wait([forwarding], timeout=_OUTPUT_DRAIN_SECONDS)
         finally:
             forwarding.cancel()
             await asyncio.gather(forwarding, return_exceptions=True)
@@ -139,6 +139,6 @@ async def _forward(reader: asyncio.StreamReader, channel: int, send: Send) -> No
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await reader.read(_CHUNK_BYTES)
+        return await reader.read(_OUTPUT_BYTES)
     except OSError:
         return b""  # so does a terminal end

@@ -40,7 +40,7 @@ from .session import refuse, run_session
 
 ADDRESS = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.5
-_LONGEST_MESSAGE_BYTES = 16 * 2**20  # of a port forward; its frames end at 1 MiB
+_LONGEST_FORWARD_BYTES = 16 * 2**20  # of a port forward; its frames end at 1 MiB
 
 
 class NodeServer:
@@ -154,7 +154,7 @@ class NodeServer:
         pod = self._worker(request).pod
         if not self._runtime.has_sandbox(pod.metadata.uid):
             raise web.HTTPBadRequest(text=f"unable to forward port because pod is not running: {pod.metadata.name}")
-        socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=_LONGEST_MESSAGE_BYTES)
+        socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=_LONGEST_FORWARD_BYTES)
         await socket.prepare(request)
         await PortForward(socket, self._runtime.network(pod.metadata.uid)).run()
         return socket

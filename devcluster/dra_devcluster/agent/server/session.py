@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from aiohttp import WSMsgType, web
 
-_STDIN, _RESULT, _SIZE, _CLOSE = 0, 3, 4, 255
+_STDIN_CHANNEL, _RESULT_CHANNEL, _SIZE_CHANNEL, _CLOSE_CHANNEL = 0, 3, 4, 255
 
 Send = Callable[[int, bytes], Awaitable[None]]
 Status = dict[str, Any]
@@ -60,7 +60,7 @@ async def run_session(socket: web.WebSocketResponse, program: Program) -> None:
     try:
         await asyncio.wait({feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
-            await send(_RESULT, json.dumps(ending.result()).encode())
+            await send(_RESULT_CHANNEL, json.dumps(ending.result()).encode())
             await socket.close()
     except ConnectionError:
         return  # the client went
@@ -85,7 +85,7 @@ def result_status(code: int) -> Status:
 async def refuse(socket: web.WebSocketResponse, message: str) -> None:
     """Send the client the reason why there is no session."""
     status = failure(message, "InternalError") | {"code": 500}
-    await socket.send_bytes(bytes([_RESULT]) + json.dumps(status).encode())
+    await socket.send_bytes(bytes([_RESULT_CHANNEL]) + json.dumps(status).encode())
     await socket.close()
 
 
@@ -101,10 +101,10 @@ async def _feed(socket: web.WebSocketResponse, program: Program) -> None:
             continue
         channel, data = message.data[0], message.data[1:]
         with suppress(OSError, msgspec.DecodeError):  # the program reads no more, or that is no size
-            if channel == _STDIN:
+            if channel == _STDIN_CHANNEL:
                 await program.write(data)
-            elif channel == _SIZE:
+            elif channel == _SIZE_CHANNEL:
                 size = msgspec.json.decode(data, type=_Size)
                 program.resize(size.width, size.height)
-            elif channel == _CLOSE and data[:1] == bytes([_STDIN]):
+            elif channel == _CLOSE_CHANNEL and data[:1] == bytes([_STDIN_CHANNEL]):
                 program.close_input()

@@ -23,9 +23,9 @@ from dra_devcluster.agent.spec.volumes import (
 from .atomic_folder import File
 
 _SERVICE_ACCOUNTS = Resource("", ("v1",), "serviceaccounts", "ServiceAccount", True)
-_MODE = 0o644
+_CONTENT_MODE = 0o644
 # A kubelet replaces a token before it expires, so that no container ever reads one that is about to.
-_REPLACED_AFTER = 0.8  # of its lifetime
+_REPLACED_AFTER_SHARE = 0.8  # of its lifetime
 """A token is replaced when this share of its time is over."""
 
 
@@ -49,13 +49,13 @@ class VolumeContent:
             mode = volume.projected.default_mode
             files: dict[str, File] = {}
             for source in volume.projected.sources or ():
-                files |= await self._projected(pod, objects, source, _MODE if mode is None else mode)
+                files |= await self._projected(pod, objects, source, _CONTENT_MODE if mode is None else mode)
             return files
         parts = (volume.config_map, volume.secret, volume.downward_api)
         mode = next((part.default_mode for part in parts if part is not None), None)
         single = Projection(config_map=volume.config_map, secret=volume.secret, downward_api=volume.downward_api)
         if any(part is not None for part in parts):
-            return await self._projected(pod, objects, single, _MODE if mode is None else mode)
+            return await self._projected(pod, objects, single, _CONTENT_MODE if mode is None else mode)
         return None
 
     async def _projected(self, pod: RunPod, objects: PodObjects, source: Projection, mode: int) -> dict[str, File]:
@@ -97,7 +97,7 @@ class VolumeContent:
         except KubeError as error:
             raise config_error(f"failed to fetch token: {error}") from error
         text: str = created["status"]["token"]
-        self._tokens[projection] = _Token(text, time.time() + _REPLACED_AFTER * projection.expiration_seconds)
+        self._tokens[projection] = _Token(text, time.time() + _REPLACED_AFTER_SHARE * projection.expiration_seconds)
         return text
 
 

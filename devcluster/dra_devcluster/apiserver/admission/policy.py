@@ -15,10 +15,10 @@ from dra_cel.basics.types import BOOL, DYN, STRING, Type
 
 from dra_devcluster.apiserver.errors import Json
 
-_BUDGET = 10_000_000
+_POLICY_COST = 10_000_000
 """Cost of all expressions of one policy for one request."""
 _OUT_OF_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
-_MESSAGE_LIMIT = 5 * 1024
+_MESSAGE_BYTES = 5 * 1024
 
 
 class Denial(NamedTuple):
@@ -59,7 +59,7 @@ class _Run:
     """One evaluation of a policy: its values, and what is left of the budget."""
 
     def __init__(self, values: Mapping[str, Any], variables: Mapping[str, _Expression]) -> None:
-        self.left = _BUDGET
+        self.left = _POLICY_COST
         self._values = {**values, "variables": _Variables(variables, self)}
 
     def evaluate(self, expression: _Expression) -> Any:
@@ -173,6 +173,6 @@ def _message(validation: _Validation, run: _Run) -> str:
             text = str(run.evaluate(validation.message_expression)).strip()
         except CelError:
             text = ""
-    if "\n" in text or len(text.encode()) > _MESSAGE_LIMIT:
+    if "\n" in text or len(text.encode()) > _MESSAGE_BYTES:
         text = ""
     return text or validation.message or f"failed expression: {validation.expression.text.strip()}"

@@ -18,7 +18,7 @@ from .compare import object_changes
 from .fields import Fields, difference, union, well_formed
 
 # More updating managers than this and the oldest are folded into one, as on the real server.
-_MOST_UPDATERS = 10
+_MOST_UPDATING_MANAGERS = 10
 _ANCIENT = "ancient-changes"
 
 
@@ -109,7 +109,11 @@ def _folded(entries: list[Json]) -> list[Json]:
         )
     )
     updaters = [entry for entry in entries if entry["operation"] == "Update"]
-    surplus = updaters[: max(0, len(updaters) - _MOST_UPDATERS + 1)] if len(updaters) > _MOST_UPDATERS else []
+    surplus = (
+        updaters[: max(0, len(updaters) - _MOST_UPDATING_MANAGERS + 1)]
+        if len(updaters) > _MOST_UPDATING_MANAGERS
+        else []
+    )
     if not surplus:
         return entries
     fields: Fields = {}

@@ -22,7 +22,7 @@ from dra_devcluster.apiserver.wire.target import Target
 
 from .render import render
 
-_MANAGER_LIMIT = 128
+_MANAGER_CHARACTERS = 128
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
 
@@ -64,9 +64,11 @@ class Call:
 
     def _manager(self) -> str:
         manager: str = self.query.get("fieldManager", "")
-        if len(manager) > _MANAGER_LIMIT:
-            raise self.invalid_option(too_long("fieldManager", _MANAGER_LIMIT))
-        return manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_LIMIT] or "unknown"
+        if len(manager) > _MANAGER_CHARACTERS:
+            raise self.invalid_option(too_long("fieldManager", _MANAGER_CHARACTERS))
+        return (
+            manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_CHARACTERS] or "unknown"
+        )
 
     def invalid_option(self, fault: Fault) -> StatusError:
         """The refusal of a parameter of the query."""

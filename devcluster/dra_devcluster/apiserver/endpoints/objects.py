@@ -35,7 +35,7 @@ from dra_devcluster.apiserver.wire.bodies import (
 from .call import Call
 from .render import event_encoder, render_list
 
-_STREAM_FROM = 2 * 2**20  # longer lists are sent in pieces
+_STREAM_FROM_BYTES = 2 * 2**20  # longer lists are sent in pieces
 
 
 async def handle_object(call: Call) -> web.StreamResponse:
@@ -165,7 +165,7 @@ async def _list(call: Call) -> web.StreamResponse:
     page = list_page(call.registry, call.resource, call.target.namespace, call.query)
     size = sum(len(stored.data) for stored in page.items)
     chunks = render_list(call.resource, page, call.want, call.query)
-    if size < _STREAM_FROM or call.want.yaml:
+    if size < _STREAM_FROM_BYTES or call.want.yaml:
         return await _send(call, list(chunks))
     response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
     await response.prepare(call.request)

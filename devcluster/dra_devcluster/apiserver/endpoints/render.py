@@ -15,7 +15,7 @@ from dra_devcluster.apiserver.tables import partial_metadata, render_table
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire.bodies import Wanted
 
-_CHUNK = 256 * 1024
+_ANSWER_PART_BYTES = 256 * 1024
 
 
 def render(resource: Resource, stored: Stored, want: Wanted, query: Json) -> bytes:
@@ -55,7 +55,7 @@ def _joined(head: bytes, items: Iterator[bytes], tail: bytes) -> Iterator[bytes]
         pending += (separator, item)
         size += len(item)
         separator = b","
-        if size > _CHUNK:
+        if size > _ANSWER_PART_BYTES:
             yield b"".join(pending)
             pending, size = [], 0
     yield b"".join((*pending, tail))

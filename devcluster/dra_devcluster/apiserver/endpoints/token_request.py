@@ -23,7 +23,7 @@ from dra_devcluster.clock import now
 from .call import Call
 
 _GROUP = "authentication.k8s.io"
-_SHORTEST, _LONGEST, _USUAL = 600, 2**32, 3600  # seconds
+_SHORTEST_LIFE_SECONDS, _LONGEST_LIFE_SECONDS, _USUAL_LIFE_SECONDS = 600, 2**32, 3600
 _BOUND_TO = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
 
@@ -33,7 +33,7 @@ async def token(call: Call) -> web.StreamResponse:
     account = get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
     body["spec"] = spec = body.get("spec") or {}
     spec["audiences"] = spec.get("audiences") or [ISSUER]
-    spec.setdefault("expirationSeconds", _USUAL)
+    spec.setdefault("expirationSeconds", _USUAL_LIFE_SECONDS)
     _check(call, body, account)
     bound = _bound(call, spec["boundObjectRef"], account) if spec.get("boundObjectRef") else {}
     issued, expires = call.tokens.issue(account, spec["expirationSeconds"], spec["audiences"], bound)
@@ -60,10 +60,10 @@ def _check(call: Call, body: Json, account: Json) -> None:
         why = f"the UID in the token request ({meta['uid']}) does not match the UID of the service account ({uid})"
         raise conflict(_GROUP, "TokenRequest", call.target.name, why)
     seconds = body["spec"]["expirationSeconds"]
-    if seconds < _SHORTEST:
+    if seconds < _SHORTEST_LIFE_SECONDS:
         text = "may not specify a duration less than 10 minutes"
         raise _refusal(invalid_field("spec.expirationSeconds", seconds, text))
-    if seconds > _LONGEST:
+    if seconds > _LONGEST_LIFE_SECONDS:
         text = "may not specify a duration larger than 2^32 seconds"
         raise _refusal(invalid_field("spec.expirationSeconds", seconds, text))
 

@@ -15,7 +15,7 @@ from dra_api import yaml_text
 
 NAME = "dra-devcluster"
 _PARTS = ("clusters", "users", "contexts")
-_PATIENCE = 2.0  # seconds that a server may take to answer
+_SERVER_ANSWER_SECONDS = 2.0  # seconds that a server may take to answer
 
 Json = dict[str, Any]
 
@@ -90,7 +90,7 @@ def _answers(cluster: Json) -> bool:
     try:
         ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
         context = ssl.create_default_context(cadata=ca)
-        urllib.request.urlopen(f"{cluster['server']}/version", timeout=_PATIENCE, context=context).close()
+        urllib.request.urlopen(f"{cluster['server']}/version", timeout=_SERVER_ANSWER_SECONDS, context=context).close()
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError, KeyError):

@@ -25,8 +25,8 @@ from dra_devcluster.apiserver.storage.store import Store
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 _ALGORITHM: Final = "ES256"
 _EXTRA: Final = "authentication.kubernetes.io"
-_LEEWAY: Final = 60.0  # seconds that the token of a deleted object stays good, as time for its last requests
-_KNOWN: Final = 256
+_LEEWAY_SECONDS: Final = 60.0  # seconds that the token of a deleted object stays good, as time for its last requests
+_KNOWN_TOKENS: Final = 256
 
 
 class InvalidToken(Exception):
@@ -41,7 +41,7 @@ class Tokens:
         self._store = store
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._users: dict[str, User] = {self.admin: ADMIN}
-        self._claims = lru_cache(_KNOWN)(self._verified)
+        self._claims = lru_cache(_KNOWN_TOKENS)(self._verified)
 
     def credential(self, user: User) -> str:
         """A new token of a user that is no service account, valid as long as the server runs."""
@@ -127,7 +127,7 @@ class Tokens:
             raise InvalidToken("service account token has been invalidated")
         if stored.finalizing:
             deleted = datetime.fromisoformat(stored.decode()["metadata"]["deletionTimestamp"])
-            if (datetime.now(UTC) - deleted).total_seconds() > _LEEWAY:
+            if (datetime.now(UTC) - deleted).total_seconds() > _LEEWAY_SECONDS:
                 raise InvalidToken("service account token has been invalidated")
 
 

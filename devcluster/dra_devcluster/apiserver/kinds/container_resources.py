@@ -23,7 +23,7 @@ _STANDARD = _FOR_CONTAINERS | _PER_CONTAINER_AND_QUOTA | {
     "configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "requests.storage", "resourcequotas",
     "secrets", "services", "services.loadbalancers", "services.nodeports", "storage",
 }  # fmt: skip
-_NANO = 10**9
+_WHOLE_BILLIONTHS = 10**9
 
 
 def validate_resources(resources: Json, path: str) -> Iterator[Fault]:
@@ -77,7 +77,7 @@ def _amount(name: str, text: Any, field: str) -> Iterator[Fault]:
         return
     if amount.nanos < 0:
         yield faults.invalid(field, text, "must be greater than or equal to 0")
-    if _is_extended(name) and amount.nanos % _NANO:
+    if _is_extended(name) and amount.nanos % _WHOLE_BILLIONTHS:
         yield faults.invalid(field, str(text), "must be an integer")
 
 

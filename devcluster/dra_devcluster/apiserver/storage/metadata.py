@@ -20,12 +20,12 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
-_ANNOTATIONS_LIMIT = 256 * 1024
+_ANNOTATIONS_BYTES = 256 * 1024
 _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words by accident
-_GENERATED_BASE = 58
-_GENERATED_SUFFIX = 5
+_GENERATED_BASE_CHARACTERS = 58
+_GENERATED_SUFFIX_CHARACTERS = 5
 
 
 def new_uid() -> str:
@@ -34,7 +34,7 @@ def new_uid() -> str:
 
 def generated_name(base: str) -> str:
     """A name for ``generateName``: the base cut to 58 characters and five random ones."""
-    return base[:_GENERATED_BASE] + "".join(random.choices(_SUFFIX_LETTERS, k=_GENERATED_SUFFIX))
+    return base[:_GENERATED_BASE_CHARACTERS] + "".join(random.choices(_SUFFIX_LETTERS, k=_GENERATED_SUFFIX_CHARACTERS))
 
 
 def subdomain(name: str) -> str | None:
@@ -155,8 +155,8 @@ def _annotations(annotations: dict[str, str]) -> Iterator[Fault]:
         size += len(key) + len(value)
         if why := qualified_name(key.lower()):
             yield faults.invalid("metadata.annotations", key, why)
-    if size > _ANNOTATIONS_LIMIT:
-        yield faults.too_long("metadata.annotations", _ANNOTATIONS_LIMIT)
+    if size > _ANNOTATIONS_BYTES:
+        yield faults.too_long("metadata.annotations", _ANNOTATIONS_BYTES)
 
 
 def _owners(owners: list[Json]) -> Iterator[Fault]:

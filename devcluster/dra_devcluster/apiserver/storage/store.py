@@ -22,10 +22,10 @@ Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped objects) and name
 
 # A watch can resume from any change that is still in the log; real servers keep about five minutes.
-LOG_LENGTH = 20_000
+LOGGED_CHANGES = 20_000
 LOG_BYTES = 128 * 2**20
 # A watcher with this many unread changes is disconnected: a new list is faster for it.
-WATCHER_BACKLOG = 50_000
+UNREAD_CHANGES = 50_000
 
 
 class Stored:
@@ -83,7 +83,7 @@ class Watcher:
             self._wake.set()
 
     def feed(self, change: Change) -> None:
-        if len(self._pending) >= WATCHER_BACKLOG:
+        if len(self._pending) >= UNREAD_CHANGES:
             self.expire()
         if not self.overrun:
             self._pending.append(change)
@@ -167,7 +167,7 @@ class Collection:
     def _record(self, change: Change) -> None:
         self._log.append(change)
         self._log_bytes += len(change.stored.data)
-        while len(self._log) > LOG_LENGTH or self._log_bytes > LOG_BYTES:
+        while len(self._log) > LOGGED_CHANGES or self._log_bytes > LOG_BYTES:
             oldest = self._log.popleft().stored
             self._log_bytes -= len(oldest.data)
             self.forgotten = oldest.revision

@@ -4,18 +4,18 @@ from datetime import datetime
 
 from dra_api.values.times import parse_time
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_YEAR = 365 * _DAY
+_MINUTE_SECONDS, _HOUR_SECONDS, _DAY_SECONDS = 60, 3600, 86400
+_YEAR = 365 * _DAY_SECONDS
 # Below how many seconds: main unit, its letter, smaller unit (0: not shown) and its letter.
 _STEPS = (
-    (2 * _MINUTE, 1, "s", 0, ""),
-    (10 * _MINUTE, _MINUTE, "m", 1, "s"),
-    (3 * _HOUR, _MINUTE, "m", 0, ""),
-    (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
-    (2 * _DAY, _HOUR, "h", 0, ""),
-    (8 * _DAY, _DAY, "d", _HOUR, "h"),
-    (2 * _YEAR, _DAY, "d", 0, ""),
-    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+    (2 * _MINUTE_SECONDS, 1, "s", 0, ""),
+    (10 * _MINUTE_SECONDS, _MINUTE_SECONDS, "m", 1, "s"),
+    (3 * _HOUR_SECONDS, _MINUTE_SECONDS, "m", 0, ""),
+    (8 * _HOUR_SECONDS, _HOUR_SECONDS, "h", _MINUTE_SECONDS, "m"),
+    (2 * _DAY_SECONDS, _HOUR_SECONDS, "h", 0, ""),
+    (8 * _DAY_SECONDS, _DAY_SECONDS, "d", _HOUR_SECONDS, "h"),
+    (2 * _YEAR, _DAY_SECONDS, "d", 0, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY_SECONDS, "d"),
 )
 UNKNOWN = "<unknown>"
 

@@ -16,7 +16,7 @@ from dra_devcluster.apiserver.storage.store import Collection, Stored
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-_BATCH = 200
+_BATCH_OBJECTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ def delete_some(registry: Registry, collection: Collection, namespace: str = "")
     if resource is None:
         return Progress(0, False)
     fresh = [stored for stored in collection.all(namespace) if not stored.finalizing]
-    for stored in fresh[:_BATCH]:
+    for stored in fresh[:_BATCH_OBJECTS]:
         write = Write(registry, resource, namespace=stored.namespace, verb="delete")
         delete(write, stored, DeleteOptions(propagation="Background"))
-    return Progress(collection.count(namespace), len(fresh) > _BATCH)
+    return Progress(collection.count(namespace), len(fresh) > _BATCH_OBJECTS)
 
 
 def _choose_finalizers(meta: Json, propagation: str) -> None:

@@ -21,10 +21,10 @@ from dra_devcluster.apiserver.structure import Resource
 
 from .read import Matches, matcher, whole_number
 
-BOOKMARK_PERIOD = 60.0
-_SHORTEST_WATCH = 1800
+BOOKMARK_SECONDS = 60.0
+_SHORTEST_WATCH_SECONDS = 1800
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-_CHUNK = 512 * 1024
+_WATCH_PART_BYTES = 512 * 1024
 
 Encode = Callable[[Stored], bytes]
 
@@ -64,7 +64,8 @@ class WatchQuery:
             initial=whole_state,
             bookmarks=bookmarks,
             initial_bookmark=bookmarks and initial == "true",
-            timeout=whole_number(query, "timeoutSeconds") or random.uniform(_SHORTEST_WATCH, 2 * _SHORTEST_WATCH),
+            timeout=whole_number(query, "timeoutSeconds")
+            or random.uniform(_SHORTEST_WATCH_SECONDS, 2 * _SHORTEST_WATCH_SECONDS),
         )
 
 
@@ -110,7 +111,7 @@ def _joined(lines: list[bytes]) -> list[bytes]:
     for line in lines:
         current.append(line)
         size += len(line)
-        if size >= _CHUNK:
+        if size >= _WATCH_PART_BYTES:
             chunks.append(b"".join(current))
             current, size = [], 0
     return [*chunks, b"".join(current)]
@@ -123,7 +124,7 @@ async def _changes(
     end = loop.time() + query.timeout
     while (left := end - loop.time()) > 0:
         try:
-            async with asyncio.timeout(min(left, BOOKMARK_PERIOD)):
+            async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
                 await watcher.wait()
         except TimeoutError:
             if query.bookmarks:

@@ -17,7 +17,7 @@ from dra_devcluster.apiserver.errors import Json, bad_request, not_acceptable, t
 
 from .protobuf import MalformedProtobuf, decode_protobuf
 
-BODY_LIMIT = 3 * 2**20  # as the real server's
+BODY_BYTES = 3 * 2**20  # as the real server's
 JSON = "application/json"
 YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -43,13 +43,13 @@ class Wanted:
 
 async def read_body(request: web.BaseRequest) -> bytes:
     """The whole body. Raises 413 beyond the limit."""
-    if request.content_length is not None and request.content_length > BODY_LIMIT:
-        raise too_large(BODY_LIMIT)
+    if request.content_length is not None and request.content_length > BODY_BYTES:
+        raise too_large(BODY_BYTES)
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        if len(body) > BODY_LIMIT:
-            raise too_large(BODY_LIMIT)
+        if len(body) > BODY_BYTES:
+            raise too_large(BODY_BYTES)
     return bytes(body)
 
 

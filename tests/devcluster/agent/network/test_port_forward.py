@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from dra_devcluster.agent.network.spdy import DICTIONARY, SYN_REPLY, Frame, Reader, SpdyError, Writer, data
+from dra_devcluster.agent.network.spdy import DICTIONARY, SYN_REPLY_CODE, Frame, Reader, SpdyError, Writer, data
 from hypothesis import given
 from hypothesis import strategies as st
 from node_exec import http_client
@@ -73,7 +73,7 @@ class Client:
                     got[frame.stream] += frame.body
                     ended |= {frame.stream} if frame.fin else set()
                 else:
-                    assert frame.kind == SYN_REPLY
+                    assert frame.kind == SYN_REPLY_CODE
             if ended == {error, stream}:
                 break
         return got[stream], got[error]
