@@ -29,11 +29,11 @@ from .syntax.macros import Macros
 from .syntax.parser import parse
 from .syntax.tree import Node, nodes
 
-KEPT_BYTES: Final = 48 << 20
+KEPT_SELECTOR_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 2,500 usual ones, or nine of the largest that the API server admits."""
-_PROGRAM: Final = 4096
-_NODE: Final = 1024
-_DRIVER_TERM: Final = 1000
+_PROGRAM_BYTES: Final = 4096
+_NODE_BYTES: Final = 1024
+_DRIVER_TERM_UNITS: Final = 1000
 """The most units that a term about the driver may cost."""
 
 
@@ -56,7 +56,7 @@ class Program:
     @cached_property
     def memory(self) -> int:
         """Bytes that the program takes once it has been used: 600 to 1,100 for each node of its tree, and its texts."""
-        return _PROGRAM + _NODE * len(nodes(self._root)) + 8 * len(self.expression)
+        return _PROGRAM_BYTES + _NODE_BYTES * len(nodes(self._root)) + 8 * len(self.expression)
 
     @cached_property
     def _machine_program(self) -> MachineProgram:
@@ -127,7 +127,7 @@ class Selector(Program):
         bindings = PreparedDevice(driver, multiple=False).bindings
         for term in self._driver_terms:
             with suppress(EvaluationError, RecursionError):
-                if run(term.code, Machine(bindings, term.slots, _DRIVER_TERM)) is False:
+                if run(term.code, Machine(bindings, term.slots, _DRIVER_TERM_UNITS)) is False:
                     return True
         return False
 
@@ -190,7 +190,9 @@ def _weight(key: tuple[str, Environment], outcome: _Outcome) -> int:
     return 8 * len(key[0]) + 8 * len(outcome.message) + 1024 * len(outcome.issues)
 
 
-_selectors: Final[Cache[tuple[str, Environment], _Outcome]] = Cache(KEPT_BYTES, _weight, largest=KEPT_BYTES // 2)
+_selectors: Final[Cache[tuple[str, Environment], _Outcome]] = Cache(
+    KEPT_SELECTOR_BYTES, _weight, largest=KEPT_SELECTOR_BYTES // 2
+)
 
 
 def compile(expression: str, environment: Environment = DEVICE_SELECTORS) -> Selector:

@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 
 from dra_cel.basics.charges import (
     FREE,
-    LIST_BASE,
-    MAP_BASE,
+    LIST_COST,
+    MAP_COST,
     ONE,
-    SELECT,
-    STRUCT_BASE,
+    SELECT_COST,
+    STRUCT_COST,
     UNKNOWN,
     Estimate,
     Operand,
@@ -88,7 +88,7 @@ class _Estimator:
             case Ident():
                 local = self.local(node.name)
                 self.paths[id(node)] = (node.name,) if local is None else local.path
-                return exactly(SELECT)
+                return exactly(SELECT_COST)
             case Select():
                 total = yield self.select(node)
             case Call():
@@ -98,7 +98,7 @@ class _Estimator:
             case MapLiteral():
                 total = yield self.map_literal(node)
             case StructLiteral():
-                total = exactly(STRUCT_BASE)
+                total = exactly(STRUCT_COST)
                 for field in node.fields:
                     total = total.plus((yield self.cost(field.value)))
             case Fold():
@@ -165,19 +165,19 @@ class _Estimator:
 
     def select(self, node: Select) -> Walk[Range]:
         if node.constant is not None or node.variable is not None:
-            return exactly(SELECT)
+            return exactly(SELECT_COST)
         total: Range = yield self.cost(node.operand)
         if node.test:
             return total.plus(exactly(2)) if self.strict else total
         if node.operand.type.kind in ("map", "struct", "param"):
-            total = total.plus(exactly(SELECT))
+            total = total.plus(exactly(SELECT_COST))
         if self.strict:
             total = total.plus(exactly(2))
         self.paths[id(node)] = (*self.path(node.operand), node.name)
         return total
 
     def list_literal(self, node: ListLiteral) -> Walk[Range]:
-        total = exactly(LIST_BASE)
+        total = exactly(LIST_COST)
         item = _EMPTY_YET if node.elements else FREE
         for element in node.elements:
             total = total.plus((yield self.cost(element)))
@@ -186,7 +186,7 @@ class _Estimator:
         return total
 
     def map_literal(self, node: MapLiteral) -> Walk[Range]:
-        total = exactly(MAP_BASE)
+        total = exactly(MAP_COST)
         keys = values = _EMPTY_YET if node.entries else FREE
         for entry in node.entries:
             total = total.plus((yield self.cost(entry.key))).plus((yield self.cost(entry.value)))
@@ -196,7 +196,7 @@ class _Estimator:
         return total
 
     def bind(self, node: Fold) -> Walk[Range]:
-        total = exactly(LIST_BASE).plus((yield self.cost(node.init)))
+        total = exactly(LIST_COST).plus((yield self.cost(node.init)))
         self.push(node.accu, self.path(node.init), self.size(node.init), self.entries_of(node.init))
         total = total.plus((yield self.cost(node.result)))
         self.pop(node.accu)

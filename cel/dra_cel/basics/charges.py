@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from .types import Type
 from .values import UINT_MAX, Optional
 
-SELECT: Final = 1
-LIST_BASE: Final = 10
-MAP_BASE: Final = 30
-STRUCT_BASE: Final = 40
-PER_CHARACTER: Final = 0.1
-PER_PATTERN_CHARACTER: Final = 0.25
+SELECT_COST: Final = 1
+LIST_COST: Final = 10
+MAP_COST: Final = 30
+STRUCT_COST: Final = 40
+CHARACTER_COST: Final = 0.1
+PATTERN_CHARACTER_COST: Final = 0.25
 
 
 def scale(size: int, factor: float) -> int:
@@ -116,7 +116,7 @@ def size_of(value: Any) -> int:
 FIXED: Final = Rule(lambda operands: Estimate(ONE), lambda values, result: 1)
 
 
-def traversal(factor: float = PER_CHARACTER, operand: int = 0, *, sized: bool = False) -> Rule:
+def traversal(factor: float = CHARACTER_COST, operand: int = 0, *, sized: bool = False) -> Rule:
     """The charge for walking through the characters of an operand; ``sized``: the result has the same length."""
 
     def estimate(operands: Sequence[Operand]) -> Estimate:
@@ -128,12 +128,12 @@ def traversal(factor: float = PER_CHARACTER, operand: int = 0, *, sized: bool = 
 
 def _pattern(operands: Sequence[Operand]) -> Range:
     """Text length times pattern length; one is added so that an empty text still costs something."""
-    text = operands[0].size.plus(ONE).scaled(PER_CHARACTER)
-    return text.times(operands[1].size.scaled(PER_PATTERN_CHARACTER))
+    text = operands[0].size.plus(ONE).scaled(CHARACTER_COST)
+    return text.times(operands[1].size.scaled(PATTERN_CHARACTER_COST))
 
 
 def _pattern_count(values: Sequence[Any], result: Any) -> int:
-    return scale(size_of(values[0]) + 1, PER_CHARACTER) * scale(size_of(values[1]), PER_PATTERN_CHARACTER)
+    return scale(size_of(values[0]) + 1, CHARACTER_COST) * scale(size_of(values[1]), PATTERN_CHARACTER_COST)
 
 
 MATCH: Final = Rule(lambda operands: Estimate(_pattern(operands)), _pattern_count)
@@ -142,7 +142,7 @@ SEARCH: Final = Rule(lambda operands: Estimate(_pattern(operands), Range(0, oper
 
 def _comparison(operands: Sequence[Operand]) -> Estimate:
     shorter = min(operands[0].size.max, operands[1].size.max)
-    return Estimate(Range(int(shorter > 0), shorter).scaled(PER_CHARACTER))
+    return Estimate(Range(int(shorter > 0), shorter).scaled(CHARACTER_COST))
 
 
 def _comparison_ceiling(operands: Sequence[Operand]) -> Range:
@@ -154,6 +154,6 @@ def _comparison_ceiling(operands: Sequence[Operand]) -> Range:
 
 COMPARISON: Final = Rule(
     _comparison,
-    lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), PER_CHARACTER),
+    lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), CHARACTER_COST),
     _comparison_ceiling,
 )

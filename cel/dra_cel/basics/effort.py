@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from .errors import CostLimitExceeded
 
-LIMIT: Final = 500_000
+EFFORT_STEPS: Final = 500_000
 """Elementary steps of one evaluation; about a second."""
 
 
@@ -27,7 +27,7 @@ class Account(NamedTuple):
 
 class _Budget(threading.local):
     def __init__(self) -> None:
-        self.left = LIMIT
+        self.left = EFFORT_STEPS
         self.paid: set[str] = set()
 
 
@@ -36,7 +36,7 @@ _budget: Final = _Budget()
 
 def begin() -> None:
     """A new evaluation or compilation starts in this thread."""
-    _budget.left = LIMIT
+    _budget.left = EFFORT_STEPS
     _budget.paid = set()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
-_SHOWN_DEPTH: Final = 6
+_SHOWN_LEVELS: Final = 6
 
 
 class Type:
@@ -44,14 +44,14 @@ class Type:
         return cls._known.setdefault(key, self)
 
     def __str__(self) -> str:
-        return self._text(lambda type_: type_.name, _SHOWN_DEPTH)
+        return self._text(lambda type_: type_.name, _SHOWN_LEVELS)
 
     __repr__ = __str__
 
     @property
     def label(self) -> str:
         """The name used in messages about checking (``any`` instead of its long name)."""
-        return self._text(lambda type_: _LABELS.get(type_.kind, type_.name), _SHOWN_DEPTH)
+        return self._text(lambda type_: _LABELS.get(type_.kind, type_.name), _SHOWN_LEVELS)
 
     def _text(self, name: Callable[[Type], str], depth: int) -> str:
         if not self.params:

@@ -145,8 +145,8 @@ def repacked(value: Any) -> Any:
 
 
 NANOS: Final = 10**9
-TIMESTAMP_MIN: Final = -62135596800
-TIMESTAMP_MAX: Final = 253402300799
+TIMESTAMP_MIN_SECONDS: Final = -62135596800
+TIMESTAMP_MAX_SECONDS: Final = 253402300799
 
 
 class Duration:
@@ -174,7 +174,7 @@ class Timestamp:
     cel_type: ClassVar[Type] = TIMESTAMP
 
     def __init__(self, nanos: int, offset: int = 0) -> None:
-        if not TIMESTAMP_MIN <= nanos // NANOS <= TIMESTAMP_MAX:
+        if not TIMESTAMP_MIN_SECONDS <= nanos // NANOS <= TIMESTAMP_MAX_SECONDS:
             raise EvaluationError("overflow", "timestamp overflow")
         self.nanos = nanos
         self.offset = offset

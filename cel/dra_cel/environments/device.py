@@ -20,11 +20,10 @@ from dra_cel.libraries.containers import DefaultMap
 from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, Shape, kubernetes
 from .messages import STRUCTS
 
-VALUE_LENGTH: Final = 64
-DOMAIN_LENGTH: Final = 63
-ID_LENGTH: Final = 32
+VALUE_CHARACTERS: Final = 64
+DOMAIN_CHARACTERS: Final = 63
+ID_CHARACTERS: Final = 32
 ENTRIES: Final = 32
-LIST_LENGTH: Final = 48
 COST_LIMIT: Final = 1_000_000
 
 _DEVICE: Final = struct("kubernetes.DRADevice")
@@ -45,7 +44,7 @@ class PreparedDevice:
         self.attributes = DefaultMap()
         self.capacity = DefaultMap()
         self.fault: EvaluationError | None = None
-        self.ordinary = len(driver) <= DOMAIN_LENGTH
+        self.ordinary = len(driver) <= DOMAIN_CHARACTERS
         self.bindings: dict[str, Any] = {
             "device": {
                 "driver": driver,
@@ -89,15 +88,15 @@ def _put(prepared: PreparedDevice, domains: DefaultMap, qualified: str, value: A
     if entries is None:
         entries = domains[domain] = {}
     entries[name] = value
-    too_long = len(domain) > DOMAIN_LENGTH or len(name) > ID_LENGTH
+    too_long = len(domain) > DOMAIN_CHARACTERS or len(name) > ID_CHARACTERS
     if too_long or len(entries) > ENTRIES or len(domains) > ENTRIES or not _short(value):
         prepared.ordinary = False
 
 
 def _short(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= VALUE_LENGTH
-    return not isinstance(value, list) or (len(value) <= VALUE_LENGTH and all(map(_short, value)))
+        return len(value) <= VALUE_CHARACTERS
+    return not isinstance(value, list) or (len(value) <= VALUE_CHARACTERS and all(map(_short, value)))
 
 
 def _attribute(attribute: DeviceAttribute, list_attributes: bool) -> Any:
@@ -132,11 +131,11 @@ def _environment(*, new: bool, consumable_capacity: bool, list_attributes: bool)
     }
     if consumable_capacity or not new:
         fields["allowMultipleAllocations"] = BOOL
-    known, name = Shape(VALUE_LENGTH), Shape(ID_LENGTH)
+    known, name = Shape(VALUE_CHARACTERS), Shape(ID_CHARACTERS)
     attributes = Shape(ENTRIES, name, known, any_field=known)
     # The reference declares no size for quantities, which its estimator takes for 0.
     capacity = Shape(ENTRIES, name, Shape(0))
-    domain = Shape(DOMAIN_LENGTH)
+    domain = Shape(DOMAIN_CHARACTERS)
     shape = Shape(
         0,  # the reference declares no size for the device either
         fields={

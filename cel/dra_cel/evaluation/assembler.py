@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dra_cel.analysis.constants import PATTERNS, Constants, MemberSet
-from dra_cel.basics.charges import FIXED, LIST_BASE, MAP_BASE, SELECT, STRUCT_BASE
+from dra_cel.basics.charges import FIXED, LIST_COST, MAP_COST, SELECT_COST, STRUCT_COST
 from dra_cel.basics.declarations import Function
 from dra_cel.basics.errors import no_overload
 from dra_cel.basics.types import may_be_optional
@@ -88,7 +88,7 @@ class _Assembler:
         """A name, or any other expression, and what is selected from it."""
         root, selections = walk_chain(node)
         conditional = isinstance(root, Call) and root.function == "_?_:_"
-        charge = 0 if branch or conditional else SELECT
+        charge = 0 if branch or conditional else SELECT_COST
         name = root.name if isinstance(root, Ident) else root.variable if isinstance(root, Select) else None
         if name is not None and self.constants.get(root) is MISSING:
             self.load(name, charge=0 if selections else charge)
@@ -101,7 +101,7 @@ class _Assembler:
             charge = 0
             if conditional and not branch:
                 # The reference takes back the charge for a name, which was not made for a conditional.
-                self.emit(instructions.refund(SELECT))
+                self.emit(instructions.refund(SELECT_COST))
         if charge:
             self.emit(instructions.charge(charge))
 
@@ -227,7 +227,7 @@ class _Assembler:
             self.emit(instructions.give_up(position, failed))
         self.emit(instructions.make_list(len(node.elements), node.optional))
         self.place(failed)
-        self.emit(instructions.charge(LIST_BASE))
+        self.emit(instructions.charge(LIST_COST))
 
     def map_literal(self, node: MapLiteral) -> Walk[None]:
         failed = instructions.Label()
@@ -237,7 +237,7 @@ class _Assembler:
             self.emit(instructions.give_up(position, failed))
         self.emit(instructions.make_map(node.entries))
         self.place(failed)
-        self.emit(instructions.charge(MAP_BASE))
+        self.emit(instructions.charge(MAP_COST))
 
     def struct_literal(self, node: StructLiteral) -> Walk[None]:
         failed = instructions.Label()
@@ -246,7 +246,7 @@ class _Assembler:
             self.emit(instructions.give_up(position, failed))
         self.emit(instructions.make_struct(node))
         self.place(failed)
-        self.emit(instructions.charge(STRUCT_BASE))
+        self.emit(instructions.charge(STRUCT_COST))
 
     # --- loops --------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from dra_cel.syntax.tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node
 from . import shortcuts
 
 HEIGHT_LIMIT: Final = 60
-SOURCE_LIMIT: Final = 40_000
-_EXACT_INTEGERS: Final = 2**53
+COMPILED_CHARACTERS: Final = 40_000
+_LARGEST_EXACT_VALUE: Final = 2**53
 
 
 class Code(NamedTuple):
@@ -74,7 +74,7 @@ def compile_selector(root: Node, environment: Environment, constants: Constants)
     compiler = _Compiler(root, environment, constants)
     try:
         source = walk(compiler.node(root)).source
-        if len(source) > SOURCE_LIMIT:
+        if len(source) > COMPILED_CHARACTERS:
             return None
         code = compile(f"lambda d: {source}", "<selector>", "eval")
     except (Unsupported, SyntaxError, RecursionError, MemoryError):
@@ -266,7 +266,7 @@ class _Compiler:
     def plain(self, node: Node) -> bool:
         """A constant that Python compares with anything as CEL does: text, or an integer that no bool equals."""
         value = self.constants.get(node)
-        return type(value) is str or (type(value) is int and 1 < abs(value) <= _EXACT_INTEGERS)
+        return type(value) is str or (type(value) is int and 1 < abs(value) <= _LARGEST_EXACT_VALUE)
 
     def membership(self, node: Call) -> Walk[Code]:
         items = self.constants.get(node.args[1])
@@ -275,7 +275,7 @@ class _Compiler:
             if wanted.kind in ("string", "attribute") and all(type(item) is str for item in items):
                 return Code(f"({wanted.source} in {self.name(frozenset(items))})", "bool")
             exact = all(
-                type(item) in (int, str) and (type(item) is str or abs(item) <= _EXACT_INTEGERS) for item in items
+                type(item) in (int, str) and (type(item) is str or abs(item) <= _LARGEST_EXACT_VALUE) for item in items
             )
             run = shortcuts.member_of(frozenset(items)) if exact else MemberSet(items).__contains__
             return Code(f"{self.name(run)}({wanted.source})", "bool")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dra_cel.analysis.constants import MemberSet
-from dra_cel.basics.charges import FIXED, SELECT, Rule
+from dra_cel.basics.charges import FIXED, SELECT_COST, Rule
 from dra_cel.basics.errors import EvaluationError, EvaluationStopped
 from dra_cel.basics.values import MISSING, NONE, Made, Optional, repacked, unwrap_key, wrap_key
 from dra_cel.environments.messages import build_message
@@ -181,9 +181,9 @@ def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | Non
     except EvaluationError as error:
         machine.stack[-1] = error
         if not optional:
-            machine.charge(SELECT)
+            machine.charge(SELECT_COST)
         return end.at
-    machine.charge(SELECT)
+    machine.charge(SELECT_COST)
     return None
 
 
@@ -199,7 +199,7 @@ def qualify_by_value(end: Label, *, optional: bool) -> Instruction:
         free = optional or isinstance(machine.stack[-1], _Chained)
         machine.stack[-1] = key
         if not free:
-            machine.charge(SELECT)
+            machine.charge(SELECT_COST)
         return end.at
 
     return execute
@@ -219,7 +219,7 @@ def test_presence(name: str, end: Label) -> Instruction:
             machine.stack[-1] = present
             if chained and not present:
                 return end.at
-        machine.charge(SELECT)
+        machine.charge(SELECT_COST)
         return end.at
 
     return execute

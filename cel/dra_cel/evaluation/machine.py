@@ -160,11 +160,11 @@ from typing import Any, Final
 from dra_cel.basics import effort
 from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
 
-PART: Final = 4_000
+PART_INSTRUCTIONS: Final = 4_000
 """Instructions between two pauses: a few milliseconds."""
 PART_UNITS: Final = 50_000
 """Units between two pauses: an instruction may sort a list."""
-MEMORY_LIMIT: Final = 4_000_000
+PRODUCED_ELEMENTS: Final = 4_000_000
 """Characters and list elements that one evaluation may produce in total."""
 
 
@@ -200,7 +200,7 @@ class Machine:
     def produced(self, size: int) -> None:
         """Note the memory that a new value takes."""
         self.allocated += size
-        if self.allocated > MEMORY_LIMIT:
+        if self.allocated > PRODUCED_ELEMENTS:
             raise CostLimitExceeded("the expression needs too much memory")
 
 
@@ -223,13 +223,13 @@ def run_in_parts(code: Sequence[Instruction], machine: Machine) -> Generator[Non
     effort.begin()
     at = 0
     end = len(code)
-    left, until = PART, machine.cost + PART_UNITS
+    left, until = PART_INSTRUCTIONS, machine.cost + PART_UNITS
     while at < end:
         target = code[at](machine)
         at = at + 1 if target is None else target
         left -= 1
         if not left or machine.cost >= until:
-            left, until = PART, machine.cost + PART_UNITS
+            left, until = PART_INSTRUCTIONS, machine.cost + PART_UNITS
             account = effort.suspend()
             yield
             effort.resume(account)

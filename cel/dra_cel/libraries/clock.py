@@ -24,13 +24,13 @@ _TIMESTAMP: Final = re.compile(
     re.ASCII,
 )
 _OFFSET: Final = re.compile(r"([+-]?[0-9]+):([+-]?[0-9]+)", re.ASCII)
-_DIGITS: Final = 25
+_OFFSET_DIGITS: Final = 25
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST: Final = 1000
-_DAY: Final = 86400
-_FOUR_CENTURIES: Final = 146097
-_FIRST_RULES: Final = -(_FOUR_CENTURIES * _DAY) // 2
-_LAST_RULES: Final = 19 * _FOUR_CENTURIES * _DAY
+_DURATION_CHARACTERS: Final = 1000
+_DAY_SECONDS: Final = 86400
+_FOUR_CENTURIES_DAYS: Final = 146097
+_FIRST_RULES: Final = -(_FOUR_CENTURIES_DAYS * _DAY_SECONDS) // 2
+_LAST_RULES: Final = 19 * _FOUR_CENTURIES_DAYS * _DAY_SECONDS
 
 
 def _bad(kind: str, text: str) -> EvaluationError:
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> Duration:
     if body == "0":
         return Duration(0)
     total = at = 0
-    while at < len(body) <= _LONGEST:
+    while at < len(body) <= _DURATION_CHARACTERS:
         part = _PART.match(body, at)
         if part is None or not (part[1] or part[2]):
             raise _bad("google.protobuf.Duration", text)
@@ -53,7 +53,7 @@ def parse_duration(text: str) -> Duration:
             total += int(part[2]) * unit // 10 ** len(part[2])
         at = part.end()
     total = -total if text.startswith("-") else total
-    if not body or len(body) > _LONGEST or not INT_MIN <= total <= INT_MAX:
+    if not body or len(body) > _DURATION_CHARACTERS or not INT_MIN <= total <= INT_MAX:
         raise _bad("google.protobuf.Duration", text)
     return Duration(total)
 
@@ -81,7 +81,7 @@ def parse_timestamp(text: str) -> Timestamp:
     if match[8] and (int(match[9]) > 24 or int(match[10]) > 60):
         raise _bad("google.protobuf.Timestamp", text)
     elapsed = moment - _EPOCH
-    seconds = elapsed.days * 86400 + elapsed.seconds - (_FOUR_CENTURIES * _DAY if year < 400 else 0)
+    seconds = elapsed.days * 86400 + elapsed.seconds - (_FOUR_CENTURIES_DAYS * _DAY_SECONDS if year < 400 else 0)
     offset = -offset if match[8] == "-" else offset
     fraction = int((match[7] or "")[:9].ljust(9, "0"))
     return Timestamp((seconds - offset) * NANOS + fraction, offset)
@@ -111,8 +111,8 @@ class _Day(NamedTuple):
 
 def _local(moment: Timestamp, offset: int) -> tuple[_Day, int]:
     """The day, and the second of the day, at an offset of so many seconds east of Greenwich."""
-    days, second = divmod(moment.nanos // NANOS + offset, _DAY)
-    cycle, days = divmod(days, _FOUR_CENTURIES)
+    days, second = divmod(moment.nanos // NANOS + offset, _DAY_SECONDS)
+    cycle, days = divmod(days, _FOUR_CENTURIES_DAYS)
     found = _EPOCH + timedelta(days=days)  # the calendar repeats after four centuries
     of_year = found.timetuple().tm_yday - 1
     return _Day(found.year + 400 * cycle, found.month, found.day, of_year, found.isoweekday() % 7), second
@@ -130,7 +130,7 @@ def _offset(moment: Timestamp, zone: str) -> int:
         raise EvaluationError("conversion", f"unknown time zone {zone[:100]}") from None
     # datetime ends with the years 1 and 9999. No rules are older than 1800, and they repeat after four centuries.
     seconds = max(moment.nanos // NANOS, _FIRST_RULES)
-    seconds -= _FOUR_CENTURIES * _DAY if seconds > _LAST_RULES else 0
+    seconds -= _FOUR_CENTURIES_DAYS * _DAY_SECONDS if seconds > _LAST_RULES else 0
     offset = (_EPOCH + timedelta(seconds=seconds)).astimezone(found).utcoffset()
     return int(offset.total_seconds()) if offset is not None else 0
 
@@ -138,7 +138,7 @@ def _offset(moment: Timestamp, zone: str) -> int:
 def _numeric_offset(text: str) -> int:
     match = _OFFSET.fullmatch(text)
     hours, minutes = (
-        (int(part) if len(part) <= _DIGITS else INT_MAX + 1 for part in match.groups()) if match else (0, 0)
+        (int(part) if len(part) <= _OFFSET_DIGITS else INT_MAX + 1 for part in match.groups()) if match else (0, 0)
     )
     if match is None or not (INT_MIN <= hours <= INT_MAX and INT_MIN <= minutes <= INT_MAX):
         raise EvaluationError("conversion", f"invalid time zone offset {text[:100]!r}")

@@ -9,9 +9,9 @@ from dra_cel.basics.errors import CostLimitExceeded, EvaluationError, no_overloa
 from dra_cel.basics.types import DYN, RUNTIME, list_of, map_of, type_of
 from dra_cel.basics.values import MISSING, Made, Uint, find
 
-TEXT_LIMIT: Final = 2_000_000
+TEXT_CHARACTERS: Final = 2_000_000
 """Longest text or bytes that an expression may build."""
-LIST_LIMIT: Final = 1_000_000
+LIST_ELEMENTS: Final = 1_000_000
 """Most elements of a list that an expression may build."""
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
-from dra_cel.basics.charges import PER_CHARACTER, Estimate, Range, Rule, scale, size_of
+from dra_cel.basics.charges import CHARACTER_COST, Estimate, Range, Rule, scale, size_of
 from dra_cel.basics.declarations import Function, Implementation, glob
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import (
@@ -28,8 +28,8 @@ from dra_cel.basics.values import (
     INT_MAX,
     INT_MIN,
     NANOS,
-    TIMESTAMP_MAX,
-    TIMESTAMP_MIN,
+    TIMESTAMP_MAX_SECONDS,
+    TIMESTAMP_MIN_SECONDS,
     UINT_MAX,
     Duration,
     Timestamp,
@@ -47,7 +47,7 @@ _BOOLS: Final = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
 }
-_DIGITS: Final = 25
+_INTEGER_DIGITS: Final = 25
 A: Final = param("A")
 
 
@@ -65,7 +65,7 @@ def _same(value: Any) -> Any:
 
 def _to_int(value: Any) -> int:
     if isinstance(value, str):
-        if not _INTEGER.fullmatch(value) or len(value.lstrip("+-0")) > _DIGITS:
+        if not _INTEGER.fullmatch(value) or len(value.lstrip("+-0")) > _INTEGER_DIGITS:
             _impossible(value, INT)
         number = int(value)
         return number if INT_MIN <= number <= INT_MAX else _impossible(value, INT)
@@ -82,7 +82,7 @@ def _to_int(value: Any) -> int:
 
 def _to_uint(value: Any) -> Uint:
     if isinstance(value, str):
-        if not _INTEGER.fullmatch(value) or value[0] in "+-" or len(value.lstrip("0")) > _DIGITS:
+        if not _INTEGER.fullmatch(value) or value[0] in "+-" or len(value.lstrip("0")) > _INTEGER_DIGITS:
             _impossible(value, UINT)
         number = int(value)
         return Uint(number) if number <= UINT_MAX else _impossible(value, UINT)
@@ -124,7 +124,7 @@ def double_text(value: float) -> str:
     digits = digits.rstrip("0")
     if not digits:
         return sign + "0"
-    if not -4 <= point - 1 < _EXPONENT_FROM:
+    if not -4 <= point - 1 < _EXPONENT_FROM_DIGITS:
         tail = "." + digits[1:] if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{tail}e{'-' if point < 1 else '+'}{abs(point - 1):02d}"
     if point <= 0:
@@ -134,7 +134,7 @@ def double_text(value: float) -> str:
     return f"{sign}{digits[:point]}.{digits[point:]}"
 
 
-_EXPONENT_FROM: Final = 6
+_EXPONENT_FROM_DIGITS: Final = 6
 
 
 def to_string(value: Any) -> str:
@@ -158,7 +158,7 @@ def to_string(value: Any) -> str:
 def to_timestamp(value: Any) -> Timestamp:
     if isinstance(value, str):
         return clock.parse_timestamp(value)
-    if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
+    if not TIMESTAMP_MIN_SECONDS <= value <= TIMESTAMP_MAX_SECONDS:
         raise EvaluationError("overflow", "timestamp overflow")
     return Timestamp(value * NANOS)
 
@@ -180,9 +180,9 @@ def _convert(name: str, target: Type, run: Implementation, *sources: Type) -> Fu
 def _resized(shrink: int, grow: int) -> Rule:
     def estimate(operands: Any) -> Estimate:
         size = operands[0].size
-        return Estimate(size.scaled(PER_CHARACTER), Range(size.min // shrink, min(size.max * grow, UINT_MAX)))
+        return Estimate(size.scaled(CHARACTER_COST), Range(size.min // shrink, min(size.max * grow, UINT_MAX)))
 
-    return Rule(estimate, lambda values, result: scale(size_of(values[0]), PER_CHARACTER))
+    return Rule(estimate, lambda values, result: scale(size_of(values[0]), CHARACTER_COST))
 
 
 LIBRARY: Final = (

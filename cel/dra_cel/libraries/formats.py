@@ -11,8 +11,8 @@ from datetime import date
 from typing import Any, Final
 
 from dra_cel.basics.charges import (
-    PER_CHARACTER,
-    PER_PATTERN_CHARACTER,
+    CHARACTER_COST,
+    PATTERN_CHARACTER_COST,
     Estimate,
     Operand,
     Range,
@@ -28,7 +28,7 @@ from dra_cel.basics.values import NONE, Opaque, Optional
 from . import urls
 
 Check = Callable[[str], list[str]]
-_LONGEST_PATTERN: Final = 128
+_FORMAT_PATTERN_CHARACTERS: Final = 128
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*", re.ASCII)
@@ -195,15 +195,15 @@ def _validate(format_: FormatValue, text: str) -> Optional:
 
 
 def _estimate(operands: Sequence[Operand]) -> Estimate:
-    text = operands[1].size.scaled(PER_CHARACTER)
-    return Estimate(text.scaled(_LONGEST_PATTERN * PER_PATTERN_CHARACTER))
+    text = operands[1].size.scaled(CHARACTER_COST)
+    return Estimate(text.scaled(_FORMAT_PATTERN_CHARACTERS * PATTERN_CHARACTER_COST))
 
 
 def _count(values: Sequence[Any], result: Any) -> int:
     if not isinstance(values[0], FormatValue):
         return 1
-    text = scale(size_of(values[1]) + 1, PER_CHARACTER)
-    return text * scale(values[0].pattern_length, PER_PATTERN_CHARACTER)
+    text = scale(size_of(values[1]) + 1, CHARACTER_COST)
+    return text * scale(values[0].pattern_length, PATTERN_CHARACTER_COST)
 
 
 def _ceiling(operands: Sequence[Operand]) -> Range:

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dra_cel.basics import effort
-from dra_cel.basics.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
+from dra_cel.basics.charges import CHARACTER_COST, Estimate, Rule, scale, size_of
 from dra_cel.basics.declarations import Function, method
 from dra_cel.basics.errors import EvaluationError, EvaluationStopped
 from dra_cel.basics.types import DYN, STRING, Type, list_of, type_of
 from dra_cel.basics.values import Duration, Timestamp, Uint, unwrap_key
 
-from .containers import TEXT_LIMIT, bounded
+from .containers import TEXT_CHARACTERS, bounded
 from .conversions import to_string
 
 _CLAUSE: Final = re.compile(r"%(?:(%)|(\.[0-9]*)?(.)?)", re.DOTALL)
-_PRECISION_LIMIT: Final = 1_000_000
-_EXACT_DECIMALS: Final = 1100  # no double has more
+_MOST_PRECISION_DIGITS: Final = 1_000_000
+_EXACT_DIGITS: Final = 1100  # no double has more
 _PRECISION_DIGITS: Final = 18
 _SUPERSCRIPTS: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _PRINTABLE: Final = frozenset(
@@ -93,7 +93,7 @@ def format_text(pattern: str, values: Sequence[Any]) -> str:
                 raise EvaluationError("format", f"index {position} out of range")
             parts.append(_print(letter, precision, values[position]))
         size += sum(map(len, parts[-2:]))
-        bounded(size, TEXT_LIMIT)
+        bounded(size, TEXT_CHARACTERS)
     return "".join(parts)
 
 
@@ -112,7 +112,7 @@ def _print(letter: str, precision: int, value: Any) -> str:
     if letter == "d":
         return str(int(value))
     if letter in "fe":
-        if precision // 10 > _PRECISION_LIMIT:
+        if precision // 10 > _MOST_PRECISION_DIGITS:
             return "%!(NOVERB)"
         return _decimal(float(value), precision) if letter == "f" else _scientific(float(value), precision)
     if letter in "xX" and isinstance(value, (str, bytes)):
@@ -133,7 +133,7 @@ def _decimal(value: float, precision: int) -> str:
         return special
     most = precision % 2**16
     least = precision % 2**8
-    text = f"{value if value else 0.0:,.{min(most, _EXACT_DECIMALS)}f}"
+    text = f"{value if value else 0.0:,.{min(most, _EXACT_DIGITS)}f}"
     if least == most:
         return text
     whole, _, decimals = text.partition(".")
@@ -183,7 +183,7 @@ class _Plain:
             parts.append(piece)
             effort.spend(1)
             self.size += len(piece)
-            bounded(self.size, TEXT_LIMIT)
+            bounded(self.size, TEXT_CHARACTERS)
         return "".join(parts)
 
 
@@ -247,7 +247,7 @@ def _visible(character: str) -> str:
 
 
 _RULE: Final = Rule(
-    lambda operands: Estimate(operands[0].size.scaled(PER_CHARACTER)),
-    lambda values, result: scale(size_of(values[0]), PER_CHARACTER),
+    lambda operands: Estimate(operands[0].size.scaled(CHARACTER_COST)),
+    lambda values, result: scale(size_of(values[0]), CHARACTER_COST),
 )
 LIBRARY: Final = (Function("format", (method((STRING, list_of(DYN)), STRING, format_text, _RULE),), variadic=True),)

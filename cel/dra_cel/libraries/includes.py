@@ -10,15 +10,17 @@ from dra_cel.basics.equality import unequal
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, DYN
 
-LIMIT: Final = 48
+MOST_VALUES: Final = 48
 
 
 def _includes(value: Any, wanted: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return not unequal(value, wanted)
     for position, item in enumerate(value):
-        if position >= LIMIT:
-            raise EvaluationError("list-too-long", f"'includes' cannot be applied to lists of more than {LIMIT} values")
+        if position >= MOST_VALUES:
+            raise EvaluationError(
+                "list-too-long", f"'includes' cannot be applied to lists of more than {MOST_VALUES} values"
+            )
         if not unequal(item, wanted):
             return True
     return False
@@ -27,6 +29,6 @@ def _includes(value: Any, wanted: Any) -> bool:
 LIBRARY: Final = (
     Function(
         "includes",
-        (method((DYN, DYN), BOOL, _includes, Rule(lambda operands: Estimate(Range(0, LIMIT)), lambda v, r: 1)),),
+        (method((DYN, DYN), BOOL, _includes, Rule(lambda operands: Estimate(Range(0, MOST_VALUES)), lambda v, r: 1)),),
     ),
 )

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from dra_cel.basics import effort
 from dra_cel.basics.charges import (
-    LIST_BASE,
+    CHARACTER_COST,
+    LIST_COST,
     ONE,
-    PER_CHARACTER,
     Estimate,
     Operand,
     Range,
@@ -38,7 +38,7 @@ from dra_cel.basics.types import (
 )  # fmt: skip
 from dra_cel.basics.values import MISSING, UINT_MAX, Duration, Made, Uint, find, unwrap_key, wrap_key
 
-from .containers import LIST_LIMIT, MapAccumulator, bounded
+from .containers import LIST_ELEMENTS, MapAccumulator, bounded
 from .operators import add
 from .traversals import TRAVERSAL
 
@@ -49,7 +49,7 @@ K: Final = param("K")
 V: Final = param("V")
 _LIST: Final = list_of(T)
 _MAP: Final = map_of(K, V)
-_CALL: Final = exactly(1 + LIST_BASE)
+_CALL: Final = exactly(1 + LIST_COST)
 _PAIRS_LIMIT: Final = 1_000_000
 
 
@@ -129,7 +129,7 @@ def _flatten(items: Sequence[Any], depth: int = 1) -> list[Any]:
 
 
 def _range(count: int) -> list[int]:
-    bounded(count, LIST_LIMIT)
+    bounded(count, LIST_ELEMENTS)
     return list(range(count))
 
 
@@ -214,7 +214,7 @@ def _flatten_count(values: Sequence[Any], result: Any) -> int:
     depth = values[1] if len(values) > 1 else 1
     if type(depth) is not int:
         raise EvaluationStopped("other", "flatten: the depth is not an int")
-    return (_as_uint64(size_of(values[0]) * float(depth)) + 1 + LIST_BASE) % 2**64
+    return (_as_uint64(size_of(values[0]) * float(depth)) + 1 + LIST_COST) % 2**64
 
 
 def _as_uint64(product: float) -> int:
@@ -223,7 +223,7 @@ def _as_uint64(product: float) -> int:
 
 
 def _made_count(values: Sequence[Any], result: Any) -> int:
-    return size_of(result) + 1 + LIST_BASE
+    return size_of(result) + 1 + LIST_COST
 
 
 def _pairwise(operand: int, factor: float = 2.0) -> Rule:
@@ -238,9 +238,9 @@ def _pairwise(operand: int, factor: float = 2.0) -> Rule:
         if not isinstance(keys, (list, tuple)):
             raise EvaluationStopped("other", "internal error: the charge of comparing elements needs a list")
         if not keys:
-            return 1 + LIST_BASE
-        each = 2.0 + (PER_CHARACTER if isinstance(keys[0], (str, bytes)) else 0.0)
-        return int(len(keys) ** 2 * each) + 1 + LIST_BASE
+            return 1 + LIST_COST
+        each = 2.0 + (CHARACTER_COST if isinstance(keys[0], (str, bytes)) else 0.0)
+        return int(len(keys) ** 2 * each) + 1 + LIST_COST
 
     return Rule(estimate, count)
 
@@ -259,7 +259,7 @@ _REVERSE: Final = Rule(lambda operands: _made(operands[0].size), _made_count)
 
 
 def _sorting(operand: int, type_: Any) -> Rule:
-    return _pairwise(operand, 2.0 + PER_CHARACTER if type_ in (STRING, BYTES) else 2.0)
+    return _pairwise(operand, 2.0 + CHARACTER_COST if type_ in (STRING, BYTES) else 2.0)
 
 
 def _each(name: str, run: Callable[..., Any], result: Any = None) -> Function:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from dra_api.cache import remember_short
 
-from dra_cel.basics.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
+from dra_cel.basics.charges import CHARACTER_COST, ONE, Estimate, Operand, Range, Rule, scale, size_of, traversal
 from dra_cel.basics.declarations import Function, glob, method, succeeds
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, CIDR, INT, IP, STRING
@@ -137,27 +137,27 @@ def _containment(*, network: bool, text: bool) -> Rule:
     """Comparing the bytes of two prefixes; networks are masked first, texts parsed."""
 
     def estimate(operands: Sequence[Operand]) -> Estimate:
-        cost = _PREFIXES.plus(_PREFIXES).scaled(PER_CHARACTER)
+        cost = _PREFIXES.plus(_PREFIXES).scaled(CHARACTER_COST)
         if network:
-            cost = cost.plus(_PREFIXES.scaled(PER_CHARACTER)).plus(ONE)
+            cost = cost.plus(_PREFIXES.scaled(CHARACTER_COST)).plus(ONE)
         if text:
-            cost = cost.plus(operands[1].size.scaled(PER_CHARACTER))
+            cost = cost.plus(operands[1].size.scaled(CHARACTER_COST))
         return Estimate(cost)
 
     def count(values: Sequence[Any], result: Any) -> int:
         size = size_of(values[0])
-        cost = scale(2 * size, PER_CHARACTER)
+        cost = scale(2 * size, CHARACTER_COST)
         if network:
-            cost += scale(size, PER_CHARACTER) + 1
-        return cost + (scale(size_of(values[1]), PER_CHARACTER) if text else 0)
+            cost += scale(size, CHARACTER_COST) + 1
+        return cost + (scale(size_of(values[1]), CHARACTER_COST) if text else 0)
 
     return Rule(estimate, count)
 
 
 _PARSING: Final = traversal()
 _CANONICAL: Final = Rule(
-    lambda operands: Estimate(operands[0].size.scaled(2 * PER_CHARACTER)),
-    lambda values, result: scale(2 * size_of(values[0]), PER_CHARACTER),
+    lambda operands: Estimate(operands[0].size.scaled(2 * CHARACTER_COST)),
+    lambda values, result: scale(2 * size_of(values[0]), CHARACTER_COST),
 )
 
 LIBRARY: Final = (

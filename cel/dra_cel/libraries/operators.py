@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dra_cel.basics.charges import (
+    CHARACTER_COST,
     COMPARISON,
     FIXED,
     ONE,
-    PER_CHARACTER,
     Estimate,
     Operand,
     Range,
@@ -44,7 +44,7 @@ from dra_cel.basics.types import (
 )  # fmt: skip
 from dra_cel.basics.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
 
-from .containers import LIST_LIMIT, TEXT_LIMIT, Accumulator, bounded, size, within
+from .containers import LIST_ELEMENTS, TEXT_CHARACTERS, Accumulator, bounded, size, within
 
 A: Final = param("A")
 B: Final = param("B")
@@ -70,7 +70,7 @@ def add(left: Any, right: Any) -> Any:
         if kind is int:
             return _whole(left + right)
         if kind is str or kind is bytes:
-            bounded(len(left) + len(right), TEXT_LIMIT)
+            bounded(len(left) + len(right), TEXT_CHARACTERS)
             return left + right
         if kind is float:
             return left + right
@@ -79,11 +79,11 @@ def add(left: Any, right: Any) -> Any:
         if kind is Duration:
             return Duration(left.nanos + right.nanos)
     if kind is Accumulator and isinstance(right, (list, tuple)):
-        bounded(len(left) + len(right), LIST_LIMIT)
+        bounded(len(left) + len(right), LIST_ELEMENTS)
         left.extend(right)
         return left
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        bounded(len(left) + len(right), LIST_LIMIT)
+        bounded(len(left) + len(right), LIST_ELEMENTS)
         return [*left, *right]
     if {kind, type(right)} == {Duration, Timestamp}:
         return Timestamp(left.nanos + right.nanos, (left if kind is Timestamp else right).offset)
@@ -170,7 +170,7 @@ def _opaque_equal(operands: Sequence[Operand]) -> Estimate:
         if operands[0].type == URL:
             # The reference means to take the larger operand, but looks at the right one twice.
             size = operands[1].known_size or ONE
-            return Estimate(Range(1, size.max).scaled(PER_CHARACTER))
+            return Estimate(Range(1, size.max).scaled(CHARACTER_COST))
         if operands[0].type == FORMAT:
             return Estimate(Range(1, 7))
     return COMPARISON.estimate(operands)
@@ -221,7 +221,7 @@ LIBRARY: Final = (
     Function(
         "_+_",
         (
-            *(glob((t, t), t, add, _concatenation(PER_CHARACTER)) for t in (BYTES, STRING)),
+            *(glob((t, t), t, add, _concatenation(CHARACTER_COST)) for t in (BYTES, STRING)),
             glob((LIST_A, LIST_A), LIST_A, add, _concatenation(None)),
             *(glob((t, t), t, add) for t in (DOUBLE, DURATION, INT, UINT)),
             glob((DURATION, TIMESTAMP), TIMESTAMP, add),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dra_cel.basics.declarations import Function, Overload, built_in, glob, method
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, INT, Type, list_of, map_of, optional_of, param
-from dra_cel.basics.values import NANOS, NONE, TIMESTAMP_MIN, Duration, Optional, Timestamp
+from dra_cel.basics.values import NANOS, NONE, TIMESTAMP_MIN_SECONDS, Duration, Optional, Timestamp
 
 K: Final = param("K")
 V: Final = param("V")
@@ -25,7 +25,7 @@ def is_zero(value: Any) -> bool:
     if isinstance(value, Duration):
         return value.nanos == 0
     if isinstance(value, Timestamp):
-        return value.nanos == TIMESTAMP_MIN * NANOS
+        return value.nanos == TIMESTAMP_MIN_SECONDS * NANOS
     return value is None or (isinstance(value, (bool, int, float, str, bytes, list, tuple, dict)) and not value)
 
 

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]  # the package ships no types
 
-HUGE: Final = 10**9
+HUGE_INSTRUCTIONS: Final = 10**9
 """No size is larger, so that repetitions of repetitions stay small numbers."""
-_BASE: Final = 4
-_ANY: Final = 8
-_SET: Final = 32
+_BASE_INSTRUCTIONS: Final = 4
+_ANY_INSTRUCTIONS: Final = 8
+_SET_INSTRUCTIONS: Final = 32
 """``\\w``, ``[:alpha:]`` and other sets of ASCII, negated ones included."""
-_NEGATED: Final = 16
+_NEGATED_INSTRUCTIONS: Final = 16
 """What is left of Unicode without a few characters."""
-_RANGE: Final = 8
+_RANGE_INSTRUCTIONS: Final = 8
 """A character or range beyond ASCII among others in brackets."""
-_UNKNOWN_CLASS: Final = 1300
+_UNKNOWN_CLASS_INSTRUCTIONS: Final = 1300
 _FOLDS: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _TOKEN: Final = re.compile(
     r"""
@@ -56,9 +56,9 @@ def pattern_size(pattern: str) -> int:
     for token in _TOKEN.finditer(pattern):
         kind = token.lastgroup
         if kind == "times":
-            last = min(HUGE, _repeated(last, token))
+            last = min(HUGE_INSTRUCTIONS, _repeated(last, token))
             continue
-        groups[-1] = min(HUGE, groups[-1] + last)
+        groups[-1] = min(HUGE_INSTRUCTIONS, groups[-1] + last)
         last = 0
         if kind == "open":
             groups.append(2)
@@ -67,7 +67,7 @@ def pattern_size(pattern: str) -> int:
                 last = groups.pop()
         else:
             last = _atom(kind, token, folded)
-    return min(HUGE, _BASE + last + sum(groups))
+    return min(HUGE_INSTRUCTIONS, _BASE_INSTRUCTIONS + last + sum(groups))
 
 
 def _repeated(size: int, token: re.Match[str]) -> int:
@@ -90,11 +90,13 @@ def _atom(kind: str | None, token: re.Match[str], folded: bool) -> int:
         case "quoted":
             return sum(_character(character, folded) for character in token["text"])
         case "set":
-            return _SET
+            return _SET_INSTRUCTIONS
         case "bracket":
-            return (_NEGATED if text[1] == "^" else 1) + sum(_item(item, folded) for item in _ITEM.findall(text[1:-1]))
+            return (_NEGATED_INSTRUCTIONS if text[1] == "^" else 1) + sum(
+                _item(item, folded) for item in _ITEM.findall(text[1:-1])
+            )
         case "any":
-            return _ANY
+            return _ANY_INSTRUCTIONS
         case "either" | "flags":
             return 1
         case "escape" if text.startswith("\\x"):
@@ -115,10 +117,10 @@ def _item(item: str, folded: bool) -> int:
     if item[:2] in ("\\p", "\\P"):
         return _class(item)
     if item.startswith("[:") or item in ("\\d", "\\D", "\\s", "\\S", "\\w", "\\W"):
-        return _SET
+        return _SET_INSTRUCTIONS
     if item.isascii() and not item.startswith("\\"):
         return 3 if folded else 1
-    return 3 * _RANGE if folded else _RANGE
+    return 3 * _RANGE_INSTRUCTIONS if folded else _RANGE_INSTRUCTIONS
 
 
 @lru_cache(maxsize=1024)  # RE2 knows some 200 names
@@ -126,7 +128,7 @@ def _compiled_class(name: str) -> int:
     try:
         sizes: list[Any] = [re2.compile(flags + name, _OPTIONS).programsize for flags in ("", "(?i)")]
     except (re2.error, UnicodeEncodeError):
-        return _UNKNOWN_CLASS
+        return _UNKNOWN_CLASS_INSTRUCTIONS
     finally:
         re2.purge()
     return int(max(sizes))
@@ -134,4 +136,4 @@ def _compiled_class(name: str) -> int:
 
 def _class(name: str) -> int:
     """The size of a Unicode class, as RE2 has it, with and without regard to case."""
-    return _compiled_class(name) if len(name) <= 40 else _UNKNOWN_CLASS
+    return _compiled_class(name) if len(name) <= 40 else _UNKNOWN_CLASS_INSTRUCTIONS

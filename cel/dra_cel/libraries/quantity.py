@@ -19,7 +19,7 @@ from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
 from dra_cel.basics.values import INT_MAX, INT_MIN, Opaque
 
-_DIGITS: Final = 18
+_QUANTITY_DIGITS: Final = 18
 
 
 class QuantityValue(Opaque):
@@ -59,7 +59,7 @@ def _compact(text: str) -> tuple[int, int] | None:
         value, exponent = int(whole) << shift, 0
     else:
         exponent = (DECIMAL[suffix] if suffix in DECIMAL else int(suffix[1:])) - len(fraction)
-        if len(whole) + len(fraction) > _DIGITS or exponent < -9:
+        if len(whole) + len(fraction) > _QUANTITY_DIGITS or exponent < -9:
             return None
         value = int(whole + fraction)
     return (-value if sign == "-" else value), exponent

@@ -3,7 +3,8 @@ r"""Regular expressions: RE2, whose matching time is linear in the text.
 Compiling is not linear in the pattern: counted repetitions are written out, and a Unicode class takes 1,200
 instructions. So a pattern has a size, known from its text before anything is built (``pattern_size``), which decides:
 
-- Above ``SIZE_LIMIT`` the pattern is refused. The limit leaves room for ``(?i)^\pL{1,64}$``, whose size is 76,941.
+- Above ``PATTERN_INSTRUCTIONS`` the pattern is refused. The limit leaves room for ``(?i)^\pL{1,64}$``, whose size is
+  76,941.
 - RE2's own limit of memory grows with the size up to 2 MiB. It holds for the program and for the states that matching
   adds, so it is what a compiled pattern weighs in the cache.
 - Each pattern that an evaluation uses costs effort by its size, and each match by size and text. An expression with
@@ -26,22 +27,22 @@ from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
 
 from .pattern_size import pattern_size
 
-_SHORT: Final = 128
-PATTERN_LIMIT: Final = 10_240
+_SHORT_CHARACTERS: Final = 128
+PATTERN_CHARACTERS: Final = 10_240
 """Characters of a pattern (of a whole selector, in Kubernetes' API)."""
-CLASS_LIMIT: Final = 500
+UNICODE_CLASSES: Final = 500
 r"""Classes like ``\pL`` in a pattern: each takes 30 kB while it is parsed."""
-SIZE_LIMIT: Final = 120_000
+PATTERN_INSTRUCTIONS: Final = 120_000
 """Instructions of a pattern, which take 0.1 s to compile."""
-MEMORY: Final = 2 << 20
+PATTERN_BYTES: Final = 2 << 20
 """Bytes of the largest compiled pattern. RE2 finds out after 12 ms that a pattern does not fit."""
-_LEAST_MEMORY: Final = 64 << 10
-_MEMORY_PER_INSTRUCTION: Final = 256
-KEPT_BYTES: Final = 16 << 20
+_LEAST_BYTES: Final = 64 << 10
+_INSTRUCTION_BYTES: Final = 256
+KEPT_PATTERN_BYTES: Final = 16 << 20
 """What all compiled patterns may take: seven of the largest, or 220 of a usual size."""
-COMPILING: Final = 2
+COMPILING_STEPS: Final = 2
 """Steps of effort for compiling an instruction: an evaluation may use patterns of 250,000 instructions, for 0.2 s."""
-MATCHING: Final = 1000
+MATCHING_INSTRUCTIONS: Final = 1000
 """Instructions by characters that are one step of effort: 2 microseconds where RE2 has to try all of them."""
 
 
@@ -56,7 +57,7 @@ class Pattern(NamedTuple):
 
 def memory(size: int) -> int:
     """Bytes that RE2 may take for a pattern of this size."""
-    return min(MEMORY, _LEAST_MEMORY + _MEMORY_PER_INSTRUCTION * size)
+    return min(PATTERN_BYTES, _LEAST_BYTES + _INSTRUCTION_BYTES * size)
 
 
 def _weight(text: str, pattern: Pattern) -> int:
@@ -64,7 +65,7 @@ def _weight(text: str, pattern: Pattern) -> int:
     return 8 * len(text) + len(pattern.refusal) + (memory(pattern.size) if pattern.compiled is not None else 0)
 
 
-_patterns: Final[Cache[str, Pattern]] = Cache(KEPT_BYTES, _weight, largest=2 * MEMORY)
+_patterns: Final[Cache[str, Pattern]] = Cache(KEPT_PATTERN_BYTES, _weight, largest=2 * PATTERN_BYTES)
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -73,7 +74,7 @@ def compile_pattern(text: str) -> Pattern:
     if pattern is None:
         refusal = _refused(text)
         size = 0 if refusal else pattern_size(text)
-        if size > SIZE_LIMIT:
+        if size > PATTERN_INSTRUCTIONS:
             refusal, size = _TOO_LARGE, 0
         _pay(text, size)
         pattern = _patterns.put(text, Pattern(text, size, None, refusal) if refusal else _compile(text, size))
@@ -92,17 +93,17 @@ def forget() -> None:
 
 
 _TOO_LARGE: Final = (
-    f"pattern too large: with its repetitions written out it has more than {SIZE_LIMIT:,} instructions; "
+    f"pattern too large: with its repetitions written out it has more than {PATTERN_INSTRUCTIONS:,} instructions; "
     r"repeat less often, or write narrower classes than \pL"
 )
 
 
 def _refused(text: str) -> str:
     """Why the pattern is refused at sight; otherwise nothing."""
-    if len(text) > PATTERN_LIMIT:
-        return f"more than {PATTERN_LIMIT} characters"
-    if text.count("\\p") + text.count("\\P") > CLASS_LIMIT:
-        return f"more than {CLASS_LIMIT} Unicode classes"
+    if len(text) > PATTERN_CHARACTERS:
+        return f"more than {PATTERN_CHARACTERS} characters"
+    if text.count("\\p") + text.count("\\P") > UNICODE_CLASSES:
+        return f"more than {UNICODE_CLASSES} Unicode classes"
     return r"\C is not supported" if _matches_bytes(text) else ""
 
 
@@ -122,7 +123,7 @@ def _compile(text: str, size: int) -> Pattern:
 def _pay(text: str, size: int) -> None:
     """The effort of compiling a pattern. Raises CostLimitExceeded."""
     try:
-        effort.spend_once(text, COMPILING * size)
+        effort.spend_once(text, COMPILING_STEPS * size)
     except CostLimitExceeded:
         raise CostLimitExceeded(
             "the patterns of the expression are too large together; use fewer of them, repeat less often, or write "
@@ -152,7 +153,7 @@ def _matches_bytes(pattern: str) -> bool:
 
 def matches(text: str, pattern: str) -> bool:
     """Whether the pattern is found in the text. Answers for short texts are remembered: devices repeat their values."""
-    if len(text) > _SHORT or len(pattern) > _SHORT:
+    if len(text) > _SHORT_CHARACTERS or len(pattern) > _SHORT_CHARACTERS:
         return _search(compile_pattern(pattern), text) is not None
     answer, size = _matches_short(text, pattern)
     _pay(pattern, size)
@@ -168,7 +169,7 @@ def _matches_short(text: str, pattern: str) -> tuple[bool, int]:
 
 def find(text: str, pattern: str) -> str:
     """The first match, or the empty text. Remembered like the answers of ``matches``."""
-    if len(text) > _SHORT or len(pattern) > _SHORT:
+    if len(text) > _SHORT_CHARACTERS or len(pattern) > _SHORT_CHARACTERS:
         match = _search(compile_pattern(pattern), text)
         return match.group() if match else ""
     answer, size = _find_short(text, pattern)
@@ -186,7 +187,7 @@ def _find_short(text: str, pattern: str) -> tuple[str, int]:
 
 def _pay_match(text: str, size: int) -> None:
     """The effort of one search, by what it takes if all instructions are tried at each character."""
-    effort.spend(len(text) * size // MATCHING)
+    effort.spend(len(text) * size // MATCHING_INSTRUCTIONS)
 
 
 def _search(pattern: Pattern, text: str) -> Any:

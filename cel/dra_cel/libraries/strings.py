@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dra_cel.basics.charges import (
+    CHARACTER_COST,
     MATCH,
-    PER_CHARACTER,
     SEARCH,
     UNKNOWN,
     Estimate,
@@ -25,11 +25,11 @@ from dra_cel.basics.types import BOOL, INT, STRING, list_of
 from dra_cel.basics.values import UINT_MAX
 
 from . import regexes
-from .containers import LIST_LIMIT, TEXT_LIMIT, bounded
+from .containers import LIST_ELEMENTS, TEXT_CHARACTERS, bounded
 from .formatting import ESCAPES
 from .traversals import TRAVERSAL
 
-_TWICE: Final = 2 * PER_CHARACTER
+_TWICE: Final = 2 * CHARACTER_COST
 _ESCAPES: Final = str.maketrans(ESCAPES)
 _SPACES: Final = (
     "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -79,14 +79,14 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 def _replace(text: str, old: str, new: str, count: int = -1) -> str:
     times = text.count(old) if count < 0 else min(text.count(old), count)
-    bounded(len(text) + times * (len(new) - len(old)), TEXT_LIMIT)
+    bounded(len(text) + times * (len(new) - len(old)), TEXT_CHARACTERS)
     return text.replace(old, new, count if count >= 0 else -1)
 
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     if limit == 0:
         return []
-    bounded(len(text) if not separator else text.count(separator) + 1, LIST_LIMIT)
+    bounded(len(text) if not separator else text.count(separator) + 1, LIST_ELEMENTS)
     if separator:
         return text.split(separator, limit - 1 if limit > 0 else -1)
     if limit < 0 or limit >= len(text):
@@ -98,7 +98,7 @@ def _join(items: Sequence[Any], separator: str = "") -> str:
     for item in items:
         if type(item) is not str:
             raise EvaluationError("other", "join: the list must hold nothing but strings")
-    bounded(sum(map(len, items)) + len(separator) * len(items), TEXT_LIMIT)
+    bounded(sum(map(len, items)) + len(separator) * len(items), TEXT_CHARACTERS)
     return separator.join(items)
 
 
@@ -145,43 +145,43 @@ def _join_estimate(operands: Sequence[Operand]) -> Estimate:
     if len(operands) > 1:
         separators = Range(max(length.min - 1, 0), max(length.max - 1, 0))
         size = size.plus(operands[1].size.times(separators))
-    return Estimate(size.scaled(PER_CHARACTER), size)
+    return Estimate(size.scaled(CHARACTER_COST), size)
 
 
 def _doubled(values: Sequence[Any], result: Any) -> int:
-    return scale(2 * size_of(values[0]), PER_CHARACTER)
+    return scale(2 * size_of(values[0]), CHARACTER_COST)
 
 
 def _affix_estimate(operands: Sequence[Operand]) -> Estimate:
-    return Estimate(operands[1].size.scaled(PER_CHARACTER))
+    return Estimate(operands[1].size.scaled(CHARACTER_COST))
 
 
 def _contains_estimate(operands: Sequence[Operand]) -> Estimate:
-    return Estimate(operands[0].size.scaled(PER_CHARACTER).times(operands[1].size.scaled(PER_CHARACTER)))
+    return Estimate(operands[0].size.scaled(CHARACTER_COST).times(operands[1].size.scaled(CHARACTER_COST)))
 
 
 def _contains_count(values: Sequence[Any], result: Any) -> int:
-    return scale(size_of(values[0]), PER_CHARACTER) * scale(size_of(values[1]), PER_CHARACTER)
+    return scale(size_of(values[0]), CHARACTER_COST) * scale(size_of(values[1]), CHARACTER_COST)
 
 
 def _quote_estimate(operands: Sequence[Operand]) -> Estimate:
     size = operands[0].size
     # The reference's sum overflows: the quoted form of a text of unknown size is taken to be empty.
-    return Estimate(size.scaled(PER_CHARACTER), Range(size.min + 2, (2 * size.max + 2) % 2**64))
+    return Estimate(size.scaled(CHARACTER_COST), Range(size.min + 2, (2 * size.max + 2) % 2**64))
 
 
 def _first_count(values: Sequence[Any], result: Any) -> int:
-    return scale(size_of(values[0]), PER_CHARACTER)
+    return scale(size_of(values[0]), CHARACTER_COST)
 
 
 _REPLACE: Final = Rule(_replace_estimate, _doubled)
 _SPLIT: Final = Rule(_split_estimate, _doubled)
 _JOIN: Final = Rule(
     _join_estimate,
-    lambda values, result: scale(2 * size_of(result), PER_CHARACTER),
+    lambda values, result: scale(2 * size_of(result), CHARACTER_COST),
     lambda operands: UNKNOWN if operands[0].type.is_loose else _join_estimate(operands).cost.times(exactly(2)),
 )
-_AFFIX: Final = Rule(_affix_estimate, _first_count, lambda operands: operands[0].size.scaled(PER_CHARACTER))
+_AFFIX: Final = Rule(_affix_estimate, _first_count, lambda operands: operands[0].size.scaled(CHARACTER_COST))
 _CONTAINS: Final = Rule(_contains_estimate, _contains_count)
 _QUOTE: Final = Rule(
     _quote_estimate,

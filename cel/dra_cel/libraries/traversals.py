@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.basics.charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
+from dra_cel.basics.charges import CHARACTER_COST, ONE, UNKNOWN, Estimate, Operand, Range, Rule, exactly
 from dra_cel.basics.values import unwrap_key
 
-_ENOUGH: Final = 1_000_001
+_ENOUGH_ELEMENTS: Final = 1_000_001
 
 
 def _estimate(operands: Sequence[Operand]) -> Estimate:
     operand = operands[0]
     if not operand.type.params:
-        return Estimate(operand.size.scaled(PER_CHARACTER))
+        return Estimate(operand.size.scaled(CHARACTER_COST))
     each = ONE
     if operand.type.params[0].kind in ("string", "bytes"):
-        each = each.plus(operand.element_size.scaled(PER_CHARACTER))
+        each = each.plus(operand.element_size.scaled(CHARACTER_COST))
     return Estimate(operand.size.times(each))
 
 
@@ -25,12 +25,12 @@ def _count(values: Sequence[Any], result: Any) -> int:
     """One unit per leaf, a tenth per byte of text. Stops where every limit is exceeded anyway."""
     total = 0
     pending = [values[0]]
-    while pending and total < _ENOUGH:
+    while pending and total < _ENOUGH_ELEMENTS:
         value = pending.pop()
         if isinstance(value, str):
-            total += int(len(value.encode("utf-8", "replace")) * PER_CHARACTER)
+            total += int(len(value.encode("utf-8", "replace")) * CHARACTER_COST)
         elif isinstance(value, bytes):
-            total += int(len(value) * PER_CHARACTER)
+            total += int(len(value) * CHARACTER_COST)
         elif isinstance(value, (list, tuple)):
             pending.extend(value)
         elif isinstance(value, dict):

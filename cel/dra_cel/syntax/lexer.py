@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from dra_cel.basics.errors import CompileError, Issue
 
-SOURCE_LIMIT: Final = 100_000
+SOURCE_CHARACTERS: Final = 100_000
 """Longest source, in code points (Kubernetes' API limits selectors to 10,240 bytes)."""
 
 _ESCAPE = r"""\\(?:[abfnrtv"'\\?`]|[0-3][0-7][0-7]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"""
@@ -71,8 +71,8 @@ def tokens(source: Source) -> tuple[list[Token], Issue | None]:
     """The tokens of the source, the last of kind ``end``, and the complaint about the first character outside of all
     tokens. Raises CompileError if the source is too long."""
     text = source.text
-    if len(text) > SOURCE_LIMIT:
-        source.fail(0, f"the expression has {len(text)} characters, more than {SOURCE_LIMIT}")
+    if len(text) > SOURCE_CHARACTERS:
+        source.fail(0, f"the expression has {len(text)} characters, more than {SOURCE_CHARACTERS}")
     found: list[Token] = []
     stray: Issue | None = None
     at = 0

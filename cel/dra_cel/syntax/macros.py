@@ -28,7 +28,7 @@ from .tree import (
     StructLiteral,
 )  # fmt: skip
 
-COPY_LIMIT: Final = 20_000
+COPIED_NODES: Final = 20_000
 """Nodes that macros may copy in one expression: chains of ``optMap`` double with every link."""
 
 Expander = Callable[["Expansion"], "Node | None"]
@@ -90,7 +90,7 @@ class Expansion:
 
     def _copy(self, node: Node) -> Walk[Node]:
         self.macros.copied += 1
-        if self.macros.copied > COPY_LIMIT:
+        if self.macros.copied > COPIED_NODES:
             self.source.fail(self.at, "the expression becomes too large when its macros are expanded", "macro")
         match node:
             case Select(at, operand, name, test):
@@ -229,7 +229,7 @@ _RECEIVER: Final[Mapping[tuple[str, int], Expander]] = {
 
 
 class Macros:
-    """The macros while one expression is parsed; ``copied`` counts towards COPY_LIMIT."""
+    """The macros while one expression is parsed; ``copied`` counts towards COPIED_NODES."""
 
     def __init__(self, *, bindings: bool = True) -> None:
         self.bindings = bindings

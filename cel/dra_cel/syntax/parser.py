@@ -19,7 +19,7 @@ from .lexer import Source, Token, tokens
 from .macros import Macros
 from .tree import Call, Entry, Field, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral
 
-DEPTH_LIMIT: Final = 250
+DEPTH_LEVELS: Final = 250
 _RESERVED: Final = frozenset(
     {
         "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
@@ -84,18 +84,18 @@ class _Parser:
 
     def enter(self, rule: str) -> None:
         self.depths[rule] += 1
-        if self.depths[rule] > DEPTH_LIMIT:
+        if self.depths[rule] > DEPTH_LEVELS:
             self.too_deep()
 
     def raised(self, *below: int) -> int:
         """The height of a node on top of others of these heights, which is noted."""
         self.height = 1 + max(below)
-        if self.height > DEPTH_LIMIT:
+        if self.height > DEPTH_LEVELS:
             self.too_deep()
         return self.height
 
     def too_deep(self) -> NoReturn:
-        self.source.fail(self.token.at, f"the expression is nested more than {DEPTH_LIMIT} levels deep")
+        self.source.fail(self.token.at, f"the expression is nested more than {DEPTH_LEVELS} levels deep")
 
     # --- operators --------------------------------------------------------------------------
 
