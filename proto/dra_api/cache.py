@@ -4,8 +4,8 @@ What users write decides how large an entry is. With a limit of entries, a few t
 a limit of bytes they only displace each other. An entry larger than ``largest`` is not kept at all, so that one large
 object cannot displace everything else.
 
-``weigh`` says what an entry holds, in bytes: an honest upper bound, measured once, of key and value together. ``ENTRY``
-is added for the cache's own book-keeping.
+``weigh`` says what an entry holds, in bytes: an honest upper bound, measured once, of key and value together.
+``ENTRY_BYTES`` is added for the cache's own book-keeping.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Final, Generic, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-ENTRY: Final = 256
+ENTRY_BYTES: Final = 256
 """Bytes of an entry beside key and value: its place in the dictionary and in the order, its weight, its tuple."""
 SHARE: Final = 8
 """An entry takes at most this part of the limit, unless the cache says otherwise."""
-SHORT: Final = 64
+SHORT_CHARACTERS: Final = 64
 """Characters of a text that ``remember_short`` remembers."""
 
 
@@ -53,7 +53,7 @@ class Cache(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> Value:
         """Keeps a value in place of the key's last one, unless it is too large, and returns it."""
-        weight = ENTRY + self._weigh(key, value)
+        weight = ENTRY_BYTES + self._weigh(key, value)
         with self._lock:
             self._drop(key)
             if weight <= self._largest:
@@ -97,7 +97,7 @@ def remember_short(entries: int) -> Callable[[Callable[..., Value]], Callable[..
 
         @wraps(function)
         def answer(text: str, *more: Any) -> Value:
-            return remembered(text, *more) if len(text) <= SHORT else function(text, *more)
+            return remembered(text, *more) if len(text) <= SHORT_CHARACTERS else function(text, *more)
 
         return answer
 

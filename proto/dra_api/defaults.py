@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from .conversion import JSON
 
-POOL_LIMIT: Final = 100
+REPORTED_POOLS: Final = 100
 
 
 def set_defaults(obj: JSON, *, now: str) -> None:
@@ -41,7 +41,7 @@ def set_defaults(obj: JSON, *, now: str) -> None:
                 _fill(spec, "disruptionMode", "Pod" if is_alpha else {"single": {}})
         case "ResourcePoolStatusRequest":
             if isinstance(obj.get("spec"), dict):
-                _fill(spec, "limit", POOL_LIMIT)
+                _fill(spec, "limit", REPORTED_POOLS)
 
 
 def _claim_spec(spec: JSON, flat: bool) -> None:

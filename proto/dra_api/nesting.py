@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-DEEPEST: Final = 500
-TOO_DEEP: Final = f"nested more than {DEEPEST} levels deep"
+JSON_LEVELS: Final = 500
+TOO_DEEP: Final = f"nested more than {JSON_LEVELS} levels deep"
 _MARK: Final = b'"%s"' % TOO_DEEP.encode()
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
@@ -28,14 +28,14 @@ def shallow(data: bytes) -> bytes:
         token = match[0]
         if token in (b"{", b"["):
             depth += 1
-            if depth == DEEPEST + 1:
+            if depth == JSON_LEVELS + 1:
                 parts.append(data[kept : match.start()])
         elif token in (b"}", b"]"):
-            if depth == DEEPEST + 1:
+            if depth == JSON_LEVELS + 1:
                 parts.append(_MARK)
                 kept = match.end()
             depth -= 1
-    return b"".join((*parts, data[kept:])) if depth <= DEEPEST else data
+    return b"".join((*parts, data[kept:])) if depth <= JSON_LEVELS else data
 
 
 def was_cut(data: bytes) -> bool:

@@ -19,8 +19,8 @@ ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 EXTENDED_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 NULL = Raw(b"null")
 """The value of a missing raw field, so that it is left out when written."""
-RESULTS_LIMIT = 32
-RESERVED_FOR_LIMIT = 256
+MOST_RESULTS = 32
+MOST_CONSUMERS = 256
 
 
 # --- ResourceSlice ------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import yaml
 
-DEEPEST: Final = 100
+YAML_LEVELS: Final = 100
 """Levels of nesting; the deepest field of the kinds of Kubernetes that matter here is at level 12."""
-MOST_REPEATED: Final = 100_000
+REPEATED_VALUES: Final = 100_000
 """Values that a document with aliases may stand for."""
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 _INT: Final = "tag:yaml.org,2002:int"
@@ -42,8 +42,8 @@ class _Limited(_ANY_LOADER):  # type: ignore[misc]
 
     def descend_resolver(self, _: object, __: object) -> None:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+        if self.depth > YAML_LEVELS:
+            raise yaml.YAMLError(f"nested more than {YAML_LEVELS} levels deep")
 
     def ascend_resolver(self) -> None:
         self.depth -= 1
@@ -122,10 +122,10 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
     for child in _children(node):
         more, below = _measure(child, known)
         count, depth = count + more, max(depth, below)
-    if count > MOST_REPEATED:
-        raise yaml.YAMLError(f"aliases make it more than {MOST_REPEATED} values: write fewer of them")
-    if depth >= DEEPEST:
-        raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep by aliases")
+    if count > REPEATED_VALUES:
+        raise yaml.YAMLError(f"aliases make it more than {REPEATED_VALUES} values: write fewer of them")
+    if depth >= YAML_LEVELS:
+        raise yaml.YAMLError(f"nested more than {YAML_LEVELS} levels deep by aliases")
     known[id(node)] = count, depth + 1
     return count, depth + 1
 

@@ -15,9 +15,9 @@ from .errors import CdiError
 HOOKS: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 """The moments in a container's life at which a hook runs."""
 
-_UINT32: Final = (0, 2**32 - 1)
-_INT64: Final = (-(2**63), 2**63 - 1)
-_LONGEST_CLOS_ID: Final = 4095
+_UINT32_VALUES: Final = (0, 2**32 - 1)
+_INT64_VALUES: Final = (-(2**63), 2**63 - 1)
+_CLOS_ID_BYTES: Final = 4095
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -51,9 +51,9 @@ class DeviceNode(Part, frozen=True):
                 f"permissions {self.permissions!r} of device node {self.path}: use a combination of r, w and m"
             )
         for name, value in (("major", self.major), ("minor", self.minor)):
-            _within(_INT64, f"{name} of device node {self.path}", value)
+            _within(_INT64_VALUES, f"{name} of device node {self.path}", value)
         for name, number in (("fileMode", self.file_mode), ("uid", self.uid), ("gid", self.gid)):
-            _within(_UINT32, f"{name} of device node {self.path}", number)
+            _within(_UINT32_VALUES, f"{name} of device node {self.path}", number)
 
     @property
     def source(self) -> str:
@@ -88,7 +88,7 @@ class Hook(Part, frozen=True):
             raise CdiError(f"hookName {self.hook_name!r}: use one of {', '.join(HOOKS)}")
         _filled(f"path of hook {self.hook_name}", self.path)
         _variables(self.env)
-        _within(_INT64, f"timeout of hook {self.hook_name}", self.timeout)
+        _within(_INT64_VALUES, f"timeout of hook {self.hook_name}", self.timeout)
 
 
 class IntelRdt(Part, frozen=True):
@@ -104,7 +104,7 @@ class IntelRdt(Part, frozen=True):
         name = self.clos_id
         if name == "/":
             return
-        if name in (".", "..") or set(name) & set("/\n") or len(name.encode()) > _LONGEST_CLOS_ID:
+        if name in (".", "..") or set(name) & set("/\n") or len(name.encode()) > _CLOS_ID_BYTES:
             raise CdiError(f"closID {name[:40]!r} of intelRdt: use a file name, or / for the root class")
 
 
@@ -135,7 +135,7 @@ class ContainerEdits(Part, frozen=True):
         _once("hostInterfaceName of netDevices", (device.host_interface_name for device in self.net_devices))
         _once("name of netDevices", (device.name for device in self.net_devices))
         for group in self.additional_gids:
-            _within(_UINT32, "an entry of additionalGids", group)
+            _within(_UINT32_VALUES, "an entry of additionalGids", group)
 
     def __bool__(self) -> bool:
         """Whether anything changes."""

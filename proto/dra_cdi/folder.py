@@ -9,7 +9,7 @@ from .index import CdiIndex
 from .spec import CdiSpec
 from .text import decode
 
-_LARGEST = 16 * 2**20
+_FILE_BYTES = 16 * 2**20
 """Bytes of a file. A device takes about 200."""
 _Known = tuple[tuple[int, int, int], CdiSpec | CdiError]
 """A file's inode, time and size, and what it said then."""
@@ -57,9 +57,9 @@ class CdiDirectory:
 def _read(file: Path) -> CdiSpec | CdiError:
     try:
         with file.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            return CdiError(f"the file is larger than {_LARGEST >> 20} MiB: make several files of it")
+            content = stream.read(_FILE_BYTES + 1)
+        if len(content) > _FILE_BYTES:
+            return CdiError(f"the file is larger than {_FILE_BYTES >> 20} MiB: make several files of it")
         return decode(content)
     except CdiError as error:
         return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_api.cache import ENTRY, SHORT, Cache, remember_short
+from dra_api.cache import ENTRY_BYTES, SHORT_CHARACTERS, Cache, remember_short
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +22,13 @@ def test_it_never_holds_more_than_its_limit_and_knows_what_it_holds(steps: list[
             held[key] = "x" * size
             assert cache.put(key, held[key]) == held[key]
         kept = {key: value for key in "abcdef" if (value := cache.get(key)) is not None}
-        assert cache.used == sum(ENTRY + len(value) for value in kept.values()) <= 4000
-        assert all(len(value) + ENTRY <= 2500 and value == held[key] for key, value in kept.items())
+        assert cache.used == sum(ENTRY_BYTES + len(value) for value in kept.values()) <= 4000
+        assert all(len(value) + ENTRY_BYTES <= 2500 and value == held[key] for key, value in kept.items())
         assert len(cache) == len(kept)
 
 
 def test_what_was_used_least_recently_goes_first() -> None:
-    cache = texts(3 * ENTRY, ENTRY)
+    cache = texts(3 * ENTRY_BYTES, ENTRY_BYTES)
     for key in "abc":
         cache.put(key, "")
     cache.get("a")
@@ -37,7 +37,7 @@ def test_what_was_used_least_recently_goes_first() -> None:
 
 
 def test_an_entry_that_is_too_large_displaces_nothing_but_its_own_key() -> None:
-    cache = texts(8 * ENTRY + 800)
+    cache = texts(8 * ENTRY_BYTES + 800)
     cache.put("a", "")
     cache.put("b", "")
     cache.put("a", "x" * 5000)
@@ -54,6 +54,7 @@ def test_only_short_texts_are_remembered() -> None:
         calls.append(text)
         return len(text)
 
-    for text in ("a", "a", "x" * SHORT, "x" * SHORT, "y" * (SHORT + 1), "y" * (SHORT + 1)):
+    short, long = "x" * SHORT_CHARACTERS, "y" * (SHORT_CHARACTERS + 1)
+    for text in ("a", "a", short, short, long, long):
         assert parse(text) == len(text)
-    assert [len(text) for text in calls] == [1, SHORT, SHORT + 1, SHORT + 1]
+    assert [len(text) for text in calls] == [1, len(short), len(long), len(long)]

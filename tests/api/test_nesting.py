@@ -6,7 +6,7 @@ import json
 
 import pytest
 from dra_api.codec import DecodeError, convert, decode, decode_list
-from dra_api.nesting import DEEPEST, TOO_DEEP, shallow
+from dra_api.nesting import JSON_LEVELS, TOO_DEEP, shallow
 from dra_api.resource import ResourceClaim
 
 
@@ -21,10 +21,10 @@ def claim(name: str, parameters: bytes) -> bytes:
 
 CASES = {
     "flat": (b'{"a": [1, "{[", "\\"{"]}', b'{"a": [1, "{[", "\\"{"]}'),
-    "as deep as allowed": (nested(DEEPEST), nested(DEEPEST)),
-    "one level too deep": (nested(DEEPEST + 1), nested(DEEPEST, b'"%s"' % TOO_DEEP.encode())),
-    "much too deep": (nested(9000), nested(DEEPEST, b'"%s"' % TOO_DEEP.encode())),
-    "brackets in texts do not count": (nested(DEEPEST, b'"\\\\[\\"{"'), nested(DEEPEST, b'"\\\\[\\"{"')),
+    "as deep as allowed": (nested(JSON_LEVELS), nested(JSON_LEVELS)),
+    "one level too deep": (nested(JSON_LEVELS + 1), nested(JSON_LEVELS, b'"%s"' % TOO_DEEP.encode())),
+    "much too deep": (nested(9000), nested(JSON_LEVELS, b'"%s"' % TOO_DEEP.encode())),
+    "brackets in texts do not count": (nested(JSON_LEVELS, b'"\\\\[\\"{"'), nested(JSON_LEVELS, b'"\\\\[\\"{"')),
     "what never closes": (b"[" * 9000, b"[" * 9000),
     "nothing": (b"", b""),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from dra_api.yaml_text import DEEPEST, loader
+from dra_api.yaml_text import YAML_LEVELS, loader
 
 
 def laughs(levels: int, times: int = 10) -> str:
@@ -30,7 +30,7 @@ TAKEN = {
         [31, 15, 3, 1000, -5, 1.5, "1e3", 1000.0, float("inf")],
     ),
     "a star that is no alias": ("a: '*'\nb: [1]", {"a": "*", "b": [1]}),
-    "as deep as allowed": ("[" * DEEPEST + "]" * DEEPEST, eval("[" * DEEPEST + "]" * DEEPEST)),
+    "as deep as allowed": ("[" * YAML_LEVELS + "]" * YAML_LEVELS, eval("[" * YAML_LEVELS + "]" * YAML_LEVELS)),
     "few repetitions": (laughs(3, 2), {"a0": ["x"], "a1": [["x"]] * 2, "a2": [[["x"]] * 2] * 2}),
 }
 REFUSED = {

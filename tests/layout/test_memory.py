@@ -104,4 +104,4 @@ def test_the_bounds_of_all_caches_add_up_to_what_is_promised() -> None:
 
 
 def test_an_entry_of_a_short_text_is_counted_in_full() -> None:
-    assert 4 * cache.SHORT + 512 < SHORT_ENTRY
+    assert 4 * cache.SHORT_CHARACTERS + 512 < SHORT_ENTRY

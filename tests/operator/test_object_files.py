@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from dra_api.api_resources import Resource
-from dra_api.yaml_text import DEEPEST, loader
+from dra_api.yaml_text import YAML_LEVELS, loader
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import BadInput, read_objects
 from dra_operator.sources.kinds import WATCHED
@@ -34,7 +34,7 @@ TEXTS: dict[str, tuple[str, list[Any]]] = {
     "YAML in flow style": ("{a: 1, b: [x]}", [{"a": 1, "b": ["x"]}]),
     "a timestamp without quotes": ("a: 2030-01-01T00:00:00Z", [{"a": "2030-01-01T00:00:00Z"}]),
     "an anchor": ("a: &it {b: 1}\nc: *it", [{"a": {"b": 1}, "c": {"b": 1}}]),
-    "as deep as allowed": ("[" * DEEPEST + "]" * DEEPEST, [json.loads("[" * DEEPEST + "]" * DEEPEST)]),
+    "as deep as allowed": ("[" * YAML_LEVELS + "]" * YAML_LEVELS, [json.loads("[" * YAML_LEVELS + "]" * YAML_LEVELS)]),
     "nothing": ("", []),
 }
 

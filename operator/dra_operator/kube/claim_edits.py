@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 from dra_api.codec import convert
-from dra_api.resource import RESERVED_FOR_LIMIT, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.resource import MOST_CONSUMERS, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Object
 
 from .changed import ClaimChanged, ClaimFull
@@ -56,7 +56,7 @@ def add_consumers(status: Object, consumers: Sequence[Object]) -> bool:
     before = status.get("reservedFor") or []
     known = {entry.get("uid") for entry in before}
     missing = {consumer["uid"]: consumer for consumer in consumers if consumer["uid"] not in known}
-    status["reservedFor"] = [*before, *missing.values()][: max(RESERVED_FOR_LIMIT, len(before))]
+    status["reservedFor"] = [*before, *missing.values()][: max(MOST_CONSUMERS, len(before))]
     return len(status["reservedFor"]) > len(before)
 
 
@@ -65,6 +65,6 @@ def with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference
     if any(entry.uid == consumer.uid for entry in claim.status.reserved_for or ()):
         return claim
     raise ClaimFull(
-        f"claim {claim.key} already has {RESERVED_FOR_LIMIT} consumers, the most possible: wait until one ends, "
+        f"claim {claim.key} already has {MOST_CONSUMERS} consumers, the most possible: wait until one ends, "
         "or use another claim"
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dra_api.meta import Object, Part
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
-    RESULTS_LIMIT,
+    MOST_RESULTS,
     DeviceClaim,
     DeviceSubRequest,
     ExactDeviceRequest,
@@ -71,5 +71,5 @@ def _devices(wanted: DeviceClaim) -> Counter[str]:
 
 def _amount(wanted: ExactDeviceRequest | DeviceSubRequest) -> int:
     if wanted.allocation_mode == "All":
-        return RESULTS_LIMIT
+        return MOST_RESULTS
     return wanted.count or 1 if wanted.allocation_mode in ("", "ExactCount") else 0

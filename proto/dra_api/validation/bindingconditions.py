@@ -10,7 +10,7 @@ from .errors import Errors, invalid
 from .formats import checked, label_key
 from .lists import limited, repeated
 
-CONDITIONS_LIMIT: Final = 4
+BINDING_CONDITIONS_LIMIT: Final = 4
 
 
 def binding_conditions(item: Device | DeviceRequestAllocationResult, path: str) -> Errors:
@@ -18,7 +18,9 @@ def binding_conditions(item: Device | DeviceRequestAllocationResult, path: str) 
     awaited, fatal = item.binding_conditions or (), item.binding_failure_conditions or ()
     awaited_path, fatal_path = f"{path}.bindingConditions", f"{path}.bindingFailureConditions"
     for conditions, list_path in ((awaited, awaited_path), (fatal, fatal_path)):
-        yield from limited(conditions, list_path, CONDITIONS_LIMIT, lambda item, path: checked(label_key, item, path))
+        yield from limited(
+            conditions, list_path, BINDING_CONDITIONS_LIMIT, lambda item, path: checked(label_key, item, path)
+        )
         yield from repeated(conditions, list_path)
     for index, condition in enumerate(fatal):
         if condition in awaited:

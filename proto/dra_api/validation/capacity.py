@@ -18,7 +18,7 @@ from dra_api.values.quantity import NANO, Quantity
 from .errors import Errors, duplicate, forbidden, invalid, required, too_many
 
 VALID_VALUES_LIMIT: Final = 10
-_LARGEST: Final = 2**63 - 1
+_LARGEST_VALUE: Final = 2**63 - 1
 _MILLI: Final = NANO // 1000
 
 
@@ -44,8 +44,8 @@ def _amounts(policy: CapacityRequestPolicy, path: str) -> Errors:
     for name, amount in {"default": policy.default, **limits}.items():
         if amount is not None and amount.nanos < 0:
             yield invalid(f"{path}.{name}", str(amount), "must be greater than or equal to zero")
-        elif amount is not None and amount.nanos > _LARGEST * NANO:
-            yield invalid(f"{path}.{name}", str(amount), f"must be less than or equal to {_LARGEST}")
+        elif amount is not None and amount.nanos > _LARGEST_VALUE * NANO:
+            yield invalid(f"{path}.{name}", str(amount), f"must be less than or equal to {_LARGEST_VALUE}")
 
 
 def _policy(policy: CapacityRequestPolicy, value: Quantity, path: str, gates: FeatureGates) -> Errors:

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dra_api.resource import (
+    MOST_CONSUMERS,
+    MOST_RESULTS,
     NULL,
-    RESERVED_FOR_LIMIT,
-    RESULTS_LIMIT,
     AllocatedDeviceStatus,
     AllocationResult,
     DeviceAllocationConfiguration,
@@ -39,8 +39,8 @@ from .taints import toleration
 
 STATUS_CONDITIONS_LIMIT: Final = 8
 ADDRESSES_LIMIT: Final = 16
-INTERFACE_NAME_LIMIT: Final = 256
-HARDWARE_ADDRESS_LIMIT: Final = 128
+INTERFACE_NAME_BYTES: Final = 256
+HARDWARE_ADDRESS_BYTES: Final = 128
 _SOURCES: Final = {"FromClass", "FromClaim"}
 
 
@@ -72,7 +72,7 @@ def _status(claim: ResourceClaim, old: ResourceClaimStatus, path: str) -> Errors
     results = new.allocation.devices.results if new.allocation is not None else None
     allocated = {AllocatedDevice.of(result) for result in results or ()}
     consumers_path = f"{path}.reservedFor"
-    yield from unique(new.reserved_for, consumers_path, RESERVED_FOR_LIMIT, _consumer, lambda item: item.uid)
+    yield from unique(new.reserved_for, consumers_path, MOST_CONSUMERS, _consumer, lambda item: item.uid)
     yield from each(new.devices, f"{path}.devices", partial(_device_status, allocated=allocated))
     for error in repeated(map(AllocatedDevice.of, new.devices or ()), f"{path}.devices"):
         yield error._replace(bad_value=str(error.bad_value))
@@ -95,7 +95,7 @@ def _consumer(consumer: ResourceClaimConsumerReference, path: str) -> Errors:
 
 def _allocation(allocation: AllocationResult, path: str, names: RequestNames) -> Errors:
     devices, path_of_devices = allocation.devices, f"{path}.devices"
-    yield from limited(devices.results, f"{path_of_devices}.results", RESULTS_LIMIT, partial(_result, names=names))
+    yield from limited(devices.results, f"{path_of_devices}.results", MOST_RESULTS, partial(_result, names=names))
     # the configurations of the classes and those of the claim
     yield from limited(
         devices.config, f"{path_of_devices}.config", 2 * CONFIGS_LIMIT, partial(_configuration, names=names)
@@ -144,8 +144,8 @@ def _device_status(status: AllocatedDeviceStatus, path: str, allocated: Set[Allo
 
 
 def _network_data(data: NetworkDeviceData, path: str) -> Errors:
-    if size(data.interface_name) > INTERFACE_NAME_LIMIT:
-        yield too_long(f"{path}.interfaceName", INTERFACE_NAME_LIMIT)
-    if size(data.hardware_address) > HARDWARE_ADDRESS_LIMIT:
-        yield too_long(f"{path}.hardwareAddress", HARDWARE_ADDRESS_LIMIT)
+    if size(data.interface_name) > INTERFACE_NAME_BYTES:
+        yield too_long(f"{path}.interfaceName", INTERFACE_NAME_BYTES)
+    if size(data.hardware_address) > HARDWARE_ADDRESS_BYTES:
+        yield too_long(f"{path}.hardwareAddress", HARDWARE_ADDRESS_BYTES)
     yield from unique(data.ips, f"{path}.ips", ADDRESSES_LIMIT, interface_address, lambda item: item)

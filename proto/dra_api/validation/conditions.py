@@ -12,8 +12,8 @@ from .formats import checked, label_key, size
 
 _STATUSES: Final = {"True", "False", "Unknown"}
 _REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)
-_REASON_LIMIT: Final = 1024
-_MESSAGE_LIMIT: Final = 32 * 1024
+_REASON_BYTES: Final = 1024
+_MESSAGE_BYTES: Final = 32 * 1024
 
 
 def conditions(items: tuple[Condition, ...] | None, path: str) -> Errors:
@@ -40,7 +40,7 @@ def _condition(condition: Condition, path: str) -> Errors:
     elif not _REASON.fullmatch(condition.reason):
         detail = "must consist of letters, digits, '_', ',' and ':', beginning with a letter (e.g. 'MyReason')"
         yield invalid(f"{path}.reason", condition.reason, detail)
-    if size(condition.reason) > _REASON_LIMIT:
-        yield too_long(f"{path}.reason", _REASON_LIMIT)
-    if size(condition.message) > _MESSAGE_LIMIT:
-        yield too_long(f"{path}.message", _MESSAGE_LIMIT)
+    if size(condition.reason) > _REASON_BYTES:
+        yield too_long(f"{path}.reason", _REASON_BYTES)
+    if size(condition.message) > _MESSAGE_BYTES:
+        yield too_long(f"{path}.message", _MESSAGE_BYTES)

@@ -13,7 +13,7 @@ from dra_api.resource import DeviceClaim, DeviceDerivedAttribute
 from .errors import Errors, invalid, required, too_long
 from .formats import fully_qualified_name, size
 from .lists import unique
-from .selectors import EXPRESSION_LIMIT
+from .selectors import EXPRESSION_BYTES
 
 DERIVED_ATTRIBUTES_LIMIT: Final = 32
 
@@ -32,8 +32,8 @@ def derived_attributes(claim: DeviceClaim, path: str) -> Errors:
             yield from fully_qualified_name(item.name, f"{path}.name")
             if not item.expression:
                 yield required(f"{path}.expression")
-            elif size(item.expression) > EXPRESSION_LIMIT:
-                yield too_long(f"{path}.expression", EXPRESSION_LIMIT)
+            elif size(item.expression) > EXPRESSION_BYTES:
+                yield too_long(f"{path}.expression", EXPRESSION_BYTES)
             if item.name not in compared:
                 detail = "must be the matchAttribute or distinctAttribute of a constraint that applies to the request"
                 yield invalid(f"{path}.name", item.name, detail)

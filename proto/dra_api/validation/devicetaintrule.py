@@ -12,7 +12,7 @@ from .formats import checked, dns_label, driver_name, pool_name
 from .metadata import metadata, metadata_update
 from .taints import taint
 
-CONDITIONS_LIMIT: Final = 8
+RULE_CONDITIONS_LIMIT: Final = 8
 
 
 def validate_device_taint_rule(new: DeviceTaintRule, old: DeviceTaintRule | None = None) -> list[FieldError]:
@@ -31,8 +31,8 @@ def validate_device_taint_rule_status(new: DeviceTaintRule, old: DeviceTaintRule
     """What is wrong with the change of a rule's status."""
     errors = list(metadata_update(new.metadata, old.metadata))
     errors += conditions(new.status.conditions, "status.conditions")
-    if len(new.status.conditions or ()) > CONDITIONS_LIMIT:
-        errors.append(too_many("status.conditions", len(new.status.conditions or ()), CONDITIONS_LIMIT))
+    if len(new.status.conditions or ()) > RULE_CONDITIONS_LIMIT:
+        errors.append(too_many("status.conditions", len(new.status.conditions or ()), RULE_CONDITIONS_LIMIT))
     return errors
 
 

@@ -18,12 +18,12 @@ from dra_api.values.semver import is_version
 
 from .errors import Errors, invalid, required, too_long
 
-DNS_LABEL_LIMIT: Final = 63
-DNS_SUBDOMAIN_LIMIT: Final = 253
-DRIVER_NAME_LIMIT: Final = 63
-POOL_NAME_LIMIT: Final = 253
-IDENTIFIER_LIMIT: Final = 32
-RAW_LIMIT: Final = 10 * 1024
+DNS_LABEL_BYTES: Final = 63
+DNS_SUBDOMAIN_BYTES: Final = 253
+DRIVER_NAME_BYTES: Final = 63
+POOL_NAME_BYTES: Final = 253
+IDENTIFIER_BYTES: Final = 32
+RAW_BYTES: Final = 10 * 1024
 ATTRIBUTE_VALUE_LIMIT: Final = 64
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -42,8 +42,8 @@ def size(text: str) -> int:
 
 
 def dns_label(text: str) -> Iterator[str]:
-    if size(text) > DNS_LABEL_LIMIT:
-        yield f"must be no more than {DNS_LABEL_LIMIT} characters"
+    if size(text) > DNS_LABEL_BYTES:
+        yield f"must be no more than {DNS_LABEL_BYTES} characters"
     if not _LABEL.fullmatch(text):
         yield (
             "must be a lowercase RFC 1123 label: letters a-z, digits and '-', "
@@ -52,8 +52,8 @@ def dns_label(text: str) -> Iterator[str]:
 
 
 def dns_subdomain(text: str) -> Iterator[str]:
-    if size(text) > DNS_SUBDOMAIN_LIMIT:
-        yield f"must be no more than {DNS_SUBDOMAIN_LIMIT} characters"
+    if size(text) > DNS_SUBDOMAIN_BYTES:
+        yield f"must be no more than {DNS_SUBDOMAIN_BYTES} characters"
     if not _SUBDOMAIN.fullmatch(text):
         yield (
             "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.', "
@@ -74,15 +74,15 @@ def label_key(text: str) -> Iterator[str]:
             yield f"prefix part {fault}"
     if not name:
         yield "name part must be non-empty"
-    elif size(name) > DNS_LABEL_LIMIT:
-        yield f"name part must be no more than {DNS_LABEL_LIMIT} characters"
+    elif size(name) > DNS_LABEL_BYTES:
+        yield f"name part must be no more than {DNS_LABEL_BYTES} characters"
     if not _KEY_NAME.fullmatch(name):
         yield "name part must consist of letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def label_value(text: str) -> Iterator[str]:
-    if size(text) > DNS_LABEL_LIMIT:
-        yield f"must be no more than {DNS_LABEL_LIMIT} characters"
+    if size(text) > DNS_LABEL_BYTES:
+        yield f"must be no more than {DNS_LABEL_BYTES} characters"
     if text and not _KEY_NAME.fullmatch(text):
         yield (
             "a valid label must be empty or consist of letters, digits, '-', '_' and '.', "
@@ -101,8 +101,8 @@ def driver_name(name: str, path: str) -> Errors:
     if not name:
         yield required(path)
         return
-    if size(name) > DRIVER_NAME_LIMIT:
-        yield too_long(path, DRIVER_NAME_LIMIT)
+    if size(name) > DRIVER_NAME_BYTES:
+        yield too_long(path, DRIVER_NAME_BYTES)
     for fault in dns_subdomain(name.lower()):
         yield invalid(path, name, fault)
 
@@ -112,8 +112,8 @@ def pool_name(name: str, path: str) -> Errors:
     if not name:
         yield required(path)
         return
-    if size(name) > POOL_NAME_LIMIT:
-        yield too_long(path, POOL_NAME_LIMIT)
+    if size(name) > POOL_NAME_BYTES:
+        yield too_long(path, POOL_NAME_BYTES)
     for part in name.split("/"):
         yield from checked(dns_subdomain, part, path)
 
@@ -136,8 +136,8 @@ def counter_name(name: str, path: str) -> Errors:
 
 def identifier(text: str, path: str) -> Errors:
     """A C identifier of at most 32 bytes."""
-    if size(text) > IDENTIFIER_LIMIT:
-        yield too_long(path, IDENTIFIER_LIMIT)
+    if size(text) > IDENTIFIER_BYTES:
+        yield too_long(path, IDENTIFIER_BYTES)
     if not _IDENTIFIER.fullmatch(text):
         yield invalid(path, text, "must be a C identifier: letters, digits and '_', not beginning with a digit")
 
@@ -200,8 +200,8 @@ def raw_object(raw: Raw, path: str, *, stored: bool = False) -> Errors:
     data = bytes(raw)
     if not data:
         yield required(path)
-    elif not stored and len(data) > RAW_LIMIT:
-        yield too_long(path, RAW_LIMIT)
+    elif not stored and len(data) > RAW_BYTES:
+        yield too_long(path, RAW_BYTES)
     else:
         try:
             value = msgspec.json.decode(data)

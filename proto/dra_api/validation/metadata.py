@@ -13,7 +13,7 @@ from dra_api.meta import ObjectMeta, OwnerReference
 from .errors import Errors, forbidden, immutable, invalid, required, too_long
 from .formats import Form, checked, dns_label, dns_subdomain, label_key, label_value, size
 
-ANNOTATIONS_LIMIT: Final = 256 * 1024
+ANNOTATIONS_BYTES: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = {"kubernetes", "orphan", "foregroundDeletion"}
 _ALLOWED_IN_TEMPLATES: Final = {"labels", "annotations"}
 _IMMUTABLE: Final = {
@@ -92,8 +92,8 @@ def _annotations(annotations: Mapping[str, str] | None, path: str) -> Errors:
         for fault in label_key(key.lower()):
             yield invalid(path, key, fault)
         total += size(key) + size(value)
-    if total > ANNOTATIONS_LIMIT:
-        yield too_long(path, ANNOTATIONS_LIMIT)
+    if total > ANNOTATIONS_BYTES:
+        yield too_long(path, ANNOTATIONS_BYTES)
 
 
 def _owners(owners: tuple[OwnerReference, ...], path: str) -> Errors:

@@ -16,8 +16,8 @@ from .metadata import metadata, metadata_update
 from .resourceslice import DEFAULT_GATES, partition_type_attribute
 
 POOLS_LIMIT: Final = 1000
-CONDITIONS_LIMIT: Final = 10
-ERROR_LIMIT: Final = 256
+POOL_STATUS_CONDITIONS_LIMIT: Final = 10
+ERROR_BYTES: Final = 256
 
 
 def validate_resource_pool_status_request(
@@ -63,8 +63,8 @@ def _status(status: ResourcePoolStatusRequestStatus, path: str) -> Errors:
     else:
         yield from _at_least(0, status.pool_count, f"{path}.poolCount")
     yield from limited(status.pools, f"{path}.pools", POOLS_LIMIT, _pool)
-    if len(status.conditions or ()) > CONDITIONS_LIMIT:
-        yield too_many(f"{path}.conditions", len(status.conditions or ()), CONDITIONS_LIMIT)
+    if len(status.conditions or ()) > POOL_STATUS_CONDITIONS_LIMIT:
+        yield too_many(f"{path}.conditions", len(status.conditions or ()), POOL_STATUS_CONDITIONS_LIMIT)
     else:
         yield from conditions(status.conditions, f"{path}.conditions")
 
@@ -80,8 +80,8 @@ def _pool(pool: PoolStatus, path: str) -> Errors:
     yield from _at_least(0, pool.unavailable_devices, f"{path}.unavailableDevices")
     if pool.node_name is not None:
         yield from checked(dns_subdomain, pool.node_name, f"{path}.nodeName")
-    if size(pool.validation_error or "") > ERROR_LIMIT:
-        yield too_long(f"{path}.validationError", ERROR_LIMIT)
+    if size(pool.validation_error or "") > ERROR_BYTES:
+        yield too_long(f"{path}.validationError", ERROR_BYTES)
 
 
 def _driver(name: str, path: str) -> Errors:

@@ -22,7 +22,7 @@ from .lists import limited
 
 SELECTORS_LIMIT: Final = 32
 CONFIGS_LIMIT: Final = 32
-EXPRESSION_LIMIT: Final = 10 * 1024
+EXPRESSION_BYTES: Final = 10 * 1024
 COST_LIMIT: Final = 1_000_000
 
 
@@ -52,8 +52,8 @@ def selectors(
             yield required(f"{path}.cel")
             return
         path, expression = f"{path}.cel.expression", item.cel.expression
-        if size(expression) > EXPRESSION_LIMIT:
-            yield too_long(path, EXPRESSION_LIMIT)
+        if size(expression) > EXPRESSION_BYTES:
+            yield too_long(path, EXPRESSION_BYTES)
             return
         verdict = check(expression, stored)
         if verdict.error is not None:

@@ -31,8 +31,8 @@ BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 """Suffix -> power of ten."""
 _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in DECIMAL.items()}
-_EXPONENT_LIMIT: Final = 1000
-_LENGTH_LIMIT: Final = 1000
+_LARGEST_EXPONENT: Final = 1000
+_LONGEST_CHARACTERS: Final = 1000
 
 
 class QuantityError(ValueError):
@@ -49,7 +49,7 @@ class Format(StrEnum):
 
 def _parse(text: str) -> tuple[int, Format]:
     match = SYNTAX.fullmatch(text)
-    if not text or match is None or len(text) > _LENGTH_LIMIT:
+    if not text or match is None or len(text) > _LONGEST_CHARACTERS:
         raise QuantityError(f"{text[:80]!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
     whole, fraction, suffix = match["whole"], match["fraction"] or "", match["suffix"]
     digits = int((whole + fraction) or "0")
@@ -73,9 +73,9 @@ def _parse(text: str) -> tuple[int, Format]:
 
 def _power(exponent: str, text: str) -> int:
     power = int(exponent)
-    if power > _EXPONENT_LIMIT:
-        raise QuantityError(f"{text!r} is not a quantity: the exponent is above {_EXPONENT_LIMIT}")
-    return max(power, -_EXPONENT_LIMIT)  # any smaller amount is a billionth
+    if power > _LARGEST_EXPONENT:
+        raise QuantityError(f"{text!r} is not a quantity: the exponent is above {_LARGEST_EXPONENT}")
+    return max(power, -_LARGEST_EXPONENT)  # any smaller amount is a billionth
 
 
 @total_ordering

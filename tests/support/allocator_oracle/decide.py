@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.resource import (
-    RESULTS_LIMIT,
+    MOST_RESULTS,
     AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
@@ -70,7 +70,7 @@ def _requests(problem: Problem, pools: list[Pool], number: int, *, exempt: bool 
     """The alternatives of each request of a claim. Raises Fault (section 4)."""
     claim = problem.claims[number]
     checked = [_request(problem, pools, request, exempt) for request in claim.spec.devices.requests or ()]
-    if sum(min(wanted.count for wanted in alternatives) for alternatives in checked) > RESULTS_LIMIT:
+    if sum(min(wanted.count for wanted in alternatives) for alternatives in checked) > MOST_RESULTS:
         raise Fault("too many devices")
     for constraint in claim.spec.devices.constraints or ():
         if constraint.match_attribute is None and (constraint.distinct_attribute is None or problem.gates.stable):

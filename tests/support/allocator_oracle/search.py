@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_api.resource import RESULTS_LIMIT, DeviceClass, DeviceSelector, DeviceSubRequest, ExactDeviceRequest
+from dra_api.resource import MOST_RESULTS, DeviceClass, DeviceSelector, DeviceSubRequest, ExactDeviceRequest
 from dra_api.values.quantity import Quantity
 
 from .pools import Candidate, Pool, candidates, node_matches
@@ -113,7 +113,7 @@ class Search:
             return End.FAILED
         if have == wanted.count:
             return self._request(claim, request + 1)
-        if sum(grant.claim == claim for grant in self.grants) + wanted.count - have > RESULTS_LIMIT:
+        if sum(grant.claim == claim for grant in self.grants) + wanted.count - have > MOST_RESULTS:
             return End.LIMIT
         for place, candidate in self._offered(wanted, have, behind):
             if self._take(claim, wanted, candidate):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from dra_api.resource import RESULTS_LIMIT
+from dra_api.resource import MOST_RESULTS
 
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage
@@ -105,7 +105,7 @@ def _least(alternative: Alternative) -> int:
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
     exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
-    room = RESULTS_LIMIT - sum(min(counts) for counts in exact if counts)
+    room = MOST_RESULTS - sum(min(counts) for counts in exact if counts)
     greedy = [
         tuple(map(counts_of, stage.alternatives)) for stage, counts in zip(stages, exact, strict=True) if not counts
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_api.resource import RESULTS_LIMIT
+from dra_api.resource import MOST_RESULTS
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError, PoolError
@@ -45,10 +45,10 @@ class _Filtering:
                 position += 1
             if number + 1 == len(program.requests) and program.fault is not None:
                 raise program.fault
-            if least > RESULTS_LIMIT:
+            if least > MOST_RESULTS:
                 raise ClaimError(
                     f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of "
-                    f"{RESULTS_LIMIT}: divide the requests among several claims"
+                    f"{MOST_RESULTS}: divide the requests among several claims"
                 )
 
     def _domain(self, claim: int, alternative: Alternative) -> Domain:

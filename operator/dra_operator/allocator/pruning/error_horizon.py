@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dra_api.resource import RESULTS_LIMIT
+from dra_api.resource import MOST_RESULTS
 
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
@@ -34,5 +34,5 @@ def _limited(stages: Sequence[tuple[Domain, ...]], claims: set[int]) -> set[int]
     most = Counter[int]()
     for domains in stages:
         most[domains[0].claim] += max(domain.need for domain in domains)
-    claims = {claim for claim in claims if most[claim] > RESULTS_LIMIT}
+    claims = {claim for claim in claims if most[claim] > MOST_RESULTS}
     return {stage for stage, domains in enumerate(stages) if domains[0].claim in claims}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from dra_api.resource import RESULTS_LIMIT
+from dra_api.resource import MOST_RESULTS
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError
@@ -66,7 +66,7 @@ def _serve(
 
 
 def _exceeds_limit(state: State, domain: Domain) -> bool:
-    return domain.need > 0 and state.results[domain.claim] + domain.need > RESULTS_LIMIT
+    return domain.need > 0 and state.results[domain.claim] + domain.need > MOST_RESULTS
 
 
 class AlternativesFrame(Frame):

@@ -15,7 +15,7 @@ from dra_api.relations.references import (
     is_for_extended_resources,
     is_reserved_for,
 )
-from dra_api.resource import RESERVED_FOR_LIMIT, ResourceClaim
+from dra_api.resource import MOST_CONSUMERS, ResourceClaim
 
 from dra_operator.scheduling.state.large_claim import bytes_of_large, size_refusal
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
@@ -29,7 +29,7 @@ CLAIM_MISSING: Final = Reason(
 CLAIM_DELETED: Final = Reason("claim-deleted", 'resourceclaim "{subject}" is being deleted')
 CLAIM_FULL: Final = Reason(
     "claim-full",
-    f"claim {{subject}} is used by {RESERVED_FOR_LIMIT} pods, the most that can share one claim: "
+    f"claim {{subject}} is used by {MOST_CONSUMERS} pods, the most that can share one claim: "
     "wait until one of them ends, or use another claim",
 )
 CLAIM_TOO_LARGE: Final = Reason("claim-too-large", "claim {subject} {detail}")
@@ -123,7 +123,7 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
 def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
     """The first claim that takes no further consumer; None if all can take the pod."""
     for claim in claims:
-        if len(claim.status.reserved_for or ()) >= RESERVED_FOR_LIMIT and not is_reserved_for(pod, claim):
+        if len(claim.status.reserved_for or ()) >= MOST_CONSUMERS and not is_reserved_for(pod, claim):
             return Obstacle(CLAIM_FULL, claim.key)
     return None
 
