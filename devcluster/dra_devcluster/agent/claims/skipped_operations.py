@@ -7,7 +7,7 @@ the checkpoint keeps the allocation, so a slice that changes later changes nothi
 from __future__ import annotations
 
 from dra_api.resource import DeviceAllocationResult
-from dra_api.validation.node_operations import ALL, PREPARE, UNPREPARE
+from dra_api.validation.fields.node_operations import ALL, PREPARE, UNPREPARE
 
 __all__ = ["FEATURE", "PREPARE", "UNPREPARE", "has_skipped_operations", "is_skipped"]
 

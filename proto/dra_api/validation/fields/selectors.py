@@ -15,10 +15,9 @@ from dra_api.resource import (
     DeviceClassConfiguration,
     DeviceSelector,
 )
-
-from .errors import Errors, forbidden, invalid, required, too_long
-from .formats import driver_name, raw_object, size
-from .lists import limited
+from dra_api.validation.errors import Errors, forbidden, invalid, required, too_long
+from dra_api.validation.formats import driver_name, raw_object, size
+from dra_api.validation.lists import limited
 
 SELECTORS_LIMIT: Final = 32
 CONFIGS_LIMIT: Final = 32

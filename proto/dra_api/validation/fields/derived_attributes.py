@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from dra_api.resource import DeviceClaim, DeviceDerivedAttribute
+from dra_api.validation.errors import Errors, invalid, required, too_long
+from dra_api.validation.formats import fully_qualified_name, size
+from dra_api.validation.lists import unique
 
-from .errors import Errors, invalid, required, too_long
-from .formats import fully_qualified_name, size
-from .lists import unique
 from .selectors import EXPRESSION_BYTES
 
 DERIVED_ATTRIBUTES_LIMIT: Final = 32

@@ -23,19 +23,37 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
+from dra_api.validation.errors import (
+    Errors,
+    FieldError,
+    forbidden,
+    immutable,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+)
+from dra_api.validation.fields.binding_conditions import binding_conditions
+from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.metadata import metadata_update
+from dra_api.validation.fields.node_operations import skipped_operations
+from dra_api.validation.fields.node_selector import node_selector
+from dra_api.validation.fields.requests import RequestNames, request_names, request_reference, request_references
+from dra_api.validation.fields.selectors import CONFIGS_LIMIT, configuration
+from dra_api.validation.fields.taints import toleration
+from dra_api.validation.formats import (
+    checked,
+    dns_label,
+    driver_name,
+    interface_address,
+    pool_name,
+    raw_object,
+    share_id,
+    size,
+)
+from dra_api.validation.lists import each, limited, repeated, unique
 from dra_api.values.equality import same
-
-from .bindingconditions import binding_conditions
-from .conditions import conditions
-from .errors import Errors, FieldError, forbidden, immutable, invalid, not_supported, required, too_long, too_many
-from .formats import checked, dns_label, driver_name, interface_address, pool_name, raw_object, share_id, size
-from .lists import each, limited, repeated, unique
-from .metadata import metadata_update
-from .node_operations import skipped_operations
-from .node_selector import node_selector
-from .requests import RequestNames, request_names, request_reference, request_references
-from .selectors import CONFIGS_LIMIT, configuration
-from .taints import toleration
 
 STATUS_CONDITIONS_LIMIT: Final = 8
 ADDRESSES_LIMIT: Final = 16

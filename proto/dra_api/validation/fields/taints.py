@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dra_api.resource import DeviceTaint, DeviceToleration
-
-from .errors import Errors, invalid, not_supported, required
-from .formats import checked, label_key, label_value
+from dra_api.validation.errors import Errors, invalid, not_supported, required
+from dra_api.validation.formats import checked, label_key, label_value
 
 _EFFECTS: Final = {"None", "NoSchedule", "NoExecute"}
 _OPERATORS: Final = {"Equal", "Exists"}

@@ -17,11 +17,10 @@ from dra_api.core import (
     PodResourceClaimStatus,
     PodSpec,
 )
+from dra_api.validation.errors import Errors, FieldError, duplicate, forbidden, immutable, invalid, not_found, required
+from dra_api.validation.formats import checked, dns_label, dns_subdomain
+from dra_api.validation.lists import each
 from dra_api.values.equality import same
-
-from .errors import Errors, FieldError, duplicate, forbidden, immutable, invalid, not_found, required
-from .formats import checked, dns_label, dns_subdomain
-from .lists import each
 
 
 def validate_pod_claims(new: Pod, old: Pod | None = None) -> list[FieldError]:

@@ -6,9 +6,9 @@ A slice chooses, or leaves the choice to each of its devices. Spec: api.md secti
 from __future__ import annotations
 
 from dra_api.resource import Device, ResourceSliceSpec
+from dra_api.validation.errors import Errors, invalid, required
+from dra_api.validation.formats import checked, dns_subdomain
 
-from .errors import Errors, invalid, required
-from .formats import checked, dns_subdomain
 from .node_selector import node_selector
 
 

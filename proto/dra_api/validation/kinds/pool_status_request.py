@@ -6,14 +6,14 @@ from typing import Final
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import PoolStatus, ResourcePoolStatusRequest, ResourcePoolStatusRequestStatus
+from dra_api.validation.errors import Errors, FieldError, immutable, invalid, required, too_long, too_many
+from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.metadata import metadata, metadata_update
+from dra_api.validation.formats import checked, dns_subdomain, pool_name, size
+from dra_api.validation.lists import limited
 from dra_api.values.equality import same
 
-from .conditions import conditions
-from .errors import Errors, FieldError, immutable, invalid, required, too_long, too_many
-from .formats import checked, dns_subdomain, pool_name, size
-from .lists import limited
-from .metadata import metadata, metadata_update
-from .resourceslice import DEFAULT_GATES, partition_type_attribute
+from .resource_slice import DEFAULT_GATES, partition_type_attribute
 
 POOLS_LIMIT: Final = 1000
 POOL_STATUS_CONDITIONS_LIMIT: Final = 10

@@ -15,12 +15,8 @@ from dra_api.resource import (
     DeviceCounterConsumption,
     NodeAllocatableResourceMapping,
 )
-from dra_api.values.equality import same
-
-from .bindingconditions import binding_conditions
-from .capacity import capacity
-from .errors import Errors, invalid, not_found, required, too_many
-from .formats import (
+from dra_api.validation.errors import Errors, invalid, not_found, required, too_many
+from dra_api.validation.formats import (
     attribute_string,
     attribute_version,
     checked,
@@ -29,9 +25,13 @@ from .formats import (
     is_native_resource,
     qualified_name,
 )
-from .lists import each, limited, mapping, unique
+from dra_api.validation.lists import each, limited, mapping, unique
+from dra_api.values.equality import same
+
+from .binding_conditions import binding_conditions
+from .capacity import capacity
 from .node_allocatable import node_allocatable_resource
-from .nodechoice import node_choice
+from .node_choice import node_choice
 from .taints import taint
 
 ATTRIBUTES_AND_CAPACITIES_LIMIT: Final = 32

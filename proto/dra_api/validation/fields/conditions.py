@@ -6,9 +6,8 @@ import re
 from typing import Final
 
 from dra_api.meta import Condition
-
-from .errors import Errors, duplicate, invalid, not_supported, required, too_long
-from .formats import checked, label_key, size
+from dra_api.validation.errors import Errors, duplicate, invalid, not_supported, required, too_long
+from dra_api.validation.formats import checked, label_key, size
 
 _STATUSES: Final = {"True", "False", "Unknown"}
 _REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)

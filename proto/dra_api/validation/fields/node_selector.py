@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
-
-from .errors import Errors, forbidden, invalid, required
-from .formats import checked, dns_subdomain, label_key, label_value
+from dra_api.validation.errors import Errors, forbidden, invalid, required
+from dra_api.validation.formats import checked, dns_subdomain, label_key, label_value
 
 
 def node_selector(selector: NodeSelector, path: str) -> Errors:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from dra_api.resource import DeviceTaintRule, DeviceTaintSelector
-
-from .conditions import conditions
-from .errors import Errors, FieldError, too_many
-from .formats import checked, dns_label, driver_name, pool_name
-from .metadata import metadata, metadata_update
-from .taints import taint
+from dra_api.validation.errors import Errors, FieldError, too_many
+from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.metadata import metadata, metadata_update
+from dra_api.validation.fields.taints import taint
+from dra_api.validation.formats import checked, dns_label, driver_name, pool_name
 
 RULE_CONDITIONS_LIMIT: Final = 8
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dra_api.meta import ObjectMeta, OwnerReference
-
-from .errors import Errors, forbidden, immutable, invalid, required, too_long
-from .formats import Form, checked, dns_label, dns_subdomain, label_key, label_value, size
+from dra_api.validation.errors import Errors, forbidden, immutable, invalid, required, too_long
+from dra_api.validation.formats import Form, checked, dns_label, dns_subdomain, label_key, label_value, size
 
 ANNOTATIONS_BYTES: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = {"kubernetes", "orphan", "foregroundDeletion"}

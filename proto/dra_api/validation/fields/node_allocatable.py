@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_api.resource import DeviceCapacity, NodeAllocatableMapping, NodeAllocatableResource
+from dra_api.validation.errors import Errors, invalid, not_found, required
+from dra_api.validation.formats import is_native_resource
 from dra_api.values.quantity import Quantity
-
-from .errors import Errors, invalid, not_found, required
-from .formats import is_native_resource
 
 
 def node_allocatable_resource(

@@ -6,14 +6,13 @@ from typing import Final
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
-
-from .device import counters, device, has_list_attributes
-from .errors import Errors, FieldError, forbidden, immutable, invalid
-from .formats import counter_name, driver_name, fully_qualified_name, pool_name
-from .lists import unique
-from .metadata import metadata, metadata_update
-from .node_operations import skipped_operations
-from .nodechoice import node_choice
+from dra_api.validation.errors import Errors, FieldError, forbidden, immutable, invalid
+from dra_api.validation.fields.device import counters, device, has_list_attributes
+from dra_api.validation.fields.metadata import metadata, metadata_update
+from dra_api.validation.fields.node_choice import node_choice
+from dra_api.validation.fields.node_operations import skipped_operations
+from dra_api.validation.formats import counter_name, driver_name, fully_qualified_name, pool_name
+from dra_api.validation.lists import unique
 
 DEFAULT_GATES: Final = FeatureGates.of({})
 DEVICES_LIMIT: Final = 128

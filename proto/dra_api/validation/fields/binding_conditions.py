@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from dra_api.resource import Device, DeviceRequestAllocationResult
-
-from .errors import Errors, invalid
-from .formats import checked, label_key
-from .lists import limited, repeated
+from dra_api.validation.errors import Errors, invalid
+from dra_api.validation.formats import checked, label_key
+from dra_api.validation.lists import limited, repeated
 
 BINDING_CONDITIONS_LIMIT: Final = 4
 

@@ -14,11 +14,11 @@ from dra_api.resource import (
     DeviceSubRequest,
     ExactDeviceRequest,
 )
+from dra_api.validation.errors import Errors, invalid, not_supported, required
+from dra_api.validation.formats import checked, class_name, dns_label, fully_qualified_name
+from dra_api.validation.lists import each, limited, unique
 
 from .derived_attributes import derived_attributes
-from .errors import Errors, invalid, not_supported, required
-from .formats import checked, class_name, dns_label, fully_qualified_name
-from .lists import each, limited, unique
 from .selectors import CONFIGS_LIMIT, SelectorCheck, configuration, selectors
 from .taints import toleration
 

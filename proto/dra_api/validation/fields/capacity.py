@@ -13,9 +13,8 @@ from typing import Final
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import Release
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
+from dra_api.validation.errors import Errors, duplicate, forbidden, invalid, required, too_many
 from dra_api.values.quantity import NANO, Quantity
-
-from .errors import Errors, duplicate, forbidden, invalid, required, too_many
 
 VALID_VALUES_LIMIT: Final = 10
 _LARGEST_VALUE: Final = 2**63 - 1

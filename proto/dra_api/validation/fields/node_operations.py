@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .errors import Errors, duplicate, invalid, not_supported
+from dra_api.validation.errors import Errors, duplicate, invalid, not_supported
 
 PREPARE: Final = "NodePrepareResources"
 UNPREPARE: Final = "NodeUnprepareResources"

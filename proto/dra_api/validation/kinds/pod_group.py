@@ -21,13 +21,13 @@ from dra_api.scheduling import (
     Workload,
     WorkloadReference,
 )
+from dra_api.validation.errors import Errors, FieldError, immutable, invalid, not_supported, required, too_many
+from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.metadata import metadata, metadata_update
+from dra_api.validation.formats import checked, dns_label, dns_subdomain, label_key
+from dra_api.validation.lists import limited, unique
 from dra_api.values.equality import same
 
-from .conditions import conditions
-from .errors import Errors, FieldError, immutable, invalid, not_supported, required, too_many
-from .formats import checked, dns_label, dns_subdomain, label_key
-from .lists import limited, unique
-from .metadata import metadata, metadata_update
 from .pod import claim_entry, claim_statuses
 
 CLAIMS_LIMIT: Final = 4

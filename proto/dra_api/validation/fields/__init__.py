@@ -1,0 +1,1 @@
+"""The fields that several kinds have, and the larger parts of one."""
