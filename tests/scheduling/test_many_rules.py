@@ -17,11 +17,11 @@ from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_name import NodeName
 from dra_operator.scheduling.rules.queueing_hints import MOST_HINTS, AnyPod
 from dra_operator.scheduling.rules.rule import Rule, Surroundings
-from dra_operator.scheduling.state.asked import Asked
+from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.pods_by_node import KEPT_SELECTIONS_WITHOUT_ANCHOR, PodsByNode
+from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
+from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.pods_by_node import KEPT_SELECTIONS_WITHOUT_ANCHOR, PodsByNode
-from dra_operator.scheduling.state.selection import PodSet, Selection
-from dra_operator.scheduling.state.topology import Topologies
 from neighbour_lab import HOST, PREFERRED, away, expression, near, pod, spread, term, three_nodes
 
 

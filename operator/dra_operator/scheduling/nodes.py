@@ -17,10 +17,10 @@ from dra_operator.scheduling.rules.rule import Surroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.scoring.every_score import PodScores
 from dra_operator.scheduling.scoring.score import Cluster
-from dra_operator.scheduling.state.asked import Asked
+from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
+from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.topology import Topologies
 
 LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
 LABELS_PER_SET: Final = 20

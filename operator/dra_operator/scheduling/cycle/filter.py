@@ -11,9 +11,9 @@ from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE, All
 from dra_operator.scheduling.claims.demand import Demand, Demands
 from dra_operator.scheduling.rules.every_rule import PodRules
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
+from dra_operator.scheduling.state.inter_pod.rule_count import steps_per_node
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle
-from dra_operator.scheduling.state.rule_count import steps_per_node
 
 from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
 from .pause import PAUSE_STEPS, Elapsed, Pause

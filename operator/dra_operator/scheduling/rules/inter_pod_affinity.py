@@ -15,14 +15,14 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.relations.label_selectors import Labels
 
-from dra_operator.scheduling.state.asked import Asked, one_by_one, together
-from dra_operator.scheduling.state.carriers import Carried
+from dra_operator.scheduling.state.inter_pod.asked import Asked, one_by_one, together
+from dra_operator.scheduling.state.inter_pod.carriers import Carried
+from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
+from dra_operator.scheduling.state.inter_pod.terms import AffinityTerm, Namespaces, affinity, anti_affinity
+from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
-from dra_operator.scheduling.state.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.terms import AffinityTerm, Namespaces, affinity, anti_affinity
-from dra_operator.scheduling.state.topology import Topologies
 
 from .queueing_hints import ClusterEvent, Direction, Hint, PodsChange, RepellerGone
 from .rule import Rule, Surroundings

@@ -12,10 +12,10 @@ from typing import Final
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.anchors import Anchor
-from dra_operator.scheduling.state.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.selection import Selection
-from dra_operator.scheduling.state.terms import anti_affinity
+from dra_operator.scheduling.state.inter_pod.anchors import Anchor
+from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
+from dra_operator.scheduling.state.inter_pod.selection import Selection
+from dra_operator.scheduling.state.inter_pod.terms import anti_affinity
 
 
 class Direction(Enum):

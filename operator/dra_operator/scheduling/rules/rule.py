@@ -13,12 +13,12 @@ from typing import Self
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.asked import Asked
+from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
+from dra_operator.scheduling.state.inter_pod.terms import Namespaces
+from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.terms import Namespaces
-from dra_operator.scheduling.state.topology import Topologies
 
 from .queueing_hints import Hint
 from .volumes import NO_VOLUMES, PodVolumes

@@ -13,9 +13,9 @@ from dra_operator.scheduling.rules.pod_topology_spread import (
     asked_by_constraints,
     constraints,
 )
-from dra_operator.scheduling.state.asked import Asked
+from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.terms import Namespaces
 from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.terms import Namespaces
 
 from .score import BEST_SCORE, Cluster, Score
 

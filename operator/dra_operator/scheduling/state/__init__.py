@@ -1,6 +1,5 @@
 """Nodes, the pods on them, placeholder pods and the scheduling gate, as every phase of a cycle sees them."""
 
-from .anchors import Anchors
 from .attachments import Attachable
 from .gang import (
     GANG_CROWDED,
@@ -12,6 +11,9 @@ from .gang import (
     gang_key,
     gang_of,
 )
+from .inter_pod.anchors import Anchors
+from .inter_pod.pods_by_node import PodsByNode, counts_alike
+from .inter_pod.selection import Place
 from .large import LARGEST_OBJECT_BYTES, pod_without_bulk
 from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bulk, size_refusal, spec_without_bulk
 from .node import LoadedNode
@@ -29,10 +31,8 @@ from .placeholder import (
     placeholder_of,
     title,
 )
-from .pods_by_node import PodsByNode, counts_alike
 from .requests import add, extended_resources, node_requests, pod_requests, served_resources, subtract
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
-from .selection import Place
 from .taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
 
 __all__ = [

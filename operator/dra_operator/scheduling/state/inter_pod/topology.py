@@ -15,9 +15,9 @@ from typing import Final
 from dra_api.core import Node, NodeSelector, Toleration
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
+from dra_operator.scheduling.state.taints import repelling, untolerated
 
 from .rule_count import requirements
-from .taints import repelling, untolerated
 
 KEPT_TOPOLOGIES = 128  # up to date, more than one pod asks for; the least recently used is dropped first
 TOPOLOGY_PART_LABELS: Final = 10_000
