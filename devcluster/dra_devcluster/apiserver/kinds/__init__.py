@@ -9,7 +9,7 @@ from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
 from .events import EventKind
 from .namespaces import NamespaceKind
-from .pods import PodKind
+from .pods.kind import PodKind
 from .rbac import RBAC
 from .simple import SIMPLE
 from .storage import STORAGE

@@ -17,14 +17,14 @@ from dra_api.validation import FieldError, validate_pod_claim_status, validate_p
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
+from dra_devcluster.apiserver.kinds.base import Kind, Write
 from dra_devcluster.apiserver.storage.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
-from .base import Kind, Write
-from .pod_defaults import admit_pod, default_pod, default_spec
-from .pod_rules import quality_of_service, validate_new, validate_spec, validate_update
+from .defaults import admit_pod, default_pod, default_spec
 from .resource_health import health_faults
+from .rules import quality_of_service, validate_new, validate_spec, validate_update
 
 _RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}

@@ -10,10 +10,10 @@ from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
-from . import pod_neighbours
+from . import inter_pod
 from .container_resources import quantity, validate_resources
-from .gated_pods import validate_gates, validate_gates_update, without_choice_of_nodes
-from .pod_defaults import containers_of
+from .defaults import containers_of
+from .gated import validate_gates, validate_gates_update, without_choice_of_nodes
 
 _CHOICES = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
@@ -56,7 +56,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
-    yield from pod_neighbours.validate(spec)
+    yield from inter_pod.validate(spec)
 
 
 def validate_new(spec: Json) -> Iterator[Fault]:

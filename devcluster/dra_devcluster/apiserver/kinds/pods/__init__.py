@@ -1,0 +1,1 @@
+"""Pods, and the templates of pods in workloads: defaults, rules, what an update may change."""
