@@ -23,9 +23,9 @@ from dra_api.meta import Object
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import read_objects
-from dra_operator.commands.simulate_objects import attempts
-from dra_operator.commands.simulate_text import report
-from dra_operator.commands.simulated_cluster import simulated
+from dra_operator.commands.simulate.attempts import attempts
+from dra_operator.commands.simulate.text_report import report
+from dra_operator.commands.simulated.cluster import simulated
 
 DRIVER = "gpu.example.com"
 DEVICES = 8

@@ -13,9 +13,9 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_operator.allocator import AllocationError, GaveUp, Inventory
 from dra_operator.cli import main
-from dra_operator.commands import simulate_text
-from dra_operator.commands.simulate_json import document
-from dra_operator.commands.simulate_objects import SimulatedAttempt, Verdict
+from dra_operator.commands.simulate import text_report
+from dra_operator.commands.simulate.attempts import SimulatedAttempt, Verdict
+from dra_operator.commands.simulate.json_report import document
 from dra_operator.scheduling import Faulty, NodeStatus, Undecided
 from dra_operator.scheduling.state import LoadedNode
 from placement_lab import Attributes
@@ -90,7 +90,7 @@ def test_nodes_with_the_same_error_are_reported_once(kind: str) -> None:
     answer, text, message = ERRORS[kind]
     states = [LoadedNode(convert(Node, {"metadata": {"name": name}})) for name in ("n1", "n2")]
     attempt = SimulatedAttempt(None, (), answers=tuple((state, answer) for state in states))
-    lines = list(simulate_text.report([attempt], Inventory(language=Attributes()), sequential=False))
+    lines = list(text_report.report([attempt], Inventory(language=Attributes()), sequential=False))
     assert lines[1:] == ["would fit 0 of 2 nodes", f"nodes n1, n2: {text}"]
     (listed,) = document([attempt], [])["attempts"]
     assert listed["nodes"] == [{"node": name, "answer": kind, "message": message} for name in ("n1", "n2")]

@@ -21,8 +21,8 @@ from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate, ResourceClaimTemplateSpec
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import decoded
-from dra_operator.commands.simulate_objects import attempts
-from dra_operator.commands.simulated_cluster import simulated
+from dra_operator.commands.simulate.attempts import attempts
+from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
 from dra_operator.kubectl.serve.desk import Desk

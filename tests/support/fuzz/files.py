@@ -26,7 +26,8 @@ from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resource
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.device_metadata import decode_metadata
 from dra_operator.app.settings.command_line import CommandLine
-from dra_operator.commands import cel_command, simulate_command
+from dra_operator.commands import cel_command
+from dra_operator.commands.simulate import command as simulate_command
 
 _UID = "claim-uid"
 

@@ -16,7 +16,7 @@ from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.device_shares import DeviceShares
 from dra_operator.commands.many_runs import jobs_of, results, save_plot
 from dra_operator.commands.object_files import BadInput, of_kind, read_objects
-from dra_operator.commands.simulated_cluster import simulated
+from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.gates import features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 

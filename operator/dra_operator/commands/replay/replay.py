@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from dra_operator.allocator import AllocationError
 from dra_operator.commands.arrivals import anew, can_be_copied, without_pods
 from dra_operator.commands.device_shares import DeviceShares
-from dra_operator.commands.placing import apply_changed, closed_gate, reserve
-from dra_operator.commands.simulated_cluster import SimulatedCluster
+from dra_operator.commands.simulated.cluster import SimulatedCluster
+from dra_operator.commands.simulated.placing import apply_changed, closed_gate, reserve
 from dra_operator.scheduling import CycleState, Plan, decided, plan, pre_filter
 
 from .course import Course, Step, Wait

@@ -14,7 +14,7 @@ from dra_api.meta import Object
 from dra_api.resource import ResourceSlice
 
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items
-from dra_operator.commands.simulated_cluster import identified
+from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods
 

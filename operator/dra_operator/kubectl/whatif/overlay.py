@@ -20,11 +20,11 @@ from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTe
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError, DeviceId
-from dra_operator.commands.claim_quotas import ClaimQuotas
-from dra_operator.commands.held_back import HeldBack
-from dra_operator.commands.placing import apply_changed, closed_gate, refusal, reserve
-from dra_operator.commands.simulated_claims import PodClaims
-from dra_operator.commands.simulated_cluster import extended_resource
+from dra_operator.commands.simulated.claim_quotas import ClaimQuotas
+from dra_operator.commands.simulated.claims import PodClaims
+from dra_operator.commands.simulated.cluster import extended_resource
+from dra_operator.commands.simulated.held_back import HeldBack
+from dra_operator.commands.simulated.placing import apply_changed, closed_gate, refusal, reserve
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import (
     CycleState,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
 
-from dra_operator.commands.gate_report import gated_by_others
+from dra_operator.commands.simulated.gate_report import gated_by_others
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Plan, pre_filter

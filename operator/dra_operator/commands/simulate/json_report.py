@@ -23,7 +23,7 @@ from dra_operator.scheduling import (
 )
 from dra_operator.scheduling.state import Obstacle
 
-from .simulate_objects import SimulatedAttempt
+from .attempts import SimulatedAttempt
 
 JSON = dict[str, Any]
 VERSION: Final = 1

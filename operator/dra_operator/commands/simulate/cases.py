@@ -25,10 +25,9 @@ from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
 from dra_operator.cel_language import CelSelectors
+from dra_operator.commands.case_files import JSON, Fields
+from dra_operator.commands.object_files import BadInput
 from dra_operator.gates import features_of
-
-from .case_files import JSON, Fields
-from .object_files import BadInput
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Without pods, all claims that are not allocated yet, and one of each template, are tried together, as if one pod used
 them. Every attempt starts from the state in the files; with ``sequential`` from what the one before has left.
-``simulate_text`` and ``simulate_json`` render the attempts.
+``text_report`` and ``json_report`` render the attempts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from dra_api.relations.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import AllocationError
+from dra_operator.commands.refusal_report import Holders, holders
+from dra_operator.commands.simulated.cluster import SimulatedCluster
+from dra_operator.commands.simulated.held_back import HeldBack
+from dra_operator.commands.simulated.placing import closed_gate, refusal, reserve
 from dra_operator.scheduling import (
     CycleState,
     Faulty,
@@ -36,11 +40,6 @@ from dra_operator.scheduling import (
 )
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.state import LoadedNode
-
-from .held_back import HeldBack
-from .placing import closed_gate, refusal, reserve
-from .refusal_report import Holders, holders
-from .simulated_cluster import SimulatedCluster
 
 
 class Verdict(StrEnum):

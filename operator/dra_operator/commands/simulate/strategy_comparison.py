@@ -16,14 +16,13 @@ from dra_api.meta import Object
 from dra_api.resource import ResourceClaimTemplate, ResourceSlice
 
 from dra_operator.allocator import Features, Semantics
+from dra_operator.commands.arrivals import anew, can_be_copied, without_pods
+from dra_operator.commands.device_shares import THOUSANDTHS_OF_DEVICE, DeviceShares
+from dra_operator.commands.object_files import BadInput, of_kind
+from dra_operator.commands.simulated.cluster import SimulatedCluster, simulated
+from dra_operator.commands.simulated.placing import reserve
 from dra_operator.controllers.scheduling.mix_text import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter
-
-from .arrivals import anew, can_be_copied, without_pods
-from .device_shares import THOUSANDTHS_OF_DEVICE, DeviceShares
-from .object_files import BadInput, of_kind
-from .placing import reserve
-from .simulated_cluster import SimulatedCluster, simulated
 
 DEMAND_PERCENT: Final = 130
 MOST_TRIED_PODS: Final = 2_000

@@ -1,6 +1,6 @@
 """``dra-operator simulate``: what the allocator would do, without a cluster.
 
-Three ways: ``simulate FILE`` answers a file of cases (see ``simulate_cases``) with one JSON line each, and
+Three ways: ``simulate FILE`` answers a file of cases (see ``cases``) with one JSON line each, and
 ``simulate -`` a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
 would give, or why not; ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a cluster
 (``commands.trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
@@ -36,21 +36,21 @@ from dra_operator.allocator import (
     Refused,
     Semantics,
 )
+from dra_operator.commands.case_files import JSON, add_cases_argument, answer_all, read_cases
+from dra_operator.commands.files_argument import add_files_argument
+from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
+from dra_operator.commands.replay.command import run_replay
+from dra_operator.commands.simulated.cluster import simulated
+from dra_operator.commands.trace.arguments import add_trace_arguments, given_without_trace
 from dra_operator.controllers.scheduling.mix_text import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
-from .case_files import JSON, add_cases_argument, answer_all, read_cases
-from .files_argument import add_files_argument
-from .object_files import BadInput, is_snapshot, read_objects, read_text
-from .replay.command import run_replay
-from .simulate_cases import FileCase, read_case
-from .simulate_json import document
-from .simulate_objects import SimulatedAttempt, attempts
-from .simulate_text import report
-from .simulated_cluster import simulated
+from .attempts import SimulatedAttempt, attempts
+from .cases import FileCase, read_case
+from .json_report import document
 from .strategy_comparison import compared, table
-from .trace.arguments import add_trace_arguments, given_without_trace
+from .text_report import report
 
 OUTCOMES: Final[dict[type, str]] = {
     Allocated: "allocated",

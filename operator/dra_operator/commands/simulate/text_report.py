@@ -9,13 +9,13 @@ from dra_api.core import Node
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, Inventory, Refusal
+from dra_operator.commands.refusal_report import grouped, names
 from dra_operator.scheduling import CycleState, Fits, Lacking, NoPlace, Obstructed, Plan
 from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.wording import counted
 
-from .refusal_report import grouped, names
-from .simulate_objects import SimulatedAttempt, Verdict
+from .attempts import SimulatedAttempt, Verdict
 
 Counts = tuple[tuple[str, str, str, int], ...]
 """How many devices each claim and request gets from each driver: nodes that give the same answer alike."""

@@ -27,6 +27,7 @@ from dra_api.resource import (
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
+from dra_operator.commands.object_files import BadInput, of_kind
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
 from dra_operator.controllers.scheduling.mix_text import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, Placement
@@ -34,9 +35,8 @@ from dra_operator.sources.kind_table import OF_STORAGE
 
 from .admin_label import taken_as_permitted
 from .claim_quotas import ClaimQuotas
+from .claims import PodClaims, made_from
 from .held_back import HeldBack
-from .object_files import BadInput, of_kind
-from .simulated_claims import PodClaims, made_from
 
 T = TypeVar("T", bound=Object)
 

@@ -1,0 +1,1 @@
+"""``dra-operator simulate``: its arguments, the attempts that it makes, and their reports."""
