@@ -48,11 +48,6 @@ def report(world: World, condition: str) -> None:
     world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["status"].update(devices=[device]))
 
 
-def node_of(world: World) -> str | None:
-    node: str | None = world.api[PODS, "ns/pod"]["spec"].get("nodeName")
-    return node
-
-
 @both
 async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: World, make: type[Make]) -> None:
     furnish(world, make, kind)
@@ -62,10 +57,10 @@ async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: Wo
         claim = the_claim(world)
         assert claim["status"]["allocation"]["allocationTimestamp"] == START
         assert [entry["name"] for entry in claim["status"]["reservedFor"]] == ["pod"]
-        assert node_of(world) is None
+        assert world.node_of() is None
         report(world, "attached")
         await world.busy()
-        assert node_of(world) == "node-0"
+        assert world.node_of() == "node-0"
     waiting = "waiting for binding conditions for device on node node-0"
     assert world.messages("BindingConditionsPending") == [waiting]
 
@@ -101,7 +96,7 @@ async def test_the_room_is_held_while_devices_get_ready(world: World, make: type
         assert world.messages("FailedScheduling") == ["0/1 nodes are available: 1 Insufficient cpu"]
         report(world, "attached")
         await world.busy()
-        assert node_of(world) == "node-0"
+        assert world.node_of() == "node-0"
         world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.busy()
         assert world.api[PODS, "ns/other"]["spec"]["nodeName"] == "node-0"
@@ -134,7 +129,7 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
     world.start()
     async with world.running():
         await world.busy()
-        assert node_of(world) is None
+        assert world.node_of() is None
         world.api.add(RESOURCE_SLICES, make.slice("node-1", 1))
         world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
         if end == "broken":
@@ -144,7 +139,7 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
             world.control.look_again()
         name = the_claim(world)["metadata"]["name"]
         await world.busy()
-        assert node_of(world) == "node-1"
+        assert world.node_of() == "node-1"
     claim = the_claim(world)
     assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
     failure = f"failed: claim={name}, reason=R, message=m" if end == "broken" else f"timeout: claim={name}"
@@ -182,7 +177,7 @@ async def test_how_long_a_device_may_take_can_be_set(
         world.now = LATER  # eleven minutes
         world.control.look_again()
         await world.busy()
-        assert node_of(world) == node
+        assert world.node_of() == node
 
 
 @pytest.mark.parametrize("is_generated", [True, False], ids=["generated", "made by a person"])
@@ -212,4 +207,4 @@ async def test_a_claim_that_is_deleted_while_its_pod_waits_goes_and_the_pod_gets
         assert the_claim(world)["metadata"]["uid"] != before["metadata"]["uid"]
         report(world, "attached")
         await world.busy()
-        assert node_of(world) == "node-0"
+        assert world.node_of() == "node-0"

@@ -43,11 +43,6 @@ def device_of(world: World, claim: str) -> str | None:
     return allocation["devices"]["results"][0]["device"] if allocation else None
 
 
-def node_of(world: World, pod: str = "ours") -> str | None:
-    node: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
-    return node
-
-
 def lists_of_claims(world: World) -> list[Call]:
     return [call for call in world.api.calls if call.plural == "resourceclaims" and call.name == "(list)"]
 
@@ -75,7 +70,7 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
     world.start()
     async with world.running():
         await idle(world)  # no event of the watch
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
         assert not lists_of_claims(world)
 
 
@@ -87,10 +82,10 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
     async with world.running():
         await until_allocated(world)
         await idle(world)
-        assert node_of(world) is None
+        assert world.node_of("ours") is None
         assert world.cluster.loads.used("node-0")["pods"] == 10**9  # the room is held meanwhile
         await world.quiet()
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
 
 
 @pytest.mark.rule("AA-07")
@@ -119,7 +114,7 @@ async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_con
     amounts = {"deviceclass.resource.kubernetes.io/gpu": "1"}
     world.api.add(PODS, make.pod("ours", containers=[make.asking("main", **amounts)]))
     await world.settle()
-    assert node_of(world) == "node-0"
+    assert world.node_of("ours") == "node-0"
     assert world.messages("BindingConditionsPending") == []
 
 
@@ -154,7 +149,7 @@ async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too
     async with world.running():
         await until_allocated(world)
         await world.quiet()
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
 
 
 @pytest.mark.parametrize("when", ["before ours", "after ours"])
@@ -182,7 +177,7 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
             allocate_foreign(world, "dev-0")
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
 
 
@@ -217,7 +212,7 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
             world.api.events.clear()
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
         assert len(lists_of_claims(world)) > failures
 
 
@@ -235,7 +230,7 @@ async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world
         world.api.events.clear()
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
         assert len(lists_of_claims(world)) == 2  # one for each device that ours took
 
 
@@ -247,10 +242,10 @@ async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, mak
     async with world.running():
         await until_allocated(world)
         await idle(world)
-        assert node_of(world) is None
+        assert world.node_of("ours") is None
         world.sees_others = True
         await world.quiet()
-        assert node_of(world) == "node-0"
+        assert world.node_of("ours") == "node-0"
         assert not lists_of_claims(world)
 
 
@@ -307,7 +302,7 @@ async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[
         await until_allocated(world)
         allocate_foreign(world, "dev-0")
         await world.quiet()
-        assert node_of(world) is None
+        assert world.node_of("ours") is None
         assert device_of(world, "ours") is None
         assert "1 in use" in world.messages("FailedScheduling")[0]
 
@@ -356,7 +351,7 @@ async def test_a_claim_of_two_pods_that_wait_gives_way(world: World, make: type[
     share(world, make)
     await world.settle()
     assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
-    assert {node_of(world, "first"), node_of(world, "second")} == {"node-0"}
+    assert {world.node_of("first"), world.node_of("second")} == {"node-0"}
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
 
 
@@ -407,7 +402,7 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
             while not device_of(world, "shared") or users() != ["second"]:
                 await world.tick()
         await idle(world)
-        assert node_of(world, "second") is None, "another scheduler may have taken the device as well"
+        assert world.node_of("second") is None, "another scheduler may have taken the device as well"
         world.api.drop(PODS, "ns/first")
         await world.quiet()
-    assert node_of(world, "second") == "node-0"
+    assert world.node_of("second") == "node-0"

@@ -26,11 +26,6 @@ def furnish(world: World, make: type[Make], devices: int = 1, *pods: str) -> Non
         world.api.add(PODS, make.pod(name, containers=[make.asking("main", **{GPU: "1"})]))
 
 
-def node_of(world: World, name: str = "pod") -> str | None:
-    node: str | None = world.api[PODS, f"ns/{name}"]["spec"].get("nodeName")
-    return node
-
-
 def extended_status(world: World, name: str = "pod") -> Any:
     return world.api[PODS, f"ns/{name}"]["status"].get("extendedResourceClaimStatus")
 
@@ -54,7 +49,7 @@ async def test_the_claim_is_made_recorded_and_used_with_four_writes(world: World
     await world.settle()
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     pod = world.api[PODS, "ns/pod"]
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
     meta = claim["metadata"]
     assert meta["generateName"] == "pod-extended-resources-"
     assert meta["annotations"] == {ANNOTATION: "true"}
@@ -85,13 +80,13 @@ async def test_the_second_pod_waits_for_the_resource_until_the_first_is_done(wor
     world.start()
     async with world.running():
         await world.quiet()
-        assert node_of(world, "second") is None
+        assert world.node_of("second") is None
         text = f'1 cannot satisfy extended resource {GPU} (device class gpu) request "container-0-request-0"'
         assert text in message(world, "second")
         assert text in world.messages("FailedScheduling")[0]
         world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.quiet()
-        assert node_of(world, "second") == "node-0"
+        assert world.node_of("second") == "node-0"
     (left,) = world.api.of(RESOURCE_CLAIMS)
     assert left["metadata"]["name"] == extended_status(world, "second")["resourceClaimName"]
 
@@ -118,7 +113,7 @@ async def test_a_claim_that_the_server_refuses_is_reported_on_the_pod_and_made_l
     assert "cannot create the claim for extended resources of pod ns/pod: " in world.messages("FailedScheduling")[0]
     assert "exceeded quota: gpus" in world.messages("FailedScheduling")[0]
     assert (created(world, "success"), created(world, "failure")) == (1, 1)
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
 
 
 @pytest.mark.parametrize("refused", [("create", None), ("update", "status")])
@@ -136,7 +131,7 @@ async def test_attempts_that_the_server_refuses_alike_are_told_once(
 
     world.api.before = refuse
     await world.settle()
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
     assert next(times, None) is None
     (told,) = world.messages("FailedScheduling")
     assert '"pod-extended-resources-*" is forbidden: exceeded quota' in told
@@ -149,12 +144,12 @@ async def test_a_claim_made_in_vain_is_deleted_at_once(
     furnish(world, make, 1, "one", "two")
     world.api.before = lambda call: (
         Forbidden(403, "Forbidden", "no")
-        if (call.verb, call.sub) == refused and call.name == "one" and node_of(world, "two") is None
+        if (call.verb, call.sub) == refused and call.name == "one" and world.node_of("two") is None
         else None
     )
     await world.settle()
     (claim,) = world.api.of(RESOURCE_CLAIMS)
-    assert node_of(world, "two") == "node-0"
+    assert world.node_of("two") == "node-0"
     assert claim["metadata"]["name"] == extended_status(world, "two")["resourceClaimName"]
 
 
@@ -168,7 +163,7 @@ async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(wo
     control = world.start()
     control.queues.add([Key("placement", "ns/pod")])
     async with world.running():
-        while node_of(world) is None:
+        while world.node_of() is None:
             await world.tick()
         assert len(world.api.of(RESOURCE_CLAIMS)) == 2
         await world.quiet()
@@ -187,7 +182,7 @@ async def test_a_pod_is_not_bound_after_a_recording_that_landed_late_named_anoth
     world.api.before = lambda call: next(iter(world.api.land()), None) if call.sub == "binding" else None
     await world.settle()
     assert not late
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     assert extended_status(world)["resourceClaimName"] == claim["metadata"]["name"]
     assert [consumer["name"] for consumer in claim["status"]["reservedFor"]] == ["pod"]
@@ -201,7 +196,7 @@ async def test_a_node_with_a_device_plugin_wants_no_claim_and_no_trace_of_an_ear
     stale = {"resourceClaimName": "deleted", "requestMappings": [{"containerName": "main", "resourceName": GPU}]}
     world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(extendedResourceClaimStatus=stale))
     await world.settle()
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
     assert extended_status(world) is None
     assert world.api.of(RESOURCE_CLAIMS) == []
 
@@ -217,7 +212,7 @@ async def test_devices_that_serve_a_resource_leave_what_a_node_counts_of_it_alon
         world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update({GPU: "1"}))
         world.api.add(PODS, make.pod("by-plugin", containers=[make.asking("main", **{GPU: "1"})]))
         await world.quiet()
-    assert node_of(world, "by-plugin") == "node-0"
+    assert world.node_of("by-plugin") == "node-0"
     assert extended_status(world, "by-plugin") is None
 
 
@@ -251,6 +246,6 @@ async def test_without_the_feature_only_nodes_serve_extended_resources(make: typ
     world = World(Features(extended_resources=False))
     furnish(world, make)
     await world.settle()
-    assert node_of(world) is None
+    assert world.node_of() is None
     assert world.api.of(RESOURCE_CLAIMS) == []
     assert f"cannot fit resource {GPU}" in message(world)

@@ -49,7 +49,7 @@ async def come_and_go(world: World, make: type[Make], name: str) -> None:
     ):
         world.api.add(kind, obj)
     async with asyncio.timeout(60):
-        while len([pod for pod in world.api.of(PODS) if pod["spec"].get("nodeName")]) < 3:
+        while len(world.bound()) < 3:
             world.bring_events()
             await world.tick()
     for pod in list(world.api.of(PODS)):

@@ -46,19 +46,6 @@ def add(world: World, gang: str, size: int, pods: range, **annotations: str) -> 
         world.api.add(PODS, pod)
 
 
-def bound(world: World) -> list[str]:
-    return sorted(pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName"))
-
-
-def holders(world: World) -> Counter[str]:
-    """How many claims the server shows for each device."""
-    found: Counter[str] = Counter()
-    for claim in world.api.of(RESOURCE_CLAIMS):
-        allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
-        found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
-    return found
-
-
 def said(world: World, pod: str) -> str:
     conditions = world.api[PODS, f"ns/{pod}"]["status"].get("conditions", [])
     return next((str(it["message"]) for it in conditions if it["type"] == "PodScheduled"), "")
@@ -100,14 +87,14 @@ async def test_a_gang_is_bound_as_soon_as_all_its_pods_are_there(world: World) -
     furnish(world, 2, 2)
     add(world, "g", 4, range(3))
     await world.settle()
-    assert bound(world) == []
-    assert not holders(world)
+    assert world.bound() == []
+    assert not world.holders()
     assert said(world, "g-0") == "waits for other pods: gang g has fewer than the 4 pods that it needs"
     add(world, "g", 4, range(3, 4))
     witness = Witness(world, 4)
     world.api.before = witness
     await world.settle()
-    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+    assert world.bound() == ["g-0", "g-1", "g-2", "g-3"]
     assert not witness.faults
 
 
@@ -115,8 +102,8 @@ async def test_a_gang_that_does_not_fit_keeps_no_devices_and_says_why(world: Wor
     furnish(world, 2, 2)
     add(world, "g", 5, range(5))
     await world.settle()
-    assert bound(world) == []
-    assert not holders(world)
+    assert world.bound() == []
+    assert not world.holders()
     texts = Counter(said(world, f"g-{number}") for number in range(5))
     [leader] = [text for text in texts if text.startswith("gang g: only 4 of 5 pods fit together; ")]
     assert leader.endswith("; the pods would not fit even if all nodes and devices were free")
@@ -128,7 +115,7 @@ async def test_a_pod_without_a_gang_takes_what_a_waiting_gang_leaves(world: Worl
     add(world, "g", 3, range(3))
     world.api.add(PODS, Make.pod("alone", claims=[Make.FROM_TEMPLATE]))
     await world.settle()
-    assert bound(world) == ["alone"]
+    assert world.bound() == ["alone"]
 
 
 async def test_two_gangs_of_which_only_one_fits_do_not_block_each_other(world: World) -> None:
@@ -137,14 +124,14 @@ async def test_two_gangs_of_which_only_one_fits_do_not_block_each_other(world: W
         add(world, "a", 3, range(number, number + 1))
         add(world, "b", 3, range(number, number + 1))
     await world.settle()
-    assert bound(world) in (["a-0", "a-1", "a-2"], ["b-0", "b-1", "b-2"])
-    assert len(holders(world)) == 3
-    for name in bound(world):
+    assert world.bound() in (["a-0", "a-1", "a-2"], ["b-0", "b-1", "b-2"])
+    assert len(world.holders()) == 3
+    for name in world.bound():
         await world.api.delete(PODS, name, "ns")
     first = "a" if not any(pod["metadata"]["name"].startswith("a") for pod in world.api.of(PODS)) else "b"
     await world.settle()
-    assert len(bound(world)) == 3
-    assert not any(name.startswith(first) for name in bound(world))
+    assert len(world.bound()) == 3
+    assert not any(name.startswith(first) for name in world.bound())
 
 
 async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World) -> None:
@@ -153,7 +140,7 @@ async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World)
     await world.settle()
     add(world, "g", 2, range(2, 3))
     await world.settle()
-    assert bound(world) == ["g-0", "g-1", "g-2"]
+    assert world.bound() == ["g-0", "g-1", "g-2"]
 
 
 async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:
@@ -171,10 +158,10 @@ async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world
         for _ in range(80):
             world.bring_events()
             await world.tick()
-        assert bound(world) == []
+        assert world.bound() == []
         refuses = False
         await world.quiet()
-    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+    assert world.bound() == ["g-0", "g-1", "g-2", "g-3"]
 
 
 async def test_an_operator_that_starts_in_the_middle_completes_the_gang_or_gives_all_back(world: World) -> None:
@@ -186,11 +173,11 @@ async def test_an_operator_that_starts_in_the_middle_completes_the_gang_or_gives
         for _ in range(60):
             world.bring_events()
             await world.tick()
-    assert bound(world) == []
-    assert len(holders(world)) == 4
+    assert world.bound() == []
+    assert len(world.holders()) == 4
     world.api.before = lambda _: None
     await world.settle()
-    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
+    assert world.bound() == ["g-0", "g-1", "g-2", "g-3"]
 
 
 async def test_after_a_restart_a_gang_that_lacks_a_pod_gives_its_devices_back(world: World) -> None:
@@ -205,8 +192,8 @@ async def test_after_a_restart_a_gang_that_lacks_a_pod_gives_its_devices_back(wo
     world.api.before = lambda _: None
     await world.api.delete(PODS, "g-3", "ns")
     await world.settle()
-    assert bound(world) == []
-    assert not holders(world)
+    assert world.bound() == []
+    assert not world.holders()
 
 
 async def test_gangs_of_the_same_name_in_two_namespaces_are_two(world: World) -> None:
@@ -216,7 +203,7 @@ async def test_gangs_of_the_same_name_in_two_namespaces_are_two(world: World) ->
     other["metadata"].update(namespace="other", annotations=dict(world.api[PODS, "ns/g-0"]["metadata"]["annotations"]))
     world.api.add(PODS, other)
     await world.settle()
-    assert bound(world) == []
+    assert world.bound() == []
 
 
 async def test_the_pods_of_a_job_are_a_gang_by_a_number_on_its_template(world: World) -> None:
@@ -227,7 +214,7 @@ async def test_the_pods_of_a_job_are_a_gang_by_a_number_on_its_template(world: W
         pod["metadata"].update(annotations={"dra.kopf.dev/gang": "2"}, ownerReferences=[owner])
         world.api.add(PODS, pod)
     await world.settle()
-    assert bound(world) == ["a-0", "a-1"]
+    assert world.bound() == ["a-0", "a-1"]
     assert said(world, "b-0") == "waits for other pods: gang of Job b has fewer than the 2 pods that it needs"
 
 
@@ -240,7 +227,7 @@ async def test_a_pod_group_of_kueue_is_a_gang(world: World) -> None:
         )
         world.api.add(PODS, pod)
         await world.settle()
-        assert bound(world) == (["k-0", "k-1"] if number else [])
+        assert world.bound() == (["k-0", "k-1"] if number else [])
 
 
 async def test_a_gang_of_a_thousand_pods_and_more_costs_other_tenants_nothing(world: World) -> None:
@@ -271,7 +258,7 @@ async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:
     for number in range(10):
         world.api.change(NODES, f"node-{number}", lambda obj: obj["status"]["allocatable"].update(pods="50"))
     await world.settle()
-    assert len(bound(world)) == 60
+    assert len(world.bound()) == 60
 
 
 def furnish_domains(world: World, *domains: str) -> None:
@@ -290,13 +277,13 @@ async def test_a_gang_and_the_pods_that_join_it_get_devices_with_one_value_of_an
     furnish_domains(world, "d1", "d2", "d2")
     add(world, "g", 3, range(3), **MATCH_DOMAIN)
     await world.settle()
-    assert len(bound(world)) == 3
-    assert not {"node-0/dev-0", "node-0/dev-1"} & holders(world).keys()
+    assert len(world.bound()) == 3
+    assert not {"node-0/dev-0", "node-0/dev-1"} & world.holders().keys()
     add(world, "g", 3, range(3, 5), **MATCH_DOMAIN)
     await world.settle()
-    assert len(bound(world)) == 4
-    assert holders(world).keys() == {f"node-{node}/dev-{device}" for node in (1, 2) for device in (0, 1)}
-    [waits] = {"g-3", "g-4"} - {*bound(world)}
+    assert len(world.bound()) == 4
+    assert world.holders().keys() == {f"node-{node}/dev-{device}" for node in (1, 2) for device in (0, 1)}
+    [waits] = {"g-3", "g-4"} - {*world.bound()}
     assert said(world, waits).startswith(
         f"gang g: only 0 of 1 pods fit together on devices with the same value of {DOMAIN}, closest with d2; "
     )
@@ -312,18 +299,18 @@ async def test_after_a_restart_the_devices_of_a_gang_still_have_one_value(world:
         for _ in range(60):
             world.bring_events()
             await world.tick()
-    assert bound(world) == []
+    assert world.bound() == []
     world.api.before = lambda _: None
     await world.settle()
-    assert bound(world) == ["g-0", "g-1", "g-2", "g-3"]
-    assert not {"node-2/dev-0", "node-2/dev-1"} & holders(world).keys()
+    assert world.bound() == ["g-0", "g-1", "g-2", "g-3"]
+    assert not {"node-2/dev-0", "node-2/dev-1"} & world.holders().keys()
 
 
 async def test_a_malformed_attribute_of_a_gang_is_told_and_no_pod_is_placed(world: World) -> None:
     furnish(world, 1, 2)
     add(world, "g", 2, range(2), **{"dra.kopf.dev/gang-match-attribute": "domain"})
     await world.settle()
-    assert bound(world) == []
+    assert world.bound() == []
     assert said(world, "g-0") == (
         'dra.kopf.dev/gang-match-attribute: "domain" is not a device attribute; name it with its domain, as '
         "matchAttribute does"
@@ -337,7 +324,7 @@ async def test_a_malformed_size_is_told_with_its_key_and_the_pod_is_not_placed(s
     pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": size}
     world.api.add(PODS, pod)
     await world.settle()
-    assert bound(world) == []
+    assert world.bound() == []
     assert said(world, "p") == f'dra.kopf.dev/gang-size: "{size}" is not a number of pods; set it to 1 to 1000'
 
 
@@ -360,7 +347,7 @@ async def test_a_pod_that_is_not_bound_keeps_its_devices_if_its_gang_runs(refuse
 
     def before(call: Call) -> Exception | None:
         nonlocal left, fewest
-        having = sum(holders(world).values())
+        having = sum(world.holders().values())
         if call.sub == "binding":
             witness.look(call.name)
             if left:
@@ -372,7 +359,7 @@ async def test_a_pod_that_is_not_bound_keeps_its_devices_if_its_gang_runs(refuse
 
     world.api.before = before
     await world.settle()
-    assert bound(world) == ["g-0", "g-1", "g-2"]
+    assert world.bound() == ["g-0", "g-1", "g-2"]
     assert not witness.faults
     assert fewest == (3 if refused == 1 else 0)
 
@@ -482,7 +469,7 @@ async def test_no_history_binds_half_a_gang_or_leaves_devices_with_a_gang_that_w
     check(world.cluster)
     faults = [fault for witness in witnesses.values() for fault in witness.faults]
     assert not faults
-    running = Counter(name.split("-")[0] for name in bound(world))
+    running = Counter(name.split("-")[0] for name in world.bound())
     assert all(running[name] == histories.sizes[name] for name in running), running
     assert running, "at least one of them fits"
-    assert holders(world).total() == sum(1 if name in histories.sharing else running[name] for name in running)
+    assert world.holders().total() == sum(1 if name in histories.sharing else running[name] for name in running)

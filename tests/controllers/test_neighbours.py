@@ -20,7 +20,7 @@ def why(world: World, pod: str) -> str:
 
 
 def nodes_of(world: World, *pods: str) -> list[str | None]:
-    return [world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName") for pod in pods]
+    return [world.node_of(pod) for pod in pods]
 
 
 async def test_a_host_port_goes_to_one_pod_at_a_time(world: World, make: type[Make]) -> None:

@@ -59,10 +59,6 @@ def claims(world: World) -> list[str]:
     return sorted(claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS))
 
 
-def is_bound(world: World) -> bool:
-    return bool(world.api[PODS, "ns/pod"]["spec"].get("nodeName"))
-
-
 def consumer(pod: Obj) -> Obj:
     return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
@@ -76,11 +72,11 @@ async def test_work_that_is_not_ours_waits_until_it_becomes_ours(
     world.start()
     async with world.running() as control:
         await world.quiet()
-        assert (len(claims(world)), is_bound(world)) == (made, False)
+        assert (len(claims(world)), bool(world.node_of())) == (made, False)
         setattr(world.controllers, theirs, True)
         control.look_again() if theirs == "placement" else await control.look_at_everything()
         await world.quiet()
-    assert (len(claims(world)), is_bound(world)) == (1, True)
+    assert (len(claims(world)), bool(world.node_of())) == (1, True)
 
 
 async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_beside_it(
@@ -95,7 +91,7 @@ async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_bes
         record(world, "theirs")
         await world.quiet()
     assert claims(world) == ["theirs"]
-    assert is_bound(world)
+    assert bool(world.node_of())
     assert world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
 
 
@@ -178,7 +174,7 @@ async def test_a_pod_that_records_another_claim_than_the_one_allocated_for_it_is
             await world.quiet()
     assert recorded(world) == "allocated"
     assert claims(world) == ["allocated"]
-    assert is_bound(world)
+    assert bool(world.node_of())
 
 
 @pytest.mark.parametrize("controllers", EVERYONE, ids=IDS)
@@ -227,7 +223,7 @@ async def test_a_pod_is_bound_only_with_the_claim_that_it_records(world: World, 
     world.start()
     async with world.running():
         await world.quiet()
-    assert is_bound(world)
+    assert bool(world.node_of())
     assert bound_with == [True]
     assert claims(world) == [recorded(world)]
 

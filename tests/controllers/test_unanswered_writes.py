@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -36,19 +35,6 @@ def furnish(world: World, make: type[Make], nodes: int, devices: int) -> None:
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
 
 
-def holders(world: World) -> Counter[str]:
-    """How many claims the server shows for each device."""
-    found: Counter[str] = Counter()
-    for claim in world.api.of(RESOURCE_CLAIMS):
-        allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
-        found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
-    return found
-
-
-def bound(world: World) -> list[str]:
-    return [pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName")]
-
-
 def is_allocation(call: Call) -> bool:
     return (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status")
 
@@ -70,14 +56,14 @@ async def test_thirty_pods_on_twenty_devices_when_every_third_answer_is_lost(
         for _ in range(40):
             for _ in range(chance.randrange(60)):
                 await world.tick()
-                assert max(holders(world).values(), default=0) <= 1
+                assert max(world.holders().values(), default=0) <= 1
             world.bring_events()
             check(world.cluster)
         world.api.after = lambda call: None
         await world.quiet()
-    assert len(bound(world)) == 20
+    assert len(world.bound()) == 20
     assert len(world.api.of(RESOURCE_CLAIMS)) == 30
-    assert set(holders(world).values()) == {1}
+    assert set(world.holders().values()) == {1}
 
 
 async def test_an_allocation_that_lands_late_is_outdated_before_its_devices_are_given_again(
@@ -97,11 +83,11 @@ async def test_an_allocation_that_lands_late_is_outdated_before_its_devices_are_
         world.api.drop(PODS, "ns/late")
         world.api.add(PODS, make.pod("other", claims=[make.use("other")]))
         await world.quiet()
-        assert bound(world) == ["other"]
+        assert world.bound() == ["other"]
         (fared,) = world.api.land()
         assert isinstance(fared, Conflict)
         await world.quiet()
-    assert holders(world) == {"node-0/dev-0": 1}
+    assert world.holders() == {"node-0/dev-0": 1}
 
 
 async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(world: World, make: type[Make]) -> None:
@@ -119,7 +105,7 @@ async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(wor
     world.api.before = land_before_the_next_reading
     async with world.running():
         await world.quiet()
-    assert bound(world) == ["pod"]
+    assert world.bound() == ["pod"]
     assert sum(map(is_allocation, world.api.calls)) == 1
 
 
@@ -147,8 +133,8 @@ async def test_devices_that_are_given_back_without_an_answer_are_not_relied_on(
             (fared,) = world.api.land()
             assert isinstance(fared, Conflict)
         await world.quiet()
-    assert bound(world) == ["pod"]
-    assert holders(world) == {"node-0/dev-0": 1}
+    assert world.bound() == ["pod"]
+    assert world.holders() == {"node-0/dev-0": 1}
 
 
 def is_binding(call: Call) -> bool:
@@ -174,7 +160,7 @@ async def test_a_pod_that_may_be_bound_keeps_its_shared_claim(world: World, make
         while len(lost) == 2:
             await world.tick()
         world.api.add(PODS, make.pod("second", claims=[make.use("shared")]))
-        while bound(world) != ["first", "second"]:
+        while world.bound() != ["first", "second"]:
             reserved = world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]
             assert "first" in [entry["name"] for entry in reserved]
             for event in [event for event in world.api.events if event[2]["metadata"]["name"] == "second"]:
@@ -216,7 +202,7 @@ async def test_a_successor_on_the_same_node_is_not_taken_for_the_pod_whose_bindi
 
     world.api.before = replace_pod
     async with world.running():
-        while not bound(world):
+        while not world.bound():
             await world.tick()
         await world.quiet()
     assert world.messages("Scheduled") == []
@@ -235,11 +221,11 @@ async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world:
             await world.tick()
         world.api.drop(NODES, "node-0")
         await world.quiet()
-        assert holders(world) == {}
+        assert world.holders() == {}
         (fared,) = world.api.land()
         assert isinstance(fared, Conflict)
         await world.quiet()
-    assert bound(world) == []
+    assert world.bound() == []
     told = [message for message in world.messages("FailedScheduling") if message.startswith("cannot bind")]
     assert told == ["cannot bind the pod to node node-0 (1 time): timed out; retrying with back-off"]
 
@@ -277,7 +263,7 @@ async def test_a_pod_is_bound_in_the_version_that_the_server_has(world: World, m
     world.start()
     world.api.change(PODS, "ns/pod", lambda pod: pod["metadata"].update(annotations={"a": "b"}))
     async with world.running():
-        while not bound(world):
+        while not world.bound():
             await world.tick()
         await world.quiet()
     assert sum(map(is_allocation, world.api.calls)) == 1
@@ -294,7 +280,7 @@ async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: World
     world.api.after = lambda call: lost.pop() if lost and call.verb == "create" and call.sub is None else None
     world.api.events.clear()
     async with world.running():
-        while not bound(world):
+        while not world.bound():
             await world.tick()
         await world.quiet()
     (claim,) = world.api.of(RESOURCE_CLAIMS)
@@ -337,8 +323,8 @@ async def test_a_write_that_always_ends_in_a_server_error_is_repeated_with_growi
         assert pauses()[:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
         world.api.before = lambda call: None
         await world.quiet()
-    assert holders(world) == {"node-0/dev-0": 1}
-    assert bound(world) or not world.api[PODS, "ns/pod"]["spec"]["schedulingGates"]
+    assert world.holders() == {"node-0/dev-0": 1}
+    assert world.bound() or not world.api[PODS, "ns/pod"]["spec"]["schedulingGates"]
     assert world.control.queues.of("placement").failures(Key("placement", "ns/pod")) == 0
 
 
@@ -359,8 +345,8 @@ async def test_a_bug_in_a_commit_is_reported_counted_and_tried_again(
     bugs = [ZeroDivisionError("a bug")]
     setattr(world.api, when, lambda call: bugs.pop() if bugs and BREAKDOWNS[where](call) else None)
     await world.settle()
-    assert bound(world) == ["pod"]
-    assert holders(world) == {"node-0/dev-0": 1}
+    assert world.bound() == ["pod"]
+    assert world.holders() == {"node-0/dev-0": 1}
     labels = {"controller": "placement", "kind": "unexpected"}
     assert world.registry.get_sample_value("dra_operator_reconcile_errors_total", labels) == 1
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -46,11 +46,6 @@ async def waiting(world: World, make: type[Make], *stored: Obj) -> AsyncIterator
         yield
 
 
-def node_of(world: World, pod: str = "pod") -> str | None:
-    found: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
-    return found
-
-
 def why(world: World, pod: str = "pod") -> str:
     return str(world.api[PODS, f"ns/{pod}"]["status"]["conditions"][0]["message"])
 
@@ -77,11 +72,11 @@ async def test_a_pod_is_bound_when_the_volume_that_exists_is_bound(world: World,
         assert reference(world) == {**named, "uid": "uid-data", "resourceVersion": claim["resourceVersion"]}
         chosen = world.api[PERSISTENT_VOLUMES, "pv"]["metadata"]["annotations"]
         assert chosen == {"pv.kubernetes.io/bound-by-controller": "yes"}
-        assert (node_of(world), selected(world)) == (None, None)
+        assert (world.node_of(), selected(world)) == (None, None)
         assert allocation(world)["devices"]["results"][0]["pool"] == "node-1"
         bind_volumes(world.api)
         await world.busy()
-    assert node_of(world) == "node-1"
+    assert world.node_of() == "node-1"
     assert world.messages("VolumeBindingPending") == [
         "waiting for PersistentVolumeClaim data to be bound on node node-1"
     ]
@@ -93,12 +88,12 @@ async def test_a_node_is_selected_for_a_claim_whose_class_makes_volumes(world: W
     furnish(world, make)
     world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
     async with waiting(world, make, volume_claim(class_name=FAST)):
-        assert (selected(world), node_of(world)) == ("node-1", None)
+        assert (selected(world), world.node_of()) == ("node-1", None)
         written = [call for call in world.api.writes if call.plural == "persistentvolumeclaims"]
         assert len(written) == 1
         bind_volumes(world.api)
         await world.busy()
-    assert node_of(world) == "node-1"
+    assert world.node_of() == "node-1"
 
 
 def provisioner_fails(world: World) -> None:
@@ -132,7 +127,7 @@ async def test_a_claim_that_lost_its_node_gets_another_chance(
         assert False in held  # at once; the next attempt may have begun by now
         world.others.append(bind_volumes)
         await world.quiet()
-    assert (selected(world), node_of(world)) == ("node-0", "node-0")
+    assert (selected(world), world.node_of()) == ("node-0", "node-0")
 
 
 @pytest.mark.rule("NR-39")
@@ -143,18 +138,18 @@ async def test_devices_are_given_back_when_the_time_is_over(world: World, make: 
     async with waiting(world, make, volume_claim(class_name=FAST)):
         world.api.add(PODS, make.pod("other", claims=[make.use("other")]))
         await world.busy()
-        assert node_of(world, "other") is None
+        assert world.node_of("other") is None
         world.now = LATER  # eleven minutes
         world.control.look_again()
         await world.busy()
         late = "timed out waiting for PersistentVolumeClaim data to be bound"
         assert any(late in message for message in world.messages("FailedScheduling"))
-        assert (node_of(world), node_of(world, "other")) == (None, "node-0")
+        assert (world.node_of(), world.node_of("other")) == (None, "node-0")
         assert selected(world) == "node-0"
         world.api.drop(PODS, "ns/other")
         bind_volumes(world.api)
         await world.quiet()
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
 
 
 async def test_two_pods_never_get_one_volume(world: World, make: type[Make]) -> None:
@@ -167,14 +162,14 @@ async def test_two_pods_never_get_one_volume(world: World, make: type[Make]) -> 
     world.start()
     async with world.running():
         await world.quiet()
-        assert (node_of(world, "first"), node_of(world, "second")) == ("node-1", None)
+        assert (world.node_of("first"), world.node_of("second")) == ("node-1", None)
         assert why(world, "second") == (
             "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind"
         )
         assert world.api.conflicts == 0
         store(world.api, volume("new", affinity=on_nodes("node-0")))
         await world.quiet()
-    assert node_of(world, "second") == "node-0"
+    assert world.node_of("second") == "node-0"
 
 
 @pytest.mark.parametrize("class_name", ["late", FAST])
@@ -186,7 +181,7 @@ async def test_pods_that_share_a_claim_go_to_one_node(class_name: str, world: Wo
         world.api.add(PODS, make.pod(name, volumes=uses("data")))
     world.others.append(bind_volumes)
     await world.settle()
-    nodes = {node_of(world, name) for name in ("first", "second", "third")}
+    nodes = {world.node_of(name) for name in ("first", "second", "third")}
     assert len(nodes) == 1
     assert nodes != {None}
 
@@ -198,7 +193,7 @@ async def test_a_class_may_make_volumes_for_some_nodes_only(world: World, make: 
     world.api.add(PODS, make.pod(volumes=uses("data")))
     world.others.append(bind_volumes)
     await world.settle()
-    assert node_of(world) == "node-1"
+    assert world.node_of() == "node-1"
 
 
 LOSSES: dict[str, tuple[Callable[[World], object], str]] = {
@@ -222,7 +217,7 @@ async def test_a_pod_that_loses_what_it_waits_for_gives_its_devices_back(
         await world.busy()
         assert f"binding volumes: {expected}; retrying with back-off" in world.messages("FailedScheduling")
         assert allocation(world) is None
-    assert node_of(world) is None
+    assert world.node_of() is None
 
 
 async def test_a_fresh_operator_takes_up_what_was_begun(world: World, make: type[Make]) -> None:
@@ -233,12 +228,12 @@ async def test_a_fresh_operator_takes_up_what_was_begun(world: World, make: type
         world.start()
         async with world.running():
             await world.busy()
-        assert (reference(world)["uid"], selected(world, "more"), node_of(world)) == ("uid-data", "node-1", None)
+        assert (reference(world)["uid"], selected(world, "more"), world.node_of()) == ("uid-data", "node-1", None)
     writes = [call for call in world.api.writes if call.plural.startswith("persistentvolume")]
     assert len(writes) == 2
     world.others.append(bind_volumes)
     await world.settle()
-    assert node_of(world) == "node-1"
+    assert world.node_of() == "node-1"
 
 
 async def test_a_refused_write_is_reported_and_takes_the_devices_back(world: World, make: type[Make]) -> None:
@@ -272,7 +267,7 @@ async def test_a_volume_that_another_writer_took_meanwhile_is_left_alone(world: 
         world.api.events.clear()  # the watch is late
         await world.busy()
         assert reference(world) == taken
-        assert node_of(world) is None
+        assert world.node_of() is None
 
 
 async def test_a_volume_that_was_made_anew_under_the_name_is_judged_anew(world: World, make: type[Make]) -> None:
@@ -290,7 +285,7 @@ async def test_a_volume_that_was_made_anew_under_the_name_is_judged_anew(world: 
         world.api.events[:] = late
         world.others.append(bind_volumes)
         await world.quiet()
-    assert node_of(world) == "node-1"
+    assert world.node_of() == "node-1"
 
 
 async def test_the_volumes_of_a_pod_at_the_gate_are_left_to_its_scheduler(world: World, make: type[Make]) -> None:

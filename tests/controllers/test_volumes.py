@@ -44,11 +44,6 @@ def why(world: World, pod: str = "pod") -> str:
     return str(world.api[PODS, f"ns/{pod}"]["status"]["conditions"][0]["message"])
 
 
-def node_of(world: World, pod: str = "pod") -> str | None:
-    found: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
-    return found
-
-
 def bind(claim: Obj) -> None:
     """As the PV controller does."""
     claim["spec"]["volumeName"] = "pv"
@@ -61,7 +56,7 @@ async def test_a_pod_goes_where_its_volume_is(world: World, make: type[Make]) ->
     store(world.api, volume_claim(volume="pv"), volume(affinity=on_nodes("node-2")))
     world.api.add(PODS, make.pod(volumes=uses("data")))
     await world.settle()
-    assert node_of(world) == "node-2"
+    assert world.node_of() == "node-2"
 
 
 async def test_devices_and_a_volume_on_different_nodes_are_kept_apart(world: World, make: type[Make]) -> None:
@@ -132,10 +127,10 @@ async def test_a_pod_waits_until(case: str, world: World, make: type[Make]) -> N
     world.start()
     async with world.running():
         await world.quiet()
-        assert (node_of(world), why(world)) == (None, expected)
+        assert (world.node_of(), why(world)) == (None, expected)
         event(world)
         await world.quiet()
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
 
 
 async def test_of_two_pods_one_gets_a_claim_for_one_pod(world: World, make: type[Make]) -> None:
@@ -145,10 +140,10 @@ async def test_of_two_pods_one_gets_a_claim_for_one_pod(world: World, make: type
     for name in ("first", "second"):
         world.api.add(PODS, make.pod(name, volumes=uses("data")))
     await world.settle()
-    assert (node_of(world, "first"), node_of(world, "second")) == ("node-0", None)
+    assert (world.node_of("first"), world.node_of("second")) == ("node-0", None)
     world.api.drop(PODS, "ns/first")
     await world.settle()
-    assert node_of(world, "second") == "node-0"
+    assert world.node_of("second") == "node-0"
 
 
 async def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(world: World, make: type[Make]) -> None:
@@ -170,7 +165,7 @@ async def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(world: Worl
         own: dict[str, Any] = {"uid": "uid-own", "annotations": BOUND, "ownerReferences": [owner]}
         store(world.api, volume_claim("pod-scratch", "pv", metadata=own))
         await world.quiet()
-    assert node_of(world) == "node-0"
+    assert world.node_of() == "node-0"
 
 
 async def test_a_change_that_only_the_server_keeps_books_of_wakes_no_pod(world: World, make: type[Make]) -> None:
@@ -198,15 +193,15 @@ async def test_a_node_takes_only_as_many_volumes_as_its_driver_attaches(world: W
     world.start()
     async with world.running():
         await world.quiet()
-        assert [node_of(world, f"pod-{number}") for number in range(3)] == ["node-0", "node-0", None]
+        assert [world.node_of(f"pod-{number}") for number in range(3)] == ["node-0", "node-0", None]
         full = "0/1 nodes are available: 1 node(s) exceed max volume count of driver csi.example.com"
         assert why(world, "pod-2") == full
         world.api.change(PODS, "ns/pod-0", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.quiet()
-        assert node_of(world, "pod-2") is None
+        assert world.node_of("pod-2") is None
         world.api.drop(VOLUME_ATTACHMENTS, "pv-0-node-0")
         await world.quiet()
-        assert node_of(world, "pod-2") == "node-0"
+        assert world.node_of("pod-2") == "node-0"
 
 
 async def test_a_pod_waits_for_a_driver_that_attaches_more(world: World, make: type[Make]) -> None:
@@ -216,8 +211,8 @@ async def test_a_pod_waits_for_a_driver_that_attaches_more(world: World, make: t
     world.start()
     async with world.running():
         await world.quiet()
-        assert node_of(world) is None
+        assert world.node_of() is None
         more = csi_node(1, "node-0")["spec"]
         world.api.change(CSI_NODES, "node-0", lambda it: it.update(spec=more))
         await world.quiet()
-        assert node_of(world) == "node-0"
+        assert world.node_of() == "node-0"

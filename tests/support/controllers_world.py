@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import cast
 
 from dra_api.codec import convert
 from dra_api.resource import Device
-from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES, Api
+from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cache import Cluster, Controller, Source, check
@@ -171,6 +172,23 @@ class World:
                 self.control.delete(Source.WATCH, WATCHED[resource], struct.key, struct.metadata.uid)
             else:
                 self.control.apply(Source.WATCH, struct, obj)
+
+    def node_of(self, pod: str = "pod") -> str | None:
+        """The node to which the server has bound the pod."""
+        node: str | None = self.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
+        return node
+
+    def bound(self) -> list[str]:
+        """The pods that the server has bound, by name."""
+        return sorted(pod["metadata"]["name"] for pod in self.api.of(PODS) if pod["spec"].get("nodeName"))
+
+    def holders(self) -> Counter[str]:
+        """How many claims the server shows for each device."""
+        found: Counter[str] = Counter()
+        for claim in self.api.of(RESOURCE_CLAIMS):
+            allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
+            found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
+        return found
 
     def messages(self, reason: str) -> list[str]:
         """The events of one reason that were written."""
