@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from dra_kube import PODS, Api, Connection, ConnectionSettingsError, connection
 from dra_operator.sources.handlers import session_for
+from kubeconfig_file import write_kubeconfig
 
 Call = Callable[[Connection], Awaitable[None]]
 USER = {
@@ -30,23 +30,6 @@ ASKED = [
     ("Impersonate-Extra-example.com%2FScopes", "b"),
     ("Impersonate-Extra-plain", "c"),
 ]
-
-
-def written(folder: Path, server: str, **user: Any) -> Path:
-    file = folder / "config"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": server}}],
-                "users": [{"name": "u", "user": user}],
-            }
-        )
-    )
-    return file
 
 
 async def read(where: Connection) -> None:
@@ -85,10 +68,10 @@ async def test_requests_are_made_in_the_name_of_another(
     server: tuple[str, list[list[tuple[str, str]]]], tmp_path: Path, call: Call
 ) -> None:
     address, asked = server
-    await call(connection(written(tmp_path, address, **USER)))
+    await call(connection(write_kubeconfig(tmp_path, {"server": address}, USER)))
     assert asked == [ASKED]
     asked.clear()
-    await call(connection(written(tmp_path, address, token="abc")))
+    await call(connection(write_kubeconfig(tmp_path, {"server": address}, {"token": "abc"})))
     assert asked == [[]]
 
 
@@ -106,4 +89,4 @@ async def test_requests_are_made_in_the_name_of_another(
 )
 def test_what_cannot_be_asked_for_is_an_error_at_the_start(tmp_path: Path, user: dict[str, Any], says: str) -> None:
     with pytest.raises(ConnectionSettingsError, match=says):
-        connection(written(tmp_path, "https://127.0.0.1:1", **user))
+        connection(write_kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, user))

@@ -14,13 +14,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from authority import Authority
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import PODS, Api, ApiError, Unreachable, connection
 from dra_operator.sources.handlers import session_for
+from kubeconfig_file import write_kubeconfig
 
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
@@ -59,20 +59,7 @@ class Server:
 
 
 def kubeconfig(folder: Path, url: str, ca: Path, **user: Any) -> Path:
-    file = folder / "config"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": url, "certificate-authority": str(ca)}}],
-                "users": [{"name": "u", "user": user}],
-            }
-        )
-    )
-    return file
+    return write_kubeconfig(folder, {"server": url, "certificate-authority": str(ca)}, user)
 
 
 def replaced(file: Path, content: bytes) -> None:

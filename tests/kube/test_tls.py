@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from authority import Authority
@@ -19,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import Api, Connection, Unreachable, connection
 from dra_kube.access.tls import client_tls
 from dra_operator.sources.handlers import session_for
+from kubeconfig_file import write_kubeconfig
 
 Call = Callable[[Connection], Awaitable[None]]
 
@@ -48,22 +48,12 @@ async def reach(call: Call, folder: Path, ca: bytes, serving: ssl.SSLContext, **
     server = TestServer(app, scheme="https")
     await server.start_server(ssl=serving)
     try:
-        file = folder / "kubeconfig"
         data = base64.b64encode(ca).decode()
         host = cluster.pop("host", "127.0.0.1")
         entry = {"server": f"https://{host}:{server.port}", "certificate-authority-data": data, **cluster}
         if entry.get("insecure-skip-tls-verify"):
             del entry["certificate-authority-data"]
-        file.write_text(
-            yaml.safe_dump(
-                {
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": entry}],
-                    "users": [{"name": "u", "user": {"token": "t"}}],
-                }
-            )
-        )
+        file = write_kubeconfig(folder, entry, {"token": "t"})
         await call(connection(file))
     finally:
         await server.close()

@@ -12,6 +12,7 @@ from dra_kube import NODES, RESOURCE_CLAIMS
 from dra_kubeletplugin import PluginSettings
 from dra_kubeletplugin.testing.api import Json, PluginApi
 from dra_kubeletplugin.testing.fixtures import driver_node
+from node_world import NodeWorld
 from plugin_claims import MakeClaim
 
 __all__ = ["driver_node"]  # a fixture is used by its name
@@ -58,3 +59,9 @@ def claim(api: PluginApi) -> MakeClaim:
         return await api.put(RESOURCE_CLAIMS, body)
 
     return make
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeWorld:
+    """The prepared claims of one node, without sockets."""
+    return NodeWorld(tmp_path)

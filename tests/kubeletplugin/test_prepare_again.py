@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,6 @@ from dra_kubeletplugin import ClaimError, ContainerEdits, HostPartInUse, Prepare
 from node_world import NodeWorld, allocated, ref
 
 Answer = Callable[[Prepared], Any]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> NodeWorld:
-    return NodeWorld(tmp_path)
 
 
 def at(places: dict[str, str]) -> Answer:

@@ -31,11 +31,6 @@ from node_world import DRIVER, NodeWorld, allocated, ref
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> NodeWorld:
-    return NodeWorld(tmp_path)
-
-
-@pytest.fixture
 def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], None]:
     """The machine starts again, with an empty /run."""
 

@@ -11,9 +11,10 @@ import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan
-from dra_operator.scheduling.gang import SameValues, joint_plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
+from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.state import LoadedNode, pod_requests
+from gang_lab import decided_together
 from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants
 
@@ -33,13 +34,7 @@ def states(
 
 
 def decided(made: Sequence[CycleState], topology: str = "", value: str | None = None) -> tuple[Plan, ...] | NoPlace:
-    planning = joint_plan(made, SameValues(topology, label=value))
-    while True:
-        try:
-            assert isinstance(next(planning), Pause)
-        except StopIteration as end:
-            answer: tuple[Plan, ...] | NoPlace = end.value
-            return answer
+    return decided_together(made, SameValues(topology, label=value))
 
 
 def check(made: Sequence[CycleState], plans: Sequence[Plan], nodes: Sequence[LoadedNode]) -> None:

@@ -13,10 +13,11 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan
-from dra_operator.scheduling.gang import SameValues, domains, joint_plan
+from dra_operator.scheduling import Nodes, NoPlace, Plan
+from dra_operator.scheduling.gang import SameValues, domains
 from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
+from gang_lab import decided_together
 from msgspec import structs
 from placement_lab import case, claim, node, pod, publishing, wants
 
@@ -41,16 +42,6 @@ def member(name: str, *wanted: dict[str, Any], **more: Any) -> tuple[Pod, list[R
     return structs.replace(made, metadata=meta), [claim(f"{name}-{n}", it, **more) for n, it in enumerate(wanted)]
 
 
-def decided(made: Sequence[CycleState], same: SameValues) -> tuple[Plan, ...] | NoPlace:
-    planning = joint_plan(made, same)
-    while True:
-        try:
-            assert isinstance(next(planning), Pause)
-        except StopIteration as end:
-            answer: tuple[Plan, ...] | NoPlace = end.value
-            return answer
-
-
 def plan(
     devices: Allocator,
     members: Sequence[tuple[Pod, list[ResourceClaim]]],
@@ -60,7 +51,7 @@ def plan(
 ) -> tuple[Plan, ...] | NoPlace:
     nodes = nodes or Nodes([node(id_.pool) for id_ in sorted(devices.inventory.pools())])
     made = [case(it, claims, nodes, devices, usage=usage or Usage()) for it, claims in members]
-    return decided(made, SameValues(attribute=DOMAIN, **same))
+    return decided_together(made, SameValues(attribute=DOMAIN, **same))
 
 
 def devices_of(plans: tuple[Plan, ...] | NoPlace) -> list[DeviceId]:
