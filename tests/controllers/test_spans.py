@@ -1,4 +1,4 @@
-"""The trace of a pod: an attempt, with its plan, its commit, and in that the binding."""
+"""The trace of a pod: an attempt, with its plan, its cycle, and in that the binding."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def test_from_event_to_binding(world: World, recording: Recording, caplog:
     async with world.running():
         await world.quiet()
     (claim,) = (f"ns/{claim['metadata']['name']}" for claim in world.api.of(RESOURCE_CLAIMS))
-    assert ("attempt", [("plan", []), ("commit", [("bind", [])])]) in recording.trees()
-    (plan,), (commit,), (bind,) = map(recording.all, ("plan", "commit", "bind"))
+    assert ("attempt", [("plan", []), ("binding_cycle", [("bind", [])])]) in recording.trees()
+    (plan,), (cycle,), (bind,) = map(recording.all, ("plan", "binding_cycle", "bind"))
     assert dict(plan.attributes or {}) == {"pod": "ns/pod", "claims": (claim,)}
-    assert dict(commit.attributes or {}) == {"pod": "ns/pod", "node": "node", "claims": (claim,)}
+    assert dict(cycle.attributes or {}) == {"pod": "ns/pod", "node": "node", "claims": (claim,)}
     assert dict(bind.attributes or {}) == {"pod": "ns/pod", "node": "node"}
     (attempt,) = (it for it in recording.all("attempt") if it.context and it.context.trace_id == bind.context.trace_id)
     lines = [record.msg for record in caplog.records if isinstance(record.msg, Line)]
@@ -48,8 +48,8 @@ async def test_a_write_that_fails_marks_its_spans(world: World, recording: Recor
     world.start()
     async with world.running():
         await world.quiet()
-    failed = [it for name in ("attempt", "commit", "bind") for it in recording.all(name) if not it.status.is_ok]
-    assert {it.name for it in failed} == {"attempt", "commit", "bind"}
+    failed = [it for name in ("attempt", "binding_cycle", "bind") for it in recording.all(name) if not it.status.is_ok]
+    assert {it.name for it in failed} == {"attempt", "binding_cycle", "bind"}
     assert all(it.events and "disk is full" in str(it.events[0].attributes) for it in failed)
 
 
@@ -57,5 +57,5 @@ def test_without_a_destination_nothing_is_made() -> None:
     made = begin("attempt", claims=lambda: pytest.fail("made for nothing"))
     with made.within(), span("plan", claims=lambda: pytest.fail("made for nothing")):
         pass
-    assert span("plan") is span("commit")
+    assert span("plan") is span("binding_cycle")
     made.end()

@@ -19,7 +19,7 @@ import pytest
 from dra_kube import Election
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
-from dra_operator.controllers.scheduling import binding_cycle as commit
+from dra_operator.controllers.scheduling import binding_cycle
 from dra_operator.controllers.scheduling.permit import Permit
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
@@ -123,7 +123,7 @@ def _is_restored(seed: int) -> bool:
 
 
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
-    with mock.patch.object(commit, "is_over", return_value=True):
+    with mock.patch.object(binding_cycle, "is_over", return_value=True):
         seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
         script, strikes = shrunk(seed)
         assert len(script.steps) + len(strikes) < 20

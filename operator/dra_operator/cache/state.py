@@ -308,7 +308,7 @@ class State(Stores):
 
     def _is_being_written(self, claim: ResourceClaim) -> bool:
         uid = claim.metadata.uid
-        return self.allocated_devices.assumed(uid) is not None or uid in self.groups.ending
+        return self.allocated_devices.assumed(uid) is not None or uid in self.groups.releasing
 
     def loaded_nodes(self) -> Nodes:
         """All nodes with what is used of them: the live ones, brought up to date by this call."""

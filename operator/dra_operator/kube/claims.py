@@ -40,7 +40,7 @@ class ClaimWriter(ClaimReleases):
         self._fresh.keep(raw)
         return self._took(raw)
 
-    async def commit(
+    async def allocate(
         self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
     ) -> ResourceClaim:
         """Write the allocation, if one is given, and the reservation in a single status update (scheduling.md 4.7).
@@ -56,7 +56,7 @@ class ClaimWriter(ClaimReleases):
         return with_consumer(written, consumer)
 
     async def allocate_ahead(self, claim: ResourceClaim, allocation: AllocationResult) -> ResourceClaim:
-        """Write the allocation of an immediate claim, for no consumer yet. As ``commit`` otherwise."""
+        """Write the allocation of an immediate claim, for no consumer yet. As ``allocate`` otherwise."""
         return await self._allocate(claim, allocation, HOLD, ())
 
     async def _allocate(

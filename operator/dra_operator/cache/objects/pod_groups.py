@@ -35,7 +35,7 @@ class PodGroupView:
         self.by_claim: Index[str] = Index()
         """Groups by the claims that their pods share."""
         self.by_template: Index[str] = Index()
-        self.ending: set[str] = set()
+        self.releasing: set[str] = set()
         """UIDs of claims whose reservation for a group is being taken off: no pod may rely on it any more."""
 
     def file(self, change: Change[PodGroup]) -> None:

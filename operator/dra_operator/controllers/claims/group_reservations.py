@@ -53,12 +53,12 @@ class GroupReservations:
 
 
 @contextmanager
-def ending(cluster: Cluster, claim: ResourceClaim, wake: Callable[[Keys], None]) -> Iterator[None]:
+def releasing(cluster: Cluster, claim: ResourceClaim, wake: Callable[[Keys], None]) -> Iterator[None]:
     """Inside the block, in which the claim's reservation for a PodGroup ends, no pod is placed with it."""
-    cluster.groups.ending.add(claim.metadata.uid)
+    cluster.groups.releasing.add(claim.metadata.uid)
     try:
         yield
     finally:
-        cluster.groups.ending.discard(claim.metadata.uid)
+        cluster.groups.releasing.discard(claim.metadata.uid)
         users = cluster.pods_by_claim.keys(claim.key)
         wake(tuple(Key("placement", pod) for pod in users if pod in cluster.waiting))

@@ -2,7 +2,8 @@
 
 To record the names and to allocate the claims are two writes to two objects, and neither needs the other. So where
 devices are abundant they go out together, which saves a pod one of four round trips. The binding waits for both: the
-kubelet goes by the names. If the recording fails, the commit finds the pod without them, and gives the devices back.
+kubelet goes by the names. If the recording fails, the binding cycle finds the pod without them, and gives the devices
+back.
 
 Where devices are scarce the names come first. A pod that gets none is told so in its status, and that write and the
 recording would make each other conflict.

@@ -27,7 +27,7 @@ from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .delayed_deletion import DelayedDeletion
-from .group_reservations import GroupReservations, ending
+from .group_reservations import GroupReservations, releasing
 from .keep_immediate import ClaimHold
 from .protect import ClaimProtection
 
@@ -112,7 +112,7 @@ class ClaimReleaser:
         gone = [uid for uid in gone if uid not in late]
         if not gone:
             return claim
-        with ending(self._cluster, claim, self._reservations.wake) if groups else nullcontext():
+        with releasing(self._cluster, claim, self._reservations.wake) if groups else nullcontext():
             return self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:

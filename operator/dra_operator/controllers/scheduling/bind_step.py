@@ -1,4 +1,4 @@
-"""The last write of a commit, once the pod has its claims: it binds the pod, or removes the gate that held it back.
+"""The last write of a binding cycle, once the pod has its claims: it binds the pod, or removes its gate.
 
 ::
 

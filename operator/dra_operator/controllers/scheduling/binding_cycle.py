@@ -1,18 +1,18 @@
-"""Carrying out a plan: take its devices, write, end; take back what failed (scheduling.md 4.5 to 4.7).
+"""The binding cycle: reserve the devices of a plan, write, bind; unreserve what failed (scheduling.md 4.5 to 4.7).
 
-What a commit ends with is its ``BindStep``: the binding of the pod, or the opening of its scheduling gate.
+What a binding cycle ends with is its ``BindStep``: the binding of the pod, or the opening of its scheduling gate.
 
 The allocated devices keep each allocation until its write is over. What is over depends on the answer:
 
 * The server said no: nothing happened, and the devices are free at once.
-* There was no answer (timeout, broken connection, a server error), or something unforeseen broke the commit off: the
+* There was no answer (timeout, broken connection, a server error), or something unforeseen broke the cycle off: the
   write may have happened, or may still. Devices and room stay taken. The next attempt for the pod first asks the
   server, and makes sure by a write of its own that an allocation which is not there cannot
   come any more (``Unreserve.confirm``).
 
-What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
-left allocated without a consumer would hold its devices for ever, should the pod vanish now. So would a shared claim
-whose other consumers ended meanwhile. A claim that had an allocation and no consumer before keeps its allocation.
+What a binding cycle itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that
+were left allocated without a consumer would hold its devices for ever, should the pod vanish now. So would a shared
+claim whose other consumers ended meanwhile. A claim that had an allocation and no consumer before keeps its allocation.
 
 Claims of volumes come after the devices: what is begun with them is never taken back, so a pod that fails before has
 left no trace in storage. A crash in between loses nothing either: the next attempt finds the devices, goes to their
@@ -20,7 +20,7 @@ node, and finds there which volumes are reserved already. The pod is bound when 
 
 The claim for extended resources is the last one of devices: created, allocated and reserved, recorded in the pod's
 status. It has no name before it exists, so the server cannot be asked what became of a creation without an answer. What
-is half made when a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
+is half made when a cycle ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
 controller ``release`` when the pod got its node with another claim, or is done.
 """
 
@@ -54,7 +54,7 @@ from dra_kube import (
 from dra_operator.cache import Cluster, DeviceTaken, Keys
 from dra_operator.controllers.claims.claim_body import claim_for_extended_resources, without_chance
 from dra_operator.controllers.claims.discard import discard
-from dra_operator.controllers.claims.group_reservations import ending
+from dra_operator.controllers.claims.group_reservations import releasing
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
 from dra_operator.controllers.claims.recorded_names import check_recorded
 from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, PodVanished
@@ -99,11 +99,11 @@ class Writing(NamedTuple):
 class BindingCycle:
     """One plan on its way to the server. ``reserve`` takes the devices and the room, ``write`` does the rest.
 
-    ``wake`` gets the keys of those who may use what a failed commit gives back.
+    ``wake`` gets the keys of those who may use what a failed cycle gives back.
     """
 
-    def __init__(self, cluster: Cluster, writing: Writing, ending: BindStep, wake: Callable[[Keys], None]) -> None:
-        self._cluster, self._ending, self._wake = cluster, ending, wake
+    def __init__(self, cluster: Cluster, writing: Writing, bind_step: BindStep, wake: Callable[[Keys], None]) -> None:
+        self._cluster, self._bind_step, self._wake = cluster, bind_step, wake
         self._claims, self._pods, self._metrics, self._conflict_check, self._volumes, self._names_being_written = (
             writing
         )
@@ -131,24 +131,24 @@ class BindingCycle:
             self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
-    async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
-        """Allocations, reservations, the ending; False if the claims as written are not ready for that.
+    async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
+        """Allocations, reservations, the bind step; False if the claims as written are not ready for that.
 
         Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
         claims = await self.pre_bind()
-        if not may_end(claims):
+        if not may_bind(claims):
             return False
         await self.bind(claims)
         return True
 
     async def pre_bind(self) -> list[ResourceClaim]:
-        """All of it but the ending: the claims as they are then. Raises as ``write``."""
+        """All of it but the bind step: the claims as they are then. Raises as ``write``."""
         return await self._or_undo(self._write_claims())
 
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
-        """The ending. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
-        await self._or_undo(self._write_ending(claims), undo=undo)
+        """The bind step. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
+        await self._or_undo(self._write_bind_step(claims), undo=undo)
         if not is_placeholder(self._pod):
             self._conflict_check.forget(claims)
 
@@ -175,10 +175,10 @@ class BindingCycle:
         await self._names_being_written.over(self._pod)
         return claims
 
-    async def _write_ending(self, claims: Sequence[ResourceClaim]) -> None:
-        self._action = self._ending.action(self._plan.node)
+    async def _write_bind_step(self, claims: Sequence[ResourceClaim]) -> None:
+        self._action = self._bind_step.action(self._plan.node)
         self._check_recorded(claims)
-        await self._ending.write(self._pod, self._plan.node, claims)
+        await self._bind_step.write(self._pod, self._plan.node, claims)
 
     async def _or_undo(self, work: Awaitable[T], *, undo: bool = True) -> T:
         try:
@@ -214,7 +214,7 @@ class BindingCycle:
         if group is None and group_name(self._pod) is not None:
             raise PodGroupChanged(f"PodGroup {group_name(self._pod)} is gone")
         consumer = consumer_of(self._pod, group, pod_entry)
-        written = await self._allocate(claim, allocation, self._claims.commit(claim, allocation, consumer))
+        written = await self._allocate(claim, allocation, self._claims.allocate(claim, allocation, consumer))
         if not is_pod_group(consumer):
             self._reserved.append(written)
         return written
@@ -248,7 +248,7 @@ class BindingCycle:
             return []
         self._extended = made = await self._create(plan.extended)
         allocation = plan.allocations[plan.extended.claim.metadata.uid]
-        writing = self._claims.commit(made, allocation, pod_as_consumer(self._pod))
+        writing = self._claims.allocate(made, allocation, pod_as_consumer(self._pod))
         written = await self._allocate(made, allocation, writing)
         await self._record(
             PodExtendedResourceClaimStatus(
@@ -322,7 +322,7 @@ class BindingCycle:
             if claim is None or group is None or self._cluster.groups.has_placed(self._pod):
                 continue
             had_devices = planned.status.allocation is not None and not planned.status.reserved_for
-            with ending(self._cluster, claim, self._wake):
+            with releasing(self._cluster, claim, self._wake):
                 undoing = self._claims.unreserve(claim, {group.uid}, deallocate=not had_devices)
                 await self._try_to_undo(claim, undoing)
             self._conflict_check.given_up([claim])

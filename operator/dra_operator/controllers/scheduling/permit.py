@@ -40,11 +40,13 @@ class Permit:
         self._context, self._report = context, report
         self._cluster, self._conflict_check = context.cluster, context.writing.conflict_check
 
-    async def write(self, pod: Pod, plan: Plan, commit: BindingCycle, ending: BindStep) -> Result | None:
-        """The plan, as much of it as may be written by now; None if the ending has to wait. Raises BindingFailed."""
+    async def write(self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep) -> Result | None:
+        """The plan, as much of it as may be written by now; None if the bind step has to wait. Raises BindingFailed."""
         try:
-            with span("commit", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]):
-                is_done = await commit.write(partial(self.may_end, pod))
+            with span(
+                "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
+            ):
+                is_done = await binding_cycle.write(partial(self.may_bind, pod))
         except BindingRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise
@@ -54,18 +56,18 @@ class Permit:
         if not is_done:
             self._look_again(pod, plan)
             return None
-        self.ended(pod, plan, ending)
+        self.ended(pod, plan, bind_step)
         return Result.SCHEDULED
 
-    def ended(self, pod: Pod, plan: Plan, ending: BindStep) -> None:
+    def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
         """The pod has what it waited for."""
         self._report.forget(pod)
-        if news := ending.news(pod, plan.node):
+        if news := bind_step.news(pod, plan.node):
             self._context.events.post(*news)
         for claim in self._claims_of(pod):
             self._context.writing.metrics.awaited(claim, Readiness.READY, self._context.clock())
 
-    def may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+    def may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to run with them, and certainly its own.
 
         An immediate claim waits for nothing: the pods that use it do.

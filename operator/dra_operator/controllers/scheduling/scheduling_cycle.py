@@ -141,7 +141,7 @@ class SchedulingCycle:
             return Decided()
         pod = self._context.writing.names_being_written.foreseen(pod)
         if self._context.writing.pods.unanswered(pod) is not None:
-            return Decided(partial(self._unreserve.ask, pod, self._ending(pod)), clears_up=True)
+            return Decided(partial(self._unreserve.ask, pod, self._bind_step(pod)), clears_up=True)
         if (of_gang := self._gangs.taken_up(key)) is not None:
             return await self._gangs.go_on(of_gang)
         if attempt is None or not attempt.is_of(self._cluster):
@@ -160,7 +160,7 @@ class SchedulingCycle:
         controller = self._controllers.allocation if is_ahead else self._controllers.placement
         return controller and self._cluster.waits_for_us(pod)
 
-    def _ending(self, pod: Pod) -> BindStep:
+    def _bind_step(self, pod: Pod) -> BindStep:
         if is_placeholder(pod):
             return self._allocate_immediate
         return self._remove_gate if is_at_gate(pod) else self._bind
@@ -270,15 +270,15 @@ class SchedulingCycle:
         self._cluster.set_wake_conditions(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
-        ending = self._ending(pod)
-        commit = BindingCycle(self._cluster, self._context.writing, ending, self._context.wake)
+        bind_step = self._bind_step(pod)
+        binding_cycle = BindingCycle(self._cluster, self._context.writing, bind_step, self._context.wake)
         try:
-            commit.reserve(pod, attempt.cycle_state.claims, decision)
+            binding_cycle.reserve(pod, attempt.cycle_state.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
         if attempt.cycle_state.claims:
             self._context.delayed_deletion.placed()
-        return partial(self._permit.write, pod, decision, commit, ending)
+        return partial(self._permit.write, pod, decision, binding_cycle, bind_step)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
@@ -310,7 +310,7 @@ class SchedulingCycle:
         prospect = self._makes_room.prospect(pod)
         message = f"{decision.message}; {prospect}" if prospect else decision.message
         result = await self._unreserve.refuse(pod, replace(decision, message=message))
-        await self._makes_room.carry_out(pod, decision.nominated)
+        await self._makes_room.prepare_candidate(pod, decision.nominated)
         return result
 
     async def _let_pass(self, pod: Pod) -> None:

@@ -20,7 +20,7 @@ from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.discard import discard
-from dra_operator.controllers.claims.group_reservations import ending
+from dra_operator.controllers.claims.group_reservations import releasing
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.shared.logbook import devices_in, tell
 from dra_operator.controllers.work.dispatcher import Result
@@ -61,7 +61,7 @@ class Unreserve:
                 self._conflict_check.wrote(current)
         self._context.look_again(key)
 
-    async def ask(self, pod: Pod, ending: BindStep) -> Result | None:
+    async def ask(self, pod: Pod, bind_step: BindStep) -> Result | None:
         """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
@@ -75,7 +75,7 @@ class Unreserve:
             is_same = current.metadata.uid == pod.metadata.uid
             is_done = is_same and (not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node)
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
-                why = _news_of(current, f"cannot {ending.action(node or '')}", unanswered)
+                why = _news_of(current, f"cannot {bind_step.action(node or '')}", unanswered)
                 await self._report.waits(current, SCHEDULER_ERROR, why)
         self._pods.settled(pod)
         self._context.look_again(pod.key)
@@ -83,7 +83,7 @@ class Unreserve:
             return None
         what = "gate removed" if is_at_gate(pod) else "pod bound"
         tell(logger, logging.INFO, what, pod=pod.key, node=node)
-        if news := ending.news(pod, node or ""):
+        if news := bind_step.news(pod, node or ""):
             self._context.events.post(*news)
         return Result.SCHEDULED
 
@@ -169,7 +169,7 @@ class Unreserve:
             return
         if self._cluster.groups.has_placed(pod):
             raise ClaimChanged(f"claim {claim.key} is in use by another pod of PodGroup {group.name} by now")
-        with ending(self._cluster, claim, self._context.wake):
+        with releasing(self._cluster, claim, self._context.wake):
             if self._cluster.features.release >= Release.V1_37:
                 await self._deallocate(pod, claim)
             else:

@@ -148,7 +148,7 @@ class Dispatcher:
         elif decided.follow_up is None:
             self._finish(key, begun, None, decided)
         else:
-            group.create_task(self._carry_out(key, begun, decided, decided.follow_up()), name=str(key))
+            group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
 
     def _charge(self, key: Key, begun: _Begun, spent: float) -> None:
@@ -173,7 +173,7 @@ class Dispatcher:
             return
         self._paused_at = time.perf_counter()
 
-    async def _carry_out(self, key: Key, begun: _Begun, decided: Decided, work: Awaitable[Result | None]) -> None:
+    async def _follow_up(self, key: Key, begun: _Begun, decided: Decided, work: Awaitable[Result | None]) -> None:
         try:
             with begun.trace.within():
                 result = await work

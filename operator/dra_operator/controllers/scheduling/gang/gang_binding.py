@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
     pod: Pod
     plan: Plan
-    commit: BindingCycle
+    binding_cycle: BindingCycle
     waits: bool
 
 
@@ -55,17 +55,17 @@ class GangBinding:
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
             raise failed
         for state, plan in zip(attempt.states, plans, strict=True):
-            commit = BindingCycle(self._cluster, self._context.writing, self._bind, self._context.wake)
+            binding_cycle = BindingCycle(self._cluster, self._context.writing, self._bind, self._context.wake)
             open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
             try:
                 if is_promised(state, plan, self._cluster) or not has_room(state.pod, plan, self._cluster):
                     raise failed
-                commit.reserve(state.pod, state.claims, plan)
+                binding_cycle.reserve(state.pod, state.claims, plan)
             except (DeviceTaken, PlacementFailed) as error:
                 for part in parts:
-                    part.commit.unreserve()
+                    part.binding_cycle.unreserve()
                 raise PlacementFailed(str(error)) from error
-            parts.append(Part(state.pod, plan, commit, not open_claims <= plan.allocations.keys()))
+            parts.append(Part(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
         if any(state.claims for state in attempt.states):
             self._context.delayed_deletion.placed()
         return parts
@@ -73,12 +73,12 @@ class GangBinding:
     async def write(self, attempt: GangAttempt, parts: Sequence[Part]) -> Result | None:
         """The plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
         try:
-            with span("commit", pod=attempt.leader.key, node=parts[0].plan.node):
+            with span("binding_cycle", pod=attempt.leader.key, node=parts[0].plan.node):
                 claims = await self._reserve(attempt, parts)
         finally:
             for part in parts:
                 self._cluster.storage.written(part.pod.metadata.uid)
-        unready = [it for it, its in zip(parts, claims, strict=True) if not self._permit.may_end(it.pod, its)]
+        unready = [it for it, its in zip(parts, claims, strict=True) if not self._permit.may_bind(it.pod, its)]
         if unready:
             self._look_again(attempt, unready, [claim for its in claims for claim in its])
             return None
@@ -88,12 +88,12 @@ class GangBinding:
     async def _reserve(self, attempt: GangAttempt, parts: Sequence[Part]) -> list[list[ResourceClaim]]:
         done: dict[int, list[ResourceClaim] | BaseException] = {}
         first = [number for number, part in enumerate(parts) if not part.waits]
-        answers = await asyncio.gather(*(parts[it].commit.pre_bind() for it in first), return_exceptions=True)
+        answers = await asyncio.gather(*(parts[it].binding_cycle.pre_bind() for it in first), return_exceptions=True)
         done.update(zip(first, answers, strict=True))
         for number, part in enumerate(parts):
             if part.waits and not _errors(done.values()):
-                part.commit.renew()
-                [done[number]] = await asyncio.gather(part.commit.pre_bind(), return_exceptions=True)
+                part.binding_cycle.renew()
+                [done[number]] = await asyncio.gather(part.binding_cycle.pre_bind(), return_exceptions=True)
         errors = _errors(done.values())
         if not errors:
             return [it for number in range(len(parts)) if not isinstance(it := done[number], BaseException)]
@@ -101,14 +101,14 @@ class GangBinding:
             if isinstance(done.get(number), BaseException):
                 self._come_back(attempt, part)
             else:
-                await part.commit.take_back()
+                await part.binding_cycle.take_back()
         await self._raise(attempt, errors[0])
         raise errors[0]
 
     async def _end(
         self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
     ) -> None:
-        ends = (part.commit.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
+        ends = (part.binding_cycle.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
         unanswered = self._context.writing.pods.unanswered
         runs = any(
@@ -129,9 +129,9 @@ class GangBinding:
     async def _let_go(self, part: Part, *, keep: bool) -> None:
         """A pod was not bound: it keeps its devices if others of its gang were, and gives them back if none was."""
         if keep:
-            part.commit.unreserve()
+            part.binding_cycle.unreserve()
         else:
-            await part.commit.take_back()
+            await part.binding_cycle.take_back()
 
     def _come_back(self, attempt: GangAttempt, part: Part) -> None:
         """A write for the pod failed: it is looked at again by itself. The leader is, since its decision fails."""

@@ -27,7 +27,7 @@ class MakesRoom(Protocol):
         """A clause about what the pod waits for, if it is nominated."""
         ...
 
-    async def carry_out(self, pod: Pod, nominated: PostFilterResult | None) -> None:
+    async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
         """End the victims; without a nomination, forget what is out of date.
 
         Raises KubeError and PlacementFailed, after which the pod is tried again.

@@ -186,7 +186,7 @@ class Preemption:
         names, one = listed((it.key for it in known.ending), SHOWN_VICTIM_NAMES), len(known.ending) == 1
         return f"it gets node {known.result.nominated_node} once {names} {'has' if one else 'have'} ended"
 
-    async def carry_out(self, pod: Pod, nominated: PostFilterResult | None) -> None:
+    async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
         """See ``MakesRoom``."""
         try:
             if nominated is not None:
