@@ -74,11 +74,11 @@ def test_pods_that_come_and_go_while_terms_are_compared_count_as_they_are_then()
             there.put(pod("r10", on="a2", namespace="evil", affinity=apart(10, terms=number)), "a2")
         list(finding)
     assert list(there.miscounted()) == []
-    assert there.repelling(comes(), (HOST,)).by_key[HOST].by_node == {"a1": 3 * TERMS, "a2": 7, "b1": 16}
+    assert there.existing_anti_affinity(comes(), (HOST,)).by_key[HOST].by_node == {"a1": 3 * TERMS, "a2": 7, "b1": 16}
     for uid, _ in list(there):
         there.remove(uid)
     assert list(there.miscounted()) == []
-    assert not there.repelling(comes(), (HOST,)).by_key
+    assert not there.existing_anti_affinity(comes(), (HOST,)).by_key
 
 
 def test_a_namespace_whose_labels_change_is_asked_about_again() -> None:
@@ -86,11 +86,11 @@ def test_a_namespace_whose_labels_change_is_asked_about_again() -> None:
         pod("r", on="a1", affinity=away(term({}, HOST, namespaceSelector={"matchLabels": {"team": "a"}})))
     )
     there = nodes.pods_by_node
-    assert not there.repelling(comes(), (HOST,)).by_key
+    assert not there.existing_anti_affinity(comes(), (HOST,)).by_key
     there.namespaces["good"] = {"team": "a"}
-    assert there.repelling(comes(), (HOST,)).by_key[HOST].by_node == {"a1": 1}
+    assert there.existing_anti_affinity(comes(), (HOST,)).by_key[HOST].by_node == {"a1": 1}
     there.namespaces["good"] = {}
-    assert not there.repelling(comes(), (HOST,)).by_key
+    assert not there.existing_anti_affinity(comes(), (HOST,)).by_key
 
 
 def test_topology_keys_that_no_node_has_cost_nothing() -> None:
@@ -98,23 +98,26 @@ def test_topology_keys_that_no_node_has_cost_nothing() -> None:
     with patch.object(Topology, "put", autospec=True, side_effect=Topology.put) as put:
         assert nodes.rules_of(comes()).obstacle(nodes._states["a1"], ()) is None
     assert put.call_count == 0
-    assert not nodes.pods_by_node.repelling(comes(), nodes._topologies.label_keys).by_key
+    assert not nodes.pods_by_node.existing_anti_affinity(comes(), nodes._topologies.label_keys).by_key
     nodes.put(node("new", labels={"key7": "here"}))
-    assert nodes.pods_by_node.repelling(comes(), nodes._topologies.label_keys).by_key["key7"].by_node == {"a1": 1}
+    assert nodes.pods_by_node.existing_anti_affinity(comes(), nodes._topologies.label_keys).by_key["key7"].by_node == {
+        "a1": 1
+    }
 
 
 def test_the_pods_of_one_namespace_drive_out_no_answers_to_others() -> None:
     nodes = hostile(apart, pods=1)
     for number in range(KEPT_ANSWERS_OF_NAMESPACE):
-        nodes.pods_by_node.repelling(comes(app=f"a{number}"), (HOST,))
+        nodes.pods_by_node.existing_anti_affinity(comes(app=f"a{number}"), (HOST,))
     for number in range(3 * KEPT_ANSWERS):
-        nodes.pods_by_node.repelling(comes("evil", f"a{number}"), (HOST,))
+        nodes.pods_by_node.existing_anti_affinity(comes("evil", f"a{number}"), (HOST,))
     assert (
         compared(
             lambda: [
-                nodes.pods_by_node.repelling(comes(app=f"a{it}"), (HOST,)) for it in range(KEPT_ANSWERS_OF_NAMESPACE)
+                nodes.pods_by_node.existing_anti_affinity(comes(app=f"a{it}"), (HOST,))
+                for it in range(KEPT_ANSWERS_OF_NAMESPACE)
             ]
         )
         == 0
     )
-    assert compared(lambda: nodes.pods_by_node.repelling(comes("evil", "a0"), (HOST,))) == TERMS
+    assert compared(lambda: nodes.pods_by_node.existing_anti_affinity(comes("evil", "a0"), (HOST,))) == TERMS

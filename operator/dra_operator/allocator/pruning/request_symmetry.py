@@ -48,7 +48,9 @@ def introduce(problem: Problem, first: int) -> None:
     families: dict[Hashable, list[tuple[Domain, ...]]] = {}
     for domains in problem.domains[first:]:
         if not any(_is_alone(domain, shareable) for domain in domains):
-            families.setdefault(tuple(_wish(domain, by_claim=by_claim) for domain in domains), []).append(domains)
+            families.setdefault(tuple(_symmetry_key(domain, by_claim=by_claim) for domain in domains), []).append(
+                domains
+            )
     for family in families.values():
         if len(family) > 1:
             for members in zip(*family, strict=True):
@@ -65,7 +67,7 @@ def _is_alone(domain: Domain, shareable: int) -> bool:
     return domain.alternative.everything or bool(domain.need > 1 and domain.usable & shareable)
 
 
-def _wish(domain: Domain, *, by_claim: bool) -> Hashable:
+def _symmetry_key(domain: Domain, *, by_claim: bool) -> Hashable:
     """Equal for domains that the search cannot tell apart but by their order."""
     claim = domain.claim if by_claim else None
     ledgers = tuple((id(ledger), ledger.treats(domain)) for ledger in domain.ledgers)

@@ -29,12 +29,12 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> ExtendedRequests:
     """What to allocate for a pod. ``classes``: the class of each resource that devices serve on the node."""
     init, regular = pod.spec.init_containers or (), pod.spec.containers or ()
     containers = [
-        _Wish(position, container, position >= len(init) or container.restart_policy == "Always")
+        _PositionedContainer(position, container, position >= len(init) or container.restart_policy == "Always")
         for position, container in enumerate((*init, *regular))
     ]
     built = [_Resource(resource, class_, containers) for resource, class_ in sorted(classes.items())]
     requests = [request for resource in built for request in resource.requests()]
-    order = {wish.container.name: wish.position for wish in containers}
+    order = {one.container.name: one.position for one in containers}
     mappings = [mapping for resource in built for mapping in resource.mappings()]
     return ExtendedRequests(
         tuple(sorted(requests, key=lambda request: request.name)),
@@ -42,7 +42,7 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> ExtendedRequests:
     )
 
 
-class _Wish(NamedTuple):
+class _PositionedContainer(NamedTuple):
     """A container with its position."""
 
     position: int
@@ -69,23 +69,23 @@ class _Resource:
 
     name: str
     class_: str
-    containers: list[_Wish]
+    containers: list[_PositionedContainer]
     counts: dict[str, int] = field(default_factory=dict)
     """Devices per request."""
     users: list[tuple[str, str]] = field(default_factory=list)
     """(container, request)"""
 
     def __post_init__(self) -> None:
-        owned = [(wish, wish.amount(self.name)) for wish in self.containers if wish.amount(self.name) > 0]
-        for wish, amount in owned:
-            if wish.long_lived:
-                self.counts[wish.request_name(self.name)] = amount
-                self.users.append((wish.container.name, wish.request_name(self.name)))
-        rests = [(wish, rest) for wish, amount in owned if not wish.long_lived and (rest := self._reuse(wish, amount))]
+        owned = [(one, one.amount(self.name)) for one in self.containers if one.amount(self.name) > 0]
+        for one, amount in owned:
+            if one.long_lived:
+                self.counts[one.request_name(self.name)] = amount
+                self.users.append((one.container.name, one.request_name(self.name)))
+        rests = [(one, rest) for one, amount in owned if not one.long_lived and (rest := self._reuse(one, amount))]
         if rests:
             largest, amount = max(rests, key=lambda item: item[1])
             self.counts[largest.request_name(self.name)] = amount
-            self.users += [(wish.container.name, largest.request_name(self.name)) for wish, _ in rests]
+            self.users += [(one.container.name, largest.request_name(self.name)) for one, _ in rests]
 
     def requests(self) -> list[DeviceRequest]:
         return [
@@ -102,10 +102,10 @@ class _Resource:
             for container, request in self.users
         ]
 
-    def _reuse(self, wish: _Wish, amount: int) -> int:
+    def _reuse(self, one: _PositionedContainer, amount: int) -> int:
         """Uses requests of long-lived containers that start later; returns what is still missing."""
-        for later in self.containers[wish.position + 1 :]:
+        for later in self.containers[one.position + 1 :]:
             if amount > 0 and later.long_lived and later.amount(self.name) > 0:
-                self.users.append((wish.container.name, later.request_name(self.name)))
+                self.users.append((one.container.name, later.request_name(self.name)))
                 amount -= later.amount(self.name)
         return max(0, amount)

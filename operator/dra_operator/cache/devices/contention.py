@@ -87,9 +87,9 @@ class Contention:
         events = counts.total() if is_any else sum(counts[driver] for driver in {*drivers, ANY_DRIVER})
         return OthersDecide(is_wanted or is_held, is_wanted, self._is_among(self._queued, drivers), events)
 
-    def _is_among(self, wishes: Index[str], drivers: Set[str]) -> bool:
+    def _is_among(self, wanted: Index[str], drivers: Set[str]) -> bool:
         """Goes through the classes that there are: pods may name others by the thousand."""
-        known = (driver for name, driver in self._class_drivers.items() if wishes.has(name))
+        known = (driver for name, driver in self._class_drivers.items() if wanted.has(name))
         return any(ANY_DRIVER in (driver, *drivers) or driver in drivers for driver in known)
 
     def __contains__(self, key: str) -> bool:

@@ -139,7 +139,7 @@ class ExistingAntiAffinity(Rule):
         """Only for a pod that others keep away. No pod keeps the claim of a placeholder pod away."""
         if is_placeholder(pod):
             return None
-        found = around.pods_by_node.repelling(pod, around.topologies.label_keys)
+        found = around.pods_by_node.existing_anti_affinity(pod, around.topologies.label_keys)
         return cls(pod, found, around.topologies) if found.by_key else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:

@@ -45,7 +45,7 @@ class PreferredAffinityScore(Score):
         """Only for a pod with such terms, or that placed pods have terms about, if that tells any domains apart."""
         if is_placeholder(pod):
             return None
-        others = cluster.pods_by_node.leaning(pod, cluster.topologies.label_keys)
+        others = cluster.pods_by_node.existing_preferences(pod, cluster.topologies.label_keys)
         if pod.spec.affinity is None and not others.by_key:
             return None
         score = cls(pod, cluster.pods_by_node, cluster.topologies, cluster.nodes)
@@ -72,5 +72,5 @@ def _counts(pod: Pod, pods_by_node: PodsByNode, topologies: Topologies) -> Itera
     asked = one_by_one((term for term, _ in terms), pods_by_node.namespaces)
     for it, (_, weight) in zip(asked, terms, strict=True):
         yield it.counts(pods_by_node, topologies), weight
-    for key, carriers in pods_by_node.leaning(pod, topologies.label_keys).by_key.items():
+    for key, carriers in pods_by_node.existing_preferences(pod, topologies.label_keys).by_key.items():
         yield carriers.within(topologies.get(key)), 1

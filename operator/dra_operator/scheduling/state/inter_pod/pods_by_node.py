@@ -43,8 +43,8 @@ class PodsByNode:
         self._changes = 0
         self._counted: OrderedDict[Selection, Population] = OrderedDict()
         self._selections: Anchors[Selection] = Anchors()
-        self._repelling = Carriers()
-        self._leaning = Carriers()
+        self._anti_affinity = Carriers()
+        self._preferences = Carriers()
         self.namespaces: dict[str, dict[str, str]] = {}
 
     def put(self, pod: Pod, node: str) -> None:
@@ -131,26 +131,26 @@ class PodsByNode:
             return list(self._pods.values())
         return [place for name in names for place in self._by_namespace.get(name, {}).values()]
 
-    def repelling(self, pod: Pod, keys: Collection[str]) -> Carried:
+    def existing_anti_affinity(self, pod: Pod, keys: Collection[str]) -> Carried:
         """What keeps the pod away: the pods that have required anti-affinity to it. ``keys``: labels of nodes."""
-        return _result(self._repelling.finding(pod, self.namespaces, keys))
+        return _result(self._anti_affinity.finding(pod, self.namespaces, keys))
 
-    def leaning(self, pod: Pod, keys: Collection[str]) -> Carried:
+    def existing_preferences(self, pod: Pod, keys: Collection[str]) -> Carried:
         """What prefers to have the pod near, or not: the pods that have such terms, with their weights."""
-        return _result(self._leaning.finding(pod, self.namespaces, keys))
+        return _result(self._preferences.finding(pod, self.namespaces, keys))
 
     def finding(self, pod: Pod, keys: Collection[str]) -> Generator[int, None, tuple[Carried, Carried]]:
-        """``repelling`` and ``leaning``, in pieces: says after each how many labels it has compared."""
-        repelling = yield from self._repelling.finding(pod, self.namespaces, keys)
-        leaning = yield from self._leaning.finding(pod, self.namespaces, keys)
-        return repelling, leaning
+        """What the two above say, in pieces: after each, how many labels were compared."""
+        anti_affinity_to_it = yield from self._anti_affinity.finding(pod, self.namespaces, keys)
+        preferences = yield from self._preferences.finding(pod, self.namespaces, keys)
+        return anti_affinity_to_it, preferences
 
     def forget(self, topology: Topology) -> None:
         """The topology is not kept up to date any more."""
         for population in (
             *self._counted.values(),
-            *self._repelling.populations(),
-            *self._leaning.populations(),
+            *self._anti_affinity.populations(),
+            *self._preferences.populations(),
         ):
             population.forget(topology)
 
@@ -162,8 +162,8 @@ class PodsByNode:
         for selection, population in self._counted.items():
             if population.by_node != fresh.count(selection).by_node:
                 yield f"the pods of {selection} are miscounted"
-        if (self._repelling, self._leaning) != (fresh._repelling, fresh._leaning) or any(
-            carriers.miscounted() for carriers in (self._repelling, self._leaning)
+        if (self._anti_affinity, self._preferences) != (fresh._anti_affinity, fresh._preferences) or any(
+            carriers.miscounted() for carriers in (self._anti_affinity, self._preferences)
         ):
             yield "the pods with affinity or anti-affinity to others are miscounted"
 
@@ -178,11 +178,11 @@ class PodsByNode:
         if pod.spec.affinity is None or has_too_many_rules(pod):
             return
         for term in anti_affinity(pod):
-            self._repelling.add(term, node, number)
+            self._anti_affinity.add(term, node, number)
         for term in affinity(pod):
-            self._leaning.add(term, node, number * REQUIRED_WEIGHT)
+            self._preferences.add(term, node, number * REQUIRED_WEIGHT)
         for term, weight in preferred(pod):
-            self._leaning.add(term, node, number * weight)
+            self._preferences.add(term, node, number * weight)
 
 
 def _result(work: Generator[int, None, T]) -> T:
