@@ -83,11 +83,11 @@ class View:
         if found is None:
             return None
         if hidden(self._seen):
-            told = why_within_limits(self._seen, found)
+            report = why_within_limits(self._seen, found)
         else:
-            told = why_pod(self._made, found) if isinstance(found, Pod) else why_claim(self._made, found)
-        fixes = [{"node": fix.node, "text": fix.text} for fix in told.fixes]
-        return {"kind": kind, "key": key, "clear": told.is_clear, "lines": told.lines, "fixes": fixes}
+            report = why_pod(self._made, found) if isinstance(found, Pod) else why_claim(self._made, found)
+        fixes = [{"node": fix.node, "text": fix.text} for fix in report.fixes]
+        return {"kind": kind, "key": key, "clear": report.is_clear, "lines": report.lines, "fixes": fixes}
 
     def _overview(self) -> JSON:
         states = Counter(fact.state for fact in self._facts)

@@ -20,7 +20,7 @@ from .everything import is_waiting, pods_of, waiting_groups
 from .fixes.change import Fix
 from .limited import hidden, why_within_limits
 from .pods import why_pod
-from .told import Told
+from .report import Report
 
 OWNERS: Final = ("deployment", "job")
 KINDS: Final = {
@@ -40,16 +40,16 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if not options.target:
         raise Problem("name a pod, claim, deployment or job as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
     kind, name = target_of(options.target, KINDS)
-    told = _of_owner(seen, settings, kind, name) if kind in OWNERS else _of_one(seen, settings, kind, name)
-    code = ExitCode.CLEAR if told.is_clear else ExitCode.IN_THE_WAY
+    report = _of_owner(seen, settings, kind, name) if kind in OWNERS else _of_one(seen, settings, kind, name)
+    code = ExitCode.CLEAR if report.is_clear else ExitCode.IN_THE_WAY
     value = {
         "kind": kind,
         "key": f"{seen.namespace}/{name}",
-        "clear": told.is_clear,
-        "lines": told.lines,
-        "fixes": list(map(_fix, told.fixes)),
+        "clear": report.is_clear,
+        "lines": report.lines,
+        "fixes": list(map(_fix, report.fixes)),
     }
-    return Answer(lines=told.lines, value=value, names=[f"{kind}/{name}"], notes=_notes(seen), code=code)
+    return Answer(lines=report.lines, value=value, names=[f"{kind}/{name}"], notes=_notes(seen), code=code)
 
 
 def _of_all(seen: Observed, settings: Settings) -> Answer:
@@ -64,29 +64,29 @@ def _of_all(seen: Observed, settings: Settings) -> Answer:
     return Answer(lines=lines, value={"groups": groups}, names=names, notes=_notes(seen), code=code)
 
 
-def _of_one(seen: Observed, settings: Settings, kind: str, name: str) -> Told:
+def _of_one(seen: Observed, settings: Settings, kind: str, name: str) -> Report:
     key = f"{seen.namespace}/{name}"
     found: Pod | ResourceClaim | None = seen.one(Pod, key) if kind == "pod" else seen.one(ResourceClaim, key)
     if found is None:
         raise Problem(_absent(seen, kind, name))
-    return _told(seen, settings, found)
+    return _report_on(seen, settings, found)
 
 
-def _of_owner(seen: Observed, settings: Settings, kind: str, name: str) -> Told:
+def _of_owner(seen: Observed, settings: Settings, kind: str, name: str) -> Report:
     """The first of the pods that wait in full, the others by name."""
     pods = pods_of(seen.every(Pod), kind, name, seen.namespace)
     if not pods:
         raise Problem(f"there is no pod of {kind} {name} in namespace {seen.namespace}: look at the {kind}'s events")
     waiting = [pod for pod in pods if is_waiting(pod)]
-    told = Told([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
+    report = Report([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
     for pod in waiting[:1] or pods:
-        told.take_in(_told(seen, settings, pod), indent=2)
+        report.take_in(_report_on(seen, settings, pod), indent=2)
     if others := waiting[1:]:
-        told.say(f"{counted(len(others), 'other pod waits', 'other pods wait')}: {listed(pod.key for pod in others)}")
-    return told
+        report.say(f"{counted(len(others), 'other pod waits', 'other pods wait')}: {listed(pod.key for pod in others)}")
+    return report
 
 
-def _told(seen: Observed, settings: Settings, found: Pod | ResourceClaim) -> Told:
+def _report_on(seen: Observed, settings: Settings, found: Pod | ResourceClaim) -> Report:
     if hidden(seen):
         return why_within_limits(seen, found)
     made = pipeline(seen, settings)

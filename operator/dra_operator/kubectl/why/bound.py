@@ -19,29 +19,29 @@ from dra_operator.scheduling.claims import CLAIM_UNMADE
 
 from .claim_making import unmade
 from .obstacle_report import holding
-from .told import Told
+from .report import Report
 
 FAILED: Final = "FailedPrepareDynamicResources"
 
 
-def why_bound(made: Pipeline, pod: Pod) -> Told:
+def why_bound(made: Pipeline, pod: Pod) -> Report:
     """Its claims, then what is wrong."""
-    told, cluster = Told(), made.cluster
-    told.say(f"pod {pod.key} is assigned to node {pod.spec.node_name}")
+    report, cluster = Report(), made.cluster
+    report.say(f"pod {pod.key} is assigned to node {pod.spec.node_name}")
     for use, claim in cluster.claims_of(pod):
-        told.say(f"claim {use.name}: {holding(claim)}", indent=2)
+        report.say(f"claim {use.name}: {holding(claim)}", indent=2)
     if pod.metadata.deletion_timestamp is not None:
-        told.object_to(*_ending(made, pod))
-        return told
+        report.object_to(*_ending(made, pod))
+        return report
     for line in _wrong(made, pod):
-        told.object_to(line)
+        report.object_to(line)
     for line in _failures(made, pod) if pod.status.phase != "Running" else ():
-        told.object_to(line)
+        report.object_to(line)
     eviction = evictions.eviction_of(cluster, pod, made.now)
     if eviction is not None:
         when = "now" if eviction.due <= made.now else f"at {format_time(eviction.due)}"
-        told.object_to(f"due to be deleted {when}: {eviction}")
-    return told
+        report.object_to(f"due to be deleted {when}: {eviction}")
+    return report
 
 
 def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:

@@ -13,7 +13,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.kubectl.observed.observed import Observed
 
 from .obstacle_report import holding
-from .told import Told
+from .report import Report
 
 NEEDED: Final = (
     "nodes",
@@ -29,35 +29,35 @@ def hidden(seen: Observed) -> list[str]:
     return [kind for kind in NEEDED if kind in seen.unseen]
 
 
-def why_within_limits(seen: Observed, found: Pod | ResourceClaim) -> Told:
+def why_within_limits(seen: Observed, found: Pod | ResourceClaim) -> Report:
     """What the API server has about the object itself."""
-    told = Told()
+    report = Report()
     if isinstance(found, Pod):
-        _pod(told, seen, found)
+        _pod(report, seen, found)
     else:
-        told.say(f"claim {found.key}: {holding(found)}")
-        told.is_clear = found.status.allocation is not None
+        report.say(f"claim {found.key}: {holding(found)}")
+        report.is_clear = found.status.allocation is not None
         for pod in _pods(seen, found) if found.status.allocation is None else ():
-            _pod(told, seen, pod)
+            _pod(report, seen, pod)
     kinds = ", ".join(kind.partition(".")[0] for kind in hidden(seen))
     role = "the ClusterRole dra-viewer (manifests/operator/viewer.yaml)"
-    told.say(f"you may not list {kinds}: with {role} the answer goes node by node, and has changes that help")
-    return told
+    report.say(f"you may not list {kinds}: with {role} the answer goes node by node, and has changes that help")
+    return report
 
 
-def _pod(told: Told, seen: Observed, pod: Pod) -> None:
+def _pod(report: Report, seen: Observed, pod: Pod) -> None:
     where = f"is assigned to node {pod.spec.node_name}" if pod.spec.node_name else "has no node"
-    told.say(f"pod {pod.key} {'is done' if pod_is_done(pod) else where}")
+    report.say(f"pod {pod.key} {'is done' if pod_is_done(pod) else where}")
     if not pod.spec.node_name and not pod_is_done(pod):
-        told.is_clear = False
+        report.is_clear = False
     for condition in pod.status.conditions or ():
         if condition.status == "False" and condition.message:
-            told.say(f"condition {condition.type} is False, {condition.reason}: {condition.message}", indent=2)
+            report.say(f"condition {condition.type} is False, {condition.reason}: {condition.message}", indent=2)
     for use in claims_of_pod(pod):
-        told.say(
+        report.say(
             f"claim {use.name}: {holding(seen.one(ResourceClaim, f'{pod.metadata.namespace}/{use.name}'))}", indent=2
         )
-    told.add(_events(seen, pod))
+    report.add(_events(seen, pod))
 
 
 def _events(seen: Observed, pod: Pod) -> Iterator[str]:

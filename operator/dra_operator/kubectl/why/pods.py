@@ -11,35 +11,37 @@ from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling.state import GATE, is_at_gate
 
 from .bound import unknown_requests, why_bound
+from .report import Report
 from .schedulers import idle_scheduler, not_ours
-from .told import Told
 from .waiting import why_waiting
 
 
-def why_pod(made: Pipeline, pod: Pod) -> Told:
+def why_pod(made: Pipeline, pod: Pod) -> Report:
     """Lines about one pod, and what would help it."""
-    told = Told()
+    report = Report()
     if pod_is_done(pod):
-        told.say(f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})")
-        return told
+        report.say(f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})")
+        return report
     if pod.spec.node_name:
-        told = why_bound(made, pod)
+        report = why_bound(made, pod)
     elif pod.spec.scheduling_gates and not is_at_gate(pod):
-        told.object_to(f"pod {pod.key} {gated_by_others(pod)}", indent=0)
-        return told
+        report.object_to(f"pod {pod.key} {gated_by_others(pod)}", indent=0)
+        return report
     else:
         who_else = not_ours(made, pod)
         if who_else:
-            told.say(f"pod {pod.key} {who_else}:")
+            report.say(f"pod {pod.key} {who_else}:")
         elif is_at_gate(pod):
-            told.say(f"pod {pod.key} waits for devices at the scheduling gate {GATE}, which the operator then removes")
+            report.say(
+                f"pod {pod.key} waits for devices at the scheduling gate {GATE}, which the operator then removes"
+            )
         idle = list(idle_scheduler(made, pod))
-        told.take_in(why_waiting(made, pod, places=not who_else and not idle))
+        report.take_in(why_waiting(made, pod, places=not who_else and not idle))
         for line in idle:
-            told.object_to(line)
+            report.object_to(line)
     for line in unknown_requests(pod, _claims(made, pod)):
-        told.object_to(line)
-    return told
+        report.object_to(line)
+    return report
 
 
 def _claims(made: Pipeline, pod: Pod) -> dict[str, ResourceClaim]:

@@ -34,42 +34,42 @@ from .node_report import node_report
 from .preemption import preemption, victims
 from .published import Published
 from .queue_place import ahead_in_line
+from .report import Report
 from .survey import promising, survey
-from .told import Told
 
 _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
 
 
-def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Told:
+def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
     """``places``: the operator gives it a node, or devices."""
-    told, cluster = Told(), made.cluster
+    report, cluster = Report(), made.cluster
     found = pre_filter(pod, cluster.snapshot(made.allocator, made.now, defers=partial(_defers, cluster, places)))
     if isinstance(found, Deferring):
-        told.say(f"{title(pod)} {found.text}")
+        report.say(f"{title(pod)} {found.text}")
         found = found.cycle_state
     if not isinstance(found, CycleState):
-        told.object_to(f"{title(pod)} {found.text}", indent=0)
+        report.object_to(f"{title(pod)} {found.text}", indent=0)
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
-            told.add(unmade(made, pod))
+            report.add(unmade(made, pod))
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
-            told.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
-        return told
+            report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+        return report
     for binding in found.failed.values():
-        told.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
+        report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
     answer = made.planned(found, partial(preemption, made) if places else None)
-    told.is_clear = isinstance(answer, Plan)
+    report.is_clear = isinstance(answer, Plan)
     if isinstance(answer, NoPlace) and answer.is_error:
-        told.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
-    _tell_of_nodes(told, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
+        report.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
+    _tell_of_nodes(report, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
-        told.add(victims(made, pod, answer.nominated))
+        report.add(victims(made, pod, answer.nominated))
     if isinstance(answer, Plan) and answer.strategy:
-        told.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
+        report.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
     if isinstance(answer, Plan) and answer.points:
         points = ", ".join(f"{name} {each}" for name, each in answer.points)
-        told.say(f"best is {answer.node} with {counted(total(answer.points), 'point')}: {points}", indent=2)
-    return told
+        report.say(f"best is {answer.node} with {counted(total(answer.points), 'point')}: {points}", indent=2)
+    return report
 
 
 def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) -> float:
@@ -77,27 +77,27 @@ def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) 
     return float(places and bool(drivers) and cluster.others_decide(drivers).queued)
 
 
-def _tell_of_nodes(told: Told, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:
+def _tell_of_nodes(report: Report, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:
     published = Published(made.seen.every(ResourceSlice) or made.cluster.slices)
     pod_filter = PodFilter(cycle_state)
     said = list(survey(cycle_state, pod_filter))
     if not is_error:
-        told.add(node_report(cycle_state, pod_filter, said, made.cluster, published, made.now), 0)
-    told.add(_outdated(made, cycle_state))
-    told.add(ahead_in_line(made, cycle_state.pod))
-    if told.is_clear:
+        report.add(node_report(cycle_state, pod_filter, said, made.cluster, published, made.now), 0)
+    report.add(_outdated(made, cycle_state))
+    report.add(ahead_in_line(made, cycle_state.pod))
+    if report.is_clear:
         under_way = list(_under_way(cycle_state))
         if due := ConflictCheckDue.of(cycle_state, made.cluster.is_contested):
             under_way.append(due.text)
-        told.add(under_way)
+        report.add(under_way)
         if not cycle_state.failed and places and not under_way:
-            told.add(_free_to_go(cycle_state.pod))
+            report.add(_free_to_go(cycle_state.pod))
         return
     if cycle_state.failed:
         return  # the operator takes the devices back, and then it is another case
     trial = Trial(made, cycle_state.pod)
-    told.fixes = FixSearch(trial, promising(said), published).fixes()
-    told.add(_fixes(told.fixes, cycle_state, trial.tried))
+    report.fixes = FixSearch(trial, promising(said), published).fixes()
+    report.add(_fixes(report.fixes, cycle_state, trial.tried))
 
 
 def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is told of a pod or claim: lines for people, whether anything is in the way, and the fixes that were proven."""
+"""The report on a pod or claim: lines for people, whether anything is in the way, and the fixes that were proven."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .fixes.change import Fix
 
 
 @dataclass(slots=True)
-class Told:
+class Report:
     """Lines are added in the order in which they are read."""
 
     lines: list[str] = field(default_factory=list)
@@ -29,8 +29,8 @@ class Told:
         self.is_clear = False
         self.say(*lines, indent=indent)
 
-    def take_in(self, other: Told, indent: int = 0) -> None:
-        """What is told of something that this depends on."""
+    def take_in(self, other: Report, indent: int = 0) -> None:
+        """The report on something that this depends on."""
         self.add(other.lines, indent)
         self.is_clear = self.is_clear and other.is_clear
         self.fixes += other.fixes
