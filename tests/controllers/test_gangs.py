@@ -426,7 +426,7 @@ class Histories:
                 self.add(gang, range(int(number), int(number) + 1))
 
     def _runs(self, gang: str) -> bool:
-        return any(name.startswith(gang) for name in bound(self._world))
+        return any(name.startswith(gang) for name in self._world.bound())
 
     def _has_group(self, name: str) -> bool:
         return any(it["metadata"]["name"] == name for it in self._world.api.of(POD_GROUPS))
