@@ -16,6 +16,7 @@ from controllers_world import HOST, World
 from dra_kube import (
     EVENTS,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -149,6 +150,31 @@ def test_all_pods_of_a_gang_end_if_one_has_to() -> None:
 
     world = played(story)
     assert sorted(deleted(world)) == ["rank-0", "rank-1"]
+    assert nodes(world)["high"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode", "end"),
+    [
+        ({"gang": {"minCount": 2}}, None, 1),
+        ({"gang": {"minCount": 2}}, {"single": {}}, 1),
+        ({"gang": {"minCount": 2}}, {"all": {}}, 2),
+        ({"basic": {}}, None, 1),
+        ({"basic": {}}, {"all": {}}, 2),
+    ],
+)
+def test_the_pods_of_a_pod_group_end_alone_unless_it_says_that_all_end(policy: Obj, mode: Obj | None, end: int) -> None:
+    async def story(world: World) -> None:
+        world.features = Features(generic_workload=True, workload_resource_claims=True)
+        spec = {"schedulingPolicy": policy, **({"disruptionMode": mode} if mode else {})}
+        world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec})
+        grouped: Obj = {"schedulingGroup": {"podGroupName": "group"}}
+        await full(world, pod("rank-0", **grouped), pod("rank-1", **grouped))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert len(deleted(world)) == end
     assert nodes(world)["high"]
 
 

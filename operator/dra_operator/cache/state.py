@@ -51,10 +51,12 @@ from dra_operator.scheduling.state import (
     Gang,
     Obstacle,
     claim_behind,
+    ends_as_one,
     extended_resources,
     gang_of,
     is_at_gate,
     is_placeholder,
+    names_gang,
 )
 
 
@@ -262,12 +264,21 @@ class State(Stores):
         return running, [pod for pod in waiting if pod.metadata.deletion_timestamp is None]
 
     def gang_of_pod(self, pod: Pod) -> str | None:
-        """The key of its gang; None for a pod without one, and for one that has failed."""
+        """The key of what ends with the pod: a PodGroup that ends as one, or its gang; None if the pod may end alone.
+
+        None as well for a pod that has failed.
+        """
+        if group_name(pod) is not None:
+            group = self.groups.of(pod)
+            if group is not None and ends_as_one(group):
+                return group.key if not pod_is_done(pod) else None
+            if not names_gang(pod):
+                return None
         return next(iter(self.pods_by_gang.values_of(pod.key)), None)
 
     def placed_of_gang(self, gang: str) -> Iterator[Pod]:
-        """The pods of the gang with this key that run, or are on their way to a node."""
-        for pod in map(self.pods.get, self.pods_by_gang.keys(gang)):
+        """The pods of the gang with this key, or of the PodGroup, that run, or are on their way to a node."""
+        for pod in map(self.pods.get, (*self.pods_by_gang.keys(gang), *self.groups.members.keys(gang))):
             if pod is not None and not pod_is_done(pod) and self.pods_by_node.at(pod.metadata.uid) is not None:
                 yield pod
 

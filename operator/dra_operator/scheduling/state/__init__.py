@@ -8,8 +8,10 @@ from .gang import (
     GANG_MATCH_ATTRIBUTE,
     MOST_GANG_PODS,
     Gang,
+    ends_as_one,
     gang_key,
     gang_of,
+    names_gang,
 )
 from .inter_pod.anchors import Anchors
 from .inter_pod.pods_by_node import PodsByNode, counts_alike
@@ -66,6 +68,7 @@ __all__ = [
     "claim_behind",
     "claim_without_bulk",
     "counts_alike",
+    "ends_as_one",
     "extended_resources",
     "gang_key",
     "gang_of",
@@ -74,6 +77,7 @@ __all__ = [
     "is_immediate",
     "is_placeholder",
     "metadata_without_bulk",
+    "names_gang",
     "node_requests",
     "placeholder_key",
     "placeholder_of",

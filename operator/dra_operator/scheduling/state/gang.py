@@ -78,10 +78,15 @@ def gang_key(pod: Pod) -> str | None:
 
     For a pod of a PodGroup whatever the group asks for: the pods stay filed while it comes, changes and goes.
     """
-    if _said(pod, GANG) is None and (name := group_name(pod)) is not None:
+    if not names_gang(pod) and (name := group_name(pod)) is not None:
         return _key_of_group(pod, name)
     found = gang_of(pod)
     return found.key if isinstance(found, Gang) else None
+
+
+def names_gang(pod: Pod) -> bool:
+    """Whether the pod names its gang itself."""
+    return _said(pod, GANG) is not None
 
 
 def gang_of(pod: Pod, group: PodGroup | None = None) -> Gang | Obstacle | None:
@@ -107,6 +112,12 @@ def topology_of(group: PodGroup) -> str | None:
     """The node label of which the nodes of the group's pods have to have the same value."""
     constraints = group.spec.scheduling_constraints
     return next((it.key for it in constraints.topology or ()), None) if constraints is not None else None
+
+
+def ends_as_one(group: PodGroup) -> bool:
+    """Whether the pods of the group end together or not at all; by default each may end alone."""
+    mode = group.spec.disruption_mode
+    return mode is not None and mode.all is not None
 
 
 def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
