@@ -2,13 +2,16 @@
 
 The columns are those of the openb trace (cluster-trace-gpu-v2023): ``sn``, ``cpu_milli``, ``memory_mib``, ``gpu`` and
 ``model`` of nodes; ``name``, ``cpu_milli``, ``memory_mib``, ``num_gpu``, ``gpu_milli`` and ``gpu_spec`` of pods. Others
-are ignored. ``name`` may be said for ``sn``; memory, model, ``gpu_milli`` and ``gpu_spec`` may be left out.
+are ignored. ``name`` may be said for ``sn``; memory, model, ``gpu_milli`` and ``gpu_spec`` may be left out. Nodes may
+also come from Philly's list of machines: ``machineId``, ``number of GPUs``, and ``single GPU mem``, which is taken for
+the model; of CPU and memory it says nothing. Tables of jobs: ``jobs``.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 
 WHOLE_MILLI: Final = 1000
@@ -18,6 +21,7 @@ MOST_GPUS: Final = 64
 LARGEST_CELL_VALUE: Final = 10**12
 """No number of a table is larger."""
 NODE_COLUMNS: Final = ("cpu_milli", "gpu")
+MACHINE_COLUMNS: Final = ("machineId", "number of GPUs")
 POD_COLUMNS: Final = ("name", "cpu_milli", "num_gpu")
 
 
@@ -78,8 +82,12 @@ class TracePod(NamedTuple):
 
 def read_nodes(lines: Iterable[str]) -> list[TraceNode]:
     """The nodes of a table, in the order of their names. Raises TraceError."""
+    iterator = iter(lines)
+    first = next(iterator, "")
+    if first.startswith("machineId"):
+        return _machines(chain([",".join(it.strip() for it in first.split(","))], iterator))
     nodes: dict[str, TraceNode] = {}
-    for row in _rows(lines, NODE_COLUMNS):
+    for row in rows(chain([first], iterator), NODE_COLUMNS):
         column = "sn" if row.text("sn") else "name"
         name = row.new_name(column, nodes)
         gpus = row.number("gpu", most=MOST_GPUS)
@@ -89,10 +97,18 @@ def read_nodes(lines: Iterable[str]) -> list[TraceNode]:
     return sorted(nodes.values())
 
 
+def _machines(lines: Iterable[str]) -> list[TraceNode]:
+    nodes: dict[str, TraceNode] = {}
+    for row in rows(lines, MACHINE_COLUMNS):
+        name, gpus = row.new_name("machineId", nodes), row.number("number of GPUs", most=MOST_GPUS)
+        nodes[name] = TraceNode(name, 0, LARGEST_CELL_VALUE, gpus, row.text("single GPU mem"))
+    return sorted(nodes.values())
+
+
 def read_pods(lines: Iterable[str]) -> list[TracePod]:
     """The pods of a table, in the order of their names. Raises TraceError."""
     pods: dict[str, TracePod] = {}
-    for row in _rows(lines, POD_COLUMNS):
+    for row in rows(lines, POD_COLUMNS):
         name = row.new_name("name", pods)
         gpus = row.number("num_gpu", most=MOST_GPUS)
         milli = row.number("gpu_milli", most=WHOLE_MILLI) if gpus == 1 and row.text("gpu_milli") else WHOLE_MILLI
@@ -103,14 +119,18 @@ def read_pods(lines: Iterable[str]) -> list[TracePod]:
     return sorted(pods.values())
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """A row of a table. Its methods raise TraceError."""
+
     line: int
     values: Mapping[str, str | None]
 
     def text(self, column: str) -> str:
+        """What stands in a column; empty if nothing does."""
         return (self.values.get(column) or "").strip()
 
     def number(self, column: str, most: int = LARGEST_CELL_VALUE) -> int:
+        """A whole number up to ``most``."""
         text = self.text(column)
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_CELL_VALUE)) else -1
         if not 0 <= number <= most:
@@ -118,6 +138,7 @@ class _Row(NamedTuple):
         return number
 
     def new_name(self, column: str, known: Container[str]) -> str:
+        """A name that is not among the known ones."""
         name = self.text(column)
         if not name:
             raise self.error(column, "the name is missing; write one, or delete the row")
@@ -126,14 +147,16 @@ class _Row(NamedTuple):
         return name
 
     def error(self, column: str, text: str) -> TraceError:
+        """What is wrong in a column."""
         return TraceError(self.line, column, text)
 
 
-def _memory(row: _Row, missing: int) -> int:
+def _memory(row: Row, missing: int) -> int:
     return row.number("memory_mib") if row.text("memory_mib") else missing
 
 
-def _rows(lines: Iterable[str], needed: tuple[str, ...]) -> Iterator[_Row]:
+def rows(lines: Iterable[str], needed: tuple[str, ...]) -> Iterator[Row]:
+    """The rows of a table with these columns. Raises TraceError."""
     reader = csv.DictReader(lines, strict=True)
     try:
         columns = reader.fieldnames or ()
@@ -145,7 +168,7 @@ def _rows(lines: Iterable[str], needed: tuple[str, ...]) -> Iterator[_Row]:
             line = reader.line_num
             if None in values:
                 raise TraceError(line, columns[-1], "there are more values than columns; delete those behind it")
-            yield _Row(line, values)
+            yield Row(line, values)
         if line == 1:
             raise TraceError(2, columns[0], "the table has no rows; it needs at least one")
     except csv.Error as error:
