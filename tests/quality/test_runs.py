@@ -66,6 +66,32 @@ def test_no_policy_gives_away_more_than_a_node_has_or_refuses_a_pod_that_fits(po
     assert turned_away > 10
 
 
+@pytest.mark.parametrize("policy", ["random", "emptiest", "frag"])
+def test_a_gang_is_placed_whole_or_not_at_all(policy: str) -> None:
+    """The state is kept here again; a gang that does not find room leaves nothing behind."""
+    base = stand_in(2, 0)
+    short = base._replace(arrivals=base.arrivals[:150], nodes=base.nodes[:7], has_gangs=True)
+    left = [Left(node) for node in short.nodes]
+    run = Run(short, POLICIES[policy])
+    placements = run.placements()
+    split = refused = 0
+    for pod in short.arrivals:
+        its = [next(placements) for _ in range(max(1, pod.shape.gpus))]
+        assert sum(it.pod.shape.total for it in its) == pod.shape.total
+        nodes = {it.node for it in its}
+        if NO_NODE_NUMBER in nodes:
+            assert nodes == {NO_NODE_NUMBER}
+            refused += len(its) > 1
+            continue
+        split += len(nodes) > 1
+        for it in its:
+            assert left[it.node].fits(it.pod)
+            left[it.node].take(it.pod, it.devices)
+    assert not list(placements)
+    assert split > 0
+    assert refused > 0
+
+
 class Left:
     """What is left of a node."""
 

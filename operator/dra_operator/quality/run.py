@@ -6,7 +6,7 @@ changed since a shape came last are looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from .fragmentation import Fragmentation
 from .policies.policy import Policy
 from .states import Floats, NodeKinds, StateTable, whole_devices
 from .trace import Shape, TracePod
-from .workload import Workload
+from .workload import Workload, members
 
 MakePolicy = Callable[[Workload, StateTable, Fragmentation], Policy]
 NO_NODE_NUMBER = -1
@@ -49,18 +49,33 @@ class Run:
         self.empty = [self.table.number(kinds.empty(node, node.memory if seen else 0)) for node in nodes]
         self._at = list(self.empty)
         self._changed: list[int] = []
-        """The nodes that got pods, in that order."""
+        """The nodes that got pods, or gave some back, in that order."""
         self._known: dict[Shape, _Known] = {}
-
-    @property
-    def placed(self) -> int:
+        self.placed = 0
         """How many pods have a node."""
-        return len(self._changed)
 
     def placements(self) -> Iterator[Placement]:
-        """One for each pod, in the order of arrival."""
+        """One for each pod, in the order of arrival; of a gang one for each member."""
         for pod in self.workload.arrivals:
-            yield self.place(pod)
+            yield from self._together(members(pod)) if self.workload.has_gangs else (self.place(pod),)
+
+    def _together(self, pods: Sequence[TracePod]) -> list[Placement]:
+        """All of them, or none."""
+        found: list[Placement] = []
+        for pod in pods:
+            found.append(self.place(pod))
+            if found[-1].node == NO_NODE_NUMBER:
+                for it in reversed(found[:-1]):
+                    self._take_back(it)
+                return [Placement(it, NO_NODE_NUMBER, (), 0, 0) for it in pods]
+        return found
+
+    def _take_back(self, placement: Placement) -> None:
+        """The last placement on its node did not happen."""
+        self._at[placement.node] = placement.left
+        self._memory[placement.node] += placement.pod.memory
+        self._changed.append(placement.node)
+        self.placed -= 1
 
     def place(self, pod: TracePod) -> Placement:
         """The next pod."""
@@ -78,6 +93,7 @@ class Run:
         self._at[node] = self.table.number(state.after(pod.shape, devices, memory))
         self._memory[node] -= pod.memory
         self._changed.append(node)
+        self.placed += 1
         return Placement(pod, node, tuple(devices), left, self._at[node])
 
     def _scores(self, shape: Shape) -> Floats:

@@ -27,6 +27,7 @@ class Cluster(NamedTuple):
     pods: Sequence[TracePod]
     nodes: Sequence[TraceNode]
     inflate: float
+    has_gangs: bool = False
 
 
 class RunResult(NamedTuple):
@@ -55,5 +56,6 @@ class Mean(NamedTuple):
 
 def result(cluster: Cluster, policy: str, seed: int) -> RunResult:
     """Play one run."""
-    run = Run(workload(cluster.pods, cluster.nodes, seed, cluster.inflate), POLICIES[policy])
+    its = workload(cluster.pods, cluster.nodes, seed, cluster.inflate, has_gangs=cluster.has_gangs)
+    run = Run(its, POLICIES[policy])
     return RunResult(policy, seed, measured(run))

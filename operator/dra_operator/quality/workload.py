@@ -2,7 +2,7 @@
 
 Both follow from the seed alone. The pods of the trace are shuffled; then pods are removed, or drawn again from the
 trace, until they ask for ``inflate`` times the GPUs of the cluster; 0 leaves them as they are. The rules, the odd ones
-included, are those of the published runs.
+included, are those of the published runs, which have no gangs.
 """
 
 from __future__ import annotations
@@ -40,9 +40,13 @@ class Workload(NamedTuple):
     typical: Sequence[TypicalPod]
     random: GoRandom
     """Where the stream is when the first pod arrives."""
+    has_gangs: bool = False
+    """Whether a pod of several GPUs is a gang: as many pods of one GPU, all at once or none."""
 
 
-def workload(pods: Sequence[TracePod], nodes: Sequence[TraceNode], seed: int, inflate: float) -> Workload:
+def workload(
+    pods: Sequence[TracePod], nodes: Sequence[TraceNode], seed: int, inflate: float, *, has_gangs: bool = False
+) -> Workload:
     """The run of a seed. ``pods`` and ``nodes`` are in the order of their names."""
     random = GoRandom(seed)
     for _ in range(LOG_DRAWS):
@@ -55,7 +59,17 @@ def workload(pods: Sequence[TracePod], nodes: Sequence[TraceNode], seed: int, in
         random.int63()
     places = random.permutation(len(nodes))
     ordered = [node for _, node in sorted(zip(places, nodes, strict=True))]
-    return Workload(pods, arrivals, ordered, typical_pods(pods), random)
+    known = [member for pod in pods for member in members(pod)] if has_gangs else pods
+    return Workload(known, arrivals, ordered, typical_pods(known), random, has_gangs)
+
+
+def members(pod: TracePod) -> list[TracePod]:
+    """The pods of one GPU that do the work of a pod of several; another pod alone."""
+    gpus = pod.shape.gpus
+    if gpus < 2:
+        return [pod]
+    shape = pod.shape._replace(cpu=pod.shape.cpu // gpus, gpus=1)
+    return [TracePod(f"{pod.name}-{number}", pod.memory // gpus, shape) for number in range(gpus)]
 
 
 def _inflate(arrivals: list[TracePod], pods: Sequence[TracePod], goal: float, random: GoRandom) -> None:

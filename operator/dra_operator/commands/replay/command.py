@@ -85,9 +85,9 @@ def _strategies(text: str | None) -> list[str]:
 
 
 def _week(options: argparse.Namespace) -> Week:
-    if options.nodes or options.seed:
+    if options.nodes or options.seed or options.gangs:
         raise BadInput(
-            "--nodes, --seed: only with a table in CSV; a snapshot has its nodes, and no chance plays a part"
+            "--nodes, --seed, --gangs: only with a table in CSV; a snapshot has its nodes, and no chance plays a part"
         )
     load = 1.0 if options.inflate is None else options.inflate
     if not 0 < load <= MOST_LOAD_FACTOR:

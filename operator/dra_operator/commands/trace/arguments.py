@@ -19,7 +19,7 @@ NAMES: Final = (
 )
 """The policies, as ``quality.policies`` has them."""
 DEFAULT_POLICIES: Final = "emptiest,best-fit,fgd,frag"
-ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "jobs", "plot")
+ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "jobs", "plot")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,12 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="repeat or remove pods until they ask for X times the GPUs of the cluster; for a snapshot, X times as "
         "many pods (default: the pods as they are)",
+    )
+    group.add_argument(
+        "--gangs",
+        action="store_true",
+        default=None,
+        help="a pod of several GPUs comes as a gang: as many pods of one GPU on any nodes, all at once or none",
     )
     group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
     group.add_argument(

@@ -56,7 +56,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     inflate = 0.0 if options.inflate is None else options.inflate
     if not (options.inflate is None or 0 < inflate <= MOST_INFLATE_FACTOR):
         raise BadInput(f"--inflate: expected a number above 0, up to {MOST_INFLATE_FACTOR:g}; got {inflate:g}")
-    cluster = Cluster(_read(options.trace, read_trace), _read(options.nodes, read_nodes), inflate)
+    cluster = Cluster(_read(options.trace, read_trace), _read(options.nodes, read_nodes), inflate, bool(options.gangs))
     if not any(node.gpus for node in cluster.nodes):
         raise BadInput(f"{options.nodes}: no node has a GPU, nothing to measure; see its column gpu")
     if not any(pod.shape.gpus for pod in cluster.pods):
