@@ -99,6 +99,11 @@ class Scene:
 
     def without(self, ended: Sequence[Pod]) -> CycleState:
         """The cluster as it is after these have ended, made afresh."""
+        nodes, usage = self.cluster_without(ended)
+        return case(self.waiting, self.wanted, nodes, self.devices, usage=usage, others=list(self.claims))
+
+    def cluster_without(self, ended: Sequence[Pod]) -> tuple[Nodes, Usage]:
+        """Its nodes, and the devices in use."""
         gone = {it.metadata.uid for it in ended}
         left = [it for it in self.pods if it.metadata.uid not in gone]
         used: dict[str, dict[str, int]] = {}
@@ -114,7 +119,7 @@ class Scene:
             for it in self.claims
             if it.status.allocation is not None and any(user.uid in users for user in it.status.reserved_for or ())
         ]
-        return case(self.waiting, self.wanted, nodes, self.devices, usage=Usage(allocations), others=list(self.claims))
+        return nodes, Usage(allocations)
 
     def answer(self) -> PostFilterResult | None:
         """What preemption nominates."""
@@ -138,18 +143,18 @@ def exhaustive(scene: Scene) -> Found | None:
     """The best node with the best set of victims on it."""
     best: list[tuple[tuple[Any, ...], Found]] = []
     for state in scene.nodes:
-        groups = [group for group in _groups(scene) if _matters(scene, group, state.name)]
-        sets = [some for some in _subsets(groups) if scene.fits_without(list(chain(*some)), state.name)]
+        there = [group for group in groups(scene) if _matters(scene, group, state.name)]
+        sets = [some for some in subsets(there) if scene.fits_without(list(chain(*some)), state.name)]
         if not sets:
             continue
-        chosen = min(sets, key=lambda some: _importance(groups, some))
+        chosen = min(sets, key=lambda some: importance(there, some))
         victims = list(chain(*chosen))
         found = Found(state.name, frozenset(it.metadata.name for it in victims))
         best.append((_rank(scene, victims, state.name), found))
     return min(best)[1] if best else None
 
 
-def _groups(scene: Scene) -> list[tuple[Pod, ...]]:
+def groups(scene: Scene) -> list[tuple[Pod, ...]]:
     """Pods that share claims or a gang, as far as all of them may end."""
     group = {it.metadata.name: {it.metadata.name} for it in scene.pods}
     gangs: dict[str, list[str]] = {}
@@ -172,11 +177,11 @@ def _matters(scene: Scene, group: Sequence[Pod], where: str) -> bool:
     return None in selectors or any(it.spec.node_name == where for it in group)
 
 
-def _subsets(groups: Sequence[tuple[Pod, ...]]) -> Iterator[tuple[tuple[Pod, ...], ...]]:
+def subsets(groups: Sequence[tuple[Pod, ...]]) -> Iterator[tuple[tuple[Pod, ...], ...]]:
     return chain.from_iterable(combinations(groups, number) for number in range(len(groups) + 1))
 
 
-def _importance(groups: Sequence[tuple[Pod, ...]], some: Sequence[tuple[Pod, ...]]) -> list[Any]:
+def importance(groups: Sequence[tuple[Pod, ...]], some: Sequence[tuple[Pod, ...]]) -> list[Any]:
     """Least for the best set: by falling priority, how many end, and then that older ones stay."""
     ordered = sorted(groups, key=_order)
     key: list[Any] = []

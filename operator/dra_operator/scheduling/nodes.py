@@ -32,6 +32,7 @@ class Nodes:
     """Loaded nodes by name; iterating goes by name. ``strategy``: whether the emptiest node is best, or the fullest."""
 
     def __init__(self, states: Iterable[LoadedNode] = (), *, strategy: str = LEAST_ALLOCATED) -> None:
+        self.strategy = strategy
         self._is_packed = strategy == MOST_ALLOCATED
         self._softly_tainted: set[str] = set()
         self._states: dict[str, LoadedNode] = {}

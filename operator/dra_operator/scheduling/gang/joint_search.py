@@ -15,7 +15,7 @@ most, and then it has given up, which is not "does not fit".
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -78,9 +78,15 @@ def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) ->
 
 
 class Search:
-    """One search. ``failed`` is the member that found no node with the most others placed before it."""
+    """One search. ``failed`` is the member that found no node with the most others placed before it.
 
-    def __init__(self, members: Sequence[Member], *, is_empty: bool) -> None:
+    ``worth`` says which nodes are asked for a member, in the place of the allocator's index.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], *, is_empty: bool, worth: Callable[[Member], Container[str]] | None = None
+    ) -> None:
+        self._worth = worth
         first = members[0].state
         self.members, self.nodes, self._is_empty = members, first.nodes, is_empty
         self._allocator = first.allocator
@@ -167,19 +173,21 @@ class Search:
             return Frame(member, question, before.order, before.position)
         ranks = self._ranks.get(member.kind)
         if ranks is None or member.shared:
-            order = yield from self._order(question)
+            order = yield from self._order(member, question)
             ranks = self._ranks[member.kind] = {name: rank for rank, name in enumerate(order)}
         nodes = self._domain.nodes_for(state)
         order = list(ranks) if nodes is None else sorted(filter(ranks.__contains__, nodes), key=ranks.__getitem__)
         return Frame(member, question, order, 0)
 
-    def _order(self, question: PodFilter) -> Work[Sequence[str]]:
+    def _order(self, member: Member, question: PodFilter) -> Work[Sequence[str]]:
         """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
         pinned = question.allocations.nodes
         if pinned is not None:
             return sorted(pinned)
         if self._is_empty:
             return self.nodes.names()
+        if self._worth is not None:
+            return list(filter(self._worth(member).__contains__, self.nodes.best_first()))
         demands = question.demands.all()
         faulty: list[str] = []
         for demand in demands:
@@ -220,7 +228,7 @@ class Search:
                 "supported in a gang: bind them first (volumeBindingMode: Immediate)"
             )
         frame.position, frame.plan, frame.has_fitted = position, plan, True
-        self._is_connected = self._is_connected or not all(map(_is_of_one_node, plan.allocations.values()))
+        self._is_connected = self._is_connected or not all(map(is_of_one_node, plan.allocations.values()))
         self._overlay.place(frame.member.pod, plan)
 
     def _refused(self, frame: Frame, state: LoadedNode, answer: NodeStatus) -> None:
@@ -293,7 +301,8 @@ def _open_plan(frame: Frame, node: str) -> Plan | None:
     return plan if is_open and not frame.member.shared else None
 
 
-def _is_of_one_node(allocation: AllocationResult) -> bool:
+def is_of_one_node(allocation: AllocationResult) -> bool:
+    """Whether no other node can use the devices."""
     selector = allocation.node_selector
     terms = () if selector is None else selector.node_selector_terms or ()
     return bool(terms) and all(term.match_fields for term in terms)

@@ -8,7 +8,7 @@ has reserved. A claim of the waiting pod itself stays: its other consumers are n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from dra_api.core import MIRROR_ANNOTATION, Node, Pod
 from dra_api.relations.references import claims_of_pod, is_reserved_for, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim
 
-from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
+from dra_operator.allocator import DeviceId, NodeSelectionError, PoolId, node_selectors
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.state.placeholder import is_immediate
 
@@ -43,8 +43,18 @@ class Bundle:
 
     @cached_property
     def rank(self) -> tuple[int, float, str]:
-        """The bundle that matters most is the least: the highest priority, then the oldest."""
+        """The bundle that matters most has the least: the highest priority, then the oldest."""
         return -self.priority, min(map(born, self.pods)), min(pod.key for pod in self.pods)
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """Where its pods are."""
+        return frozenset(pod.spec.node_name for pod in self.pods)
+
+    @cached_property
+    def pools(self) -> frozenset[PoolId]:
+        """Where its devices are."""
+        return frozenset(DeviceId.of(result).pool_id for allocation in self.freed for result in allocation.results)
 
     def frees_on(self, node: Node) -> bool:
         """Whether some of its devices can be used on the node."""
@@ -52,13 +62,16 @@ class Bundle:
 
 
 class Bundles:
-    """The bundles of a cluster, each worked out when one of its pods is asked about."""
+    """The bundles of a cluster, each worked out when one of its pods is asked about.
 
-    def __init__(self, cycle_state: CycleState, terms: PreemptionTerms) -> None:
-        self._terms, self._find_claim = terms, cycle_state.find_claim
-        self._priority = priority(cycle_state.pod)
-        self._own = {claim.metadata.uid for claim in cycle_state.resource_claims}
-        self._gang = terms.gang(cycle_state.pod)
+    ``waiting`` is the pod for which they may end, or the pods of a gang.
+    """
+
+    def __init__(self, waiting: Sequence[CycleState], terms: PreemptionTerms) -> None:
+        self._terms, self._find_claim = terms, waiting[0].find_claim
+        self._priority = min(priority(state.pod) for state in waiting)
+        self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
+        self._gang = terms.gang(waiting[0].pod)
         self._known: dict[str, Bundle | None] = {}
         self.looked = 0
         """So many claims, consumers and pods of gangs were looked at."""

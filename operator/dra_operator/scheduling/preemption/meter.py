@@ -25,11 +25,15 @@ class Meter:
         self.smaller_sets = MOST_SMALLER_SETS
         """So many are left."""
 
-    def spend(self, steps: int) -> Generator[Pause, Elapsed, None]:
-        """Work was done; pauses if it was much. Raises StepsSpent."""
+    def charge(self, steps: int) -> None:
+        """Work was done, and there was a pause for it already. Raises StepsSpent."""
         self._left -= steps
         if self._left < 0:
             raise StepsSpent
+
+    def spend(self, steps: int) -> Generator[Pause, Elapsed, None]:
+        """Work was done; pauses if it was much. Raises StepsSpent."""
+        self.charge(steps)
         self._since_pause += steps
         if self._since_pause >= PAUSE_STEPS:
             self._since_pause = 0

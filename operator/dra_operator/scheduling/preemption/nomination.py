@@ -74,7 +74,7 @@ def proven(
 ) -> PostFilterResult | None:
     """The nomination, if the pod still fits so, with these devices in use: the search took its time. In one go."""
     now = replace(failed, cycle_state=replace(failed.cycle_state, usage=usage))
-    state, bundles = now.cycle_state.nodes.get(nominated.nominated_node), Bundles(now.cycle_state, terms)
+    state, bundles = now.cycle_state.nodes.get(nominated.nominated_node), Bundles([now.cycle_state], terms)
     ending = (*nominated.victims, *nominated.awaited)
     found = {bundle: None for pod in ending if (bundle := bundles.of(pod)) is not None}
     gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
@@ -107,7 +107,7 @@ class _Search:
     def __init__(self, failed: Unschedulable, terms: PreemptionTerms, meter: Meter) -> None:
         self._failed, self._meter = failed, meter
         self._nodes, self._pod = failed.cycle_state.nodes, failed.cycle_state.pod
-        self._bundles, self._budgets = Bundles(failed.cycle_state, terms), BudgetsOfPods(terms.budgets)
+        self._bundles, self._budgets = Bundles([failed.cycle_state], terms), BudgetsOfPods(terms.budgets)
         self._by_node: dict[str, _Candidates] = {}
         self._anywhere: dict[Bundle, None] = {}
         """Bundles with devices that several nodes can use."""

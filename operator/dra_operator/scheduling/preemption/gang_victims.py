@@ -1,0 +1,271 @@
+"""The victims for a gang that has no joint plan: as few and as unimportant pods as let all of it in (``reprieve``).
+
+The victims are chosen over all nodes at once. All pods of the lowest priority are taken away, then those of the next
+one, until a joint plan exists; then those that can be kept return, the most important ones first. So
+
+1. the fewest PodDisruptionBudgets are broken,
+2. of the highest priority as few pods end as can be, then of the next one, and so on,
+3. and among equals the youngest.
+
+A pod ends only if its priority is lower than that of every member. Pods that are being deleted already are waited for
+if they are on a node of the plan, or have devices in a pool of it.
+
+Whether the gang fits is asked over a copy of the nodes, made once for each attempt: nothing of it is visible to others,
+whenever it pauses. A plan stays possible while only pods return that touch none of its nodes and pools, so that most
+questions are answered without a search. Nodes without room are asked only if a pod is away there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from dra_api.core import Pod
+
+from dra_operator.allocator import AllocationError, DeviceId, PoolId, Usage
+from dra_operator.scheduling.claims.demand import Demands
+from dra_operator.scheduling.cycle.attempt import Aborted
+from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.cycle.pre_filter import CycleState
+from dra_operator.scheduling.cycle.result import NoPlace
+from dra_operator.scheduling.gang.domains import SameValues, domains_of
+from dra_operator.scheduling.gang.joint_search import JointPlan, Search, is_of_one_node
+from dra_operator.scheduling.gang.member import Kind, Member, members_of
+from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
+
+from .budgets import BudgetsOfPods
+from .bundles import Bundle, Bundles
+from .meter import Meter, StepsSpent
+from .nomination import PODS_PER_STEP, STEPS_PER_BUNDLE, may_preempt
+from .reprieve import Chosen, Reprieve, Work
+from .terms import PreemptionTerms
+from .victims import STEPS_PER_POD, STEPS_PER_QUESTION
+
+MOST_GANG_STEPS: Final = 1_000_000
+"""Steps of the allocator, about five seconds: an attempt that has taken so many ends without victims."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangNomination:
+    """Once the victims have ended, each member gets the place of its plan; in the order of the members."""
+
+    plans: JointPlan
+    victims: tuple[Pod, ...]
+    awaited: tuple[Pod, ...]
+    """Pods that end anyway, and on whose end the plans rely as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGang:
+    """A joint plan, with its nodes and the pools of its devices."""
+
+    plans: JointPlan
+    nodes: frozenset[str]
+    pools: frozenset[PoolId]
+
+    @classmethod
+    def of(cls, plans: JointPlan) -> PlannedGang:
+        """With what they touch."""
+        results = (result for it in plans for allocation in it.allocations.values() for result in allocation.results)
+        return cls(plans, frozenset(it.node for it in plans), frozenset(DeviceId.of(it).pool_id for it in results))
+
+    def may_rely_on(self, bundle: Bundle) -> bool:
+        """Whether the bundle has something where the plan takes something."""
+        return not (self.nodes.isdisjoint(bundle.nodes) and self.pools.isdisjoint(bundle.pools))
+
+
+def preempt_for_gang(
+    states: Sequence[CycleState], same: SameValues, terms: PreemptionTerms, meter: Meter | None = None
+) -> Generator[Pause, Elapsed, GangNomination | None]:
+    """The nomination for a gang that has no joint plan; None if no end of pods that may end lets all of it in."""
+    if not all(may_preempt(state.pod) for state in states):
+        return None
+    meter = meter or Meter(MOST_GANG_STEPS)
+    try:
+        bundles = yield from _candidates(Bundles(states, terms), states[0].nodes, meter)
+        search = GangVictims(states, same, bundles, BudgetsOfPods(terms.budgets), meter)
+        found = yield from search.search()
+    except (AllocationError, Aborted, StepsSpent):
+        return None
+    if found is None:
+        return None
+    awaited = [pod for bundle in found.bundles if search.relies_on(bundle, found.plan) for pod in bundle.leaving]
+    return GangNomination(found.plan.plans, found.victims, tuple(awaited)) if awaited or found.victims else None
+
+
+def is_proven(
+    states: Sequence[CycleState], terms: PreemptionTerms, nominated: GangNomination, nodes: Nodes, usage: Usage
+) -> bool:
+    """Whether what the nomination takes and who ends for it is as it was when the states were made."""
+    then = states[0].usage
+    if any(then.pool(pool) != usage.pool(pool) for pool in PlannedGang.of(nominated.plans).pools):
+        return False
+    bundles, ending = Bundles(states, terms), (*nominated.victims, *nominated.awaited)
+    found = {bundle for pod in ending if (bundle := bundles.of(pod)) is not None}
+    gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
+    return gone == {pod.metadata.uid for pod in ending} and all(plan.node in nodes for plan in nominated.plans)
+
+
+def _candidates(bundles: Bundles, nodes: Nodes, meter: Meter) -> Generator[Pause, Elapsed, list[Bundle]]:
+    """All that may end on any node."""
+    found: dict[Bundle, None] = {}
+    for number, uid in enumerate([uid for uid, _ in nodes.pods_by_node]):
+        if number % PODS_PER_STEP == 0:
+            yield from meter.spend(1)
+        place = nodes.pods_by_node.at(uid)
+        if place is None or not bundles.may_matter(place[0]):
+            continue
+        looked = bundles.looked
+        bundle = bundles.of(place[0])
+        if bundle is not None:
+            found[bundle] = None
+            bundle.rank  # noqa: B018 - worked out here, in pieces, and then known
+        yield from meter.spend(STEPS_PER_BUNDLE + bundles.looked - looked)
+    return list(found)
+
+
+class GangVictims(Reprieve[PlannedGang]):
+    """One search; ``bundles`` may end."""
+
+    def __init__(
+        self,
+        states: Sequence[CycleState],
+        same: SameValues,
+        bundles: Sequence[Bundle],
+        budgets: BudgetsOfPods,
+        meter: Meter,
+    ) -> None:
+        super().__init__(bundles, budgets, meter)
+        self._live, self._same = states[0].nodes, same
+        self._nodes, self._usage = Nodes(strategy=self._live.strategy), states[0].usage.snapshot()
+        self._states = [replace(state, nodes=self._nodes, usage=self._usage) for state in states]
+        self._originals = states
+        self._minds_pods = any(self._live.rules_between(state.pod) for state in states)
+        self._members: list[Member] = []
+        self._base: dict[Kind, frozenset[str]] = {}
+        """The nodes that may take a member although no pod ends there."""
+        self._opened: Counter[str] = Counter()
+        """How many bundles are away that had something of the node."""
+        self._opened_anywhere = 0
+        """How many are away that had devices which are not of one node."""
+        self._room: dict[Bundle, dict[str, Amounts]] = {}
+        """What the pods of each bundle take, by node."""
+
+    def search(self) -> Generator[Pause, Elapsed, Chosen[PlannedGang] | None]:
+        """The victims; None if the gang does not fit however many end.
+
+        Raises StepsSpent, AllocationError and Aborted.
+        """
+        yield from self._copy()
+        yield from self._take_away([bundle for bundle in self._bundles if not bundle.victims])
+        victims = [bundle for bundle in reversed(self._bundles) if bundle.victims]
+        fits = yield from self._ask()
+        for _, level in groupby(victims, lambda bundle: bundle.priority):
+            if fits:
+                break
+            yield from self._take_away(list(level))
+            fits = yield from self._ask()
+        return (yield from self._chosen()) if fits else None
+
+    def relies_on(self, bundle: Bundle, found: PlannedGang) -> bool:
+        """Whether the plan may rely on the end of the bundle."""
+        return self._minds_pods or found.may_rely_on(bundle)
+
+    def _copy(self) -> Work:
+        """The nodes as they are, and the pods on them if rules between pods matter."""
+        for name in self._live.names():
+            yield from self._meter.spend(1)
+            state = self._live.get(name)
+            if state is not None:
+                self._nodes.put(state)
+        pods = self._nodes.pods_by_node
+        pods.namespaces = self._live.pods_by_node.namespaces
+        for number, uid in enumerate([uid for uid, _ in self._live.pods_by_node] if self._minds_pods else ()):
+            if number % PODS_PER_STEP == 0:
+                yield from self._meter.spend(1)
+            place = self._live.pods_by_node.at(uid)
+            if place is not None:
+                pods.put(*place)
+        self._members = members_of(self._states)
+        for member in self._members:
+            if member.kind not in self._base:
+                self._base[member.kind] = yield from self._fitting(self._originals[member.number])
+
+    def _fitting(self, state: CycleState) -> Generator[Pause, Elapsed, frozenset[str]]:
+        """The nodes that the allocator's index names for a member in the cluster as it is."""
+        demands = Demands(state.resource_claims, state.extended, self._live, state.allocator)
+        for demand in demands.all():
+            if demand.claims:
+                for expression in state.allocator.catch_up(demand.program, state.usage):
+                    yield Pause.SEARCHING if expression else Pause.INDEXING
+                demand.candidates = state.allocator.candidates(demand.program, state.usage)
+        return frozenset(filter(demands.may_fit, self._live.names()))
+
+    def _end(self, bundle: Bundle) -> Work:
+        yield from self._change(bundle, is_away=True)
+
+    def _return(self, bundle: Bundle) -> Work:
+        yield from self._change(bundle, is_away=False)
+
+    def _change(self, bundle: Bundle, *, is_away: bool) -> Work:
+        yield from self._meter.spend(1 + len(bundle.freed))
+        for allocation in bundle.freed:
+            if is_away:
+                self._usage.remove(allocation)
+            else:
+                self._usage.add(allocation)
+        for name, amounts in (yield from self._room_of(bundle)).items():
+            state = self._nodes.get(name)
+            self._opened[name] += 1 if is_away else -1
+            if state is not None:
+                used = subtract(state.used, amounts) if is_away else add(state.used, amounts)
+                self._nodes.put(state.with_load(used))
+        if not all(is_of_one_node(allocation) for allocation in bundle.freed):
+            self._opened_anywhere += 1 if is_away else -1
+        for pod in bundle.pods if self._minds_pods else ():
+            if is_away:
+                self._nodes.pods_by_node.remove(pod.metadata.uid)
+            else:
+                self._nodes.pods_by_node.put(pod, pod.spec.node_name)
+
+    def _room_of(self, bundle: Bundle) -> Generator[Pause, Elapsed, dict[str, Amounts]]:
+        """What its pods take, by node."""
+        known = self._room.get(bundle)
+        if known is None:
+            yield from self._meter.spend(STEPS_PER_POD * len(bundle.pods))
+            known = self._room[bundle] = {}
+            for pod in bundle.pods:
+                amounts = node_requests(pod, served_resources(pod))
+                known[pod.spec.node_name] = add(known.get(pod.spec.node_name, {}), amounts)
+        return known
+
+    def _planned(self) -> Generator[Pause, Elapsed, PlannedGang | None]:
+        if self._fits is not None:
+            found, away = self._fits
+            if not any(self.relies_on(bundle, found) for bundle in away if bundle not in self._away):
+                return found
+        yield from self._meter.spend(STEPS_PER_QUESTION * len(self._members))
+        work, elapsed = self._joint_plan(), None
+        while True:
+            try:
+                pause = work.send(elapsed)
+            except StopIteration as end:
+                plans: JointPlan | None = end.value
+                return None if plans is None else PlannedGang.of(plans)
+            self._meter.charge(PAUSE_STEPS)
+            elapsed = yield pause
+
+    def _joint_plan(self) -> Generator[Pause, Elapsed, JointPlan | None]:
+        domains = yield from domains_of(self._states, self._same)
+        if isinstance(domains, NoPlace):
+            return None
+        opened = frozenset(name for name, number in self._opened.items() if number)
+        worth: dict[Kind, Container[str]] = {
+            kind: self._nodes if self._opened_anywhere else base | opened for kind, base in self._base.items()
+        }
+        search = Search(self._members, is_empty=False, worth=lambda member: worth[member.kind])
+        return (yield from search.in_domains(domains))

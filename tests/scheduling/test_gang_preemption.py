@@ -1,0 +1,158 @@
+"""Preemption for gangs: who ends so that all of a gang fits together, and who never does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.policy import PodDisruptionBudget
+from dra_operator.scheduling.gang import SameValues
+from dra_operator.scheduling.preemption import Budget, preempt_for_gang
+from dra_operator.scheduling.preemption.meter import Meter
+from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
+from msgspec.structs import replace as with_
+from neighbour_lab import WEB, away, term
+from placement_lab import allocator, node, pod
+from preemption_lab import Scene, held, of_gang, running
+
+
+def compared(scene: GangScene) -> bool | None:
+    """Whether pods end for the gang; None if it fits without that."""
+    if isinstance(scene.plan_without(()), tuple):
+        return None
+    answer = scene.answer()
+    found = frozenset(it.metadata.name for it in answer.victims) if answer is not None else None
+    assert found == exhaustive(scene)
+    if answer is not None:
+        assert isinstance(scene.plan_without(answer.victims), tuple)
+    return answer is not None
+
+
+def test_the_gang_fits_after_the_victims_and_no_set_of_them_is_better() -> None:
+    answers = [compared(random_gang_scene(seed)) for seed in range(200)]
+    assert answers.count(True) > 20
+    assert answers.count(False) > 10
+
+
+RACK = "example.com/rack"
+
+
+def names(scene: GangScene, meter: Meter | None = None) -> set[str] | None:
+    answer = scene.answer(meter)
+    if answer is None:
+        return None
+    assert isinstance(scene.plan_without((*answer.victims, *answer.awaited)), tuple)
+    return {it.metadata.name for it in answer.victims}
+
+
+def full(*pods: Pod, members: int = 2, devices: int = 0, **more: Any) -> GangScene:
+    """Each pod has a device of its node, named like it, and each member wants one; further devices are free."""
+    there = dict.fromkeys(it.spec.node_name for it in pods)
+    of_node = {name: [it for it in pods if it.spec.node_name == name] for name in there}
+    claims = [
+        held(it.metadata.name, name, [f"dev-{number}"], it.metadata.name)
+        for name, its in of_node.items()
+        for number, it in enumerate(its)
+    ]
+    offer = {name: ["x"] * (len(its) + devices) for name, its in of_node.items()}
+    nodes = more.pop("nodes", [node(name) for name in there])
+    waiting = [member(number) for number in range(members)]
+    scene = Scene(waiting[0][0], [], nodes, allocator(**offer), pods, claims, **more)
+    return GangScene(scene, waiting)
+
+
+def low(name: str, where: str, rank: int = 0, **more: Any) -> Pod:
+    return running(name, where, rank, name, **more)
+
+
+def test_victims_on_several_nodes_end_the_least_important_ones_of_all() -> None:
+    scene = full(low("a0", "a", 3), low("a1", "a", 1), low("b0", "b", 2), low("b1", "b", 1, age=5))
+    assert names(scene) == {"a1", "b1"}
+
+
+def test_no_pod_ends_if_not_all_of_the_gang_fits_then() -> None:
+    scene = full(low("a0", "a"), low("a1", "a"), members=3)
+    assert names(scene) is None
+
+
+def test_a_pod_of_the_priority_of_one_member_does_not_end() -> None:
+    scene = full(low("a0", "a", 5), low("a1", "a", 5))
+    assert names(scene) == {"a0", "a1"}
+    weak = replace(scene, members=[scene.members[0], member(1, rank=5)])
+    assert names(weak) is None
+
+
+def test_a_gang_with_a_member_that_never_preempts_ends_no_pod() -> None:
+    scene = full(low("a0", "a"), low("a1", "a"))
+    made, claims = scene.members[1]
+    never = with_(made, spec=with_(made.spec, preemption_policy="Never"))
+    assert names(replace(scene, members=[scene.members[0], (never, claims)])) is None
+
+
+def test_free_devices_are_taken_before_a_pod_ends() -> None:
+    assert names(full(low("a0", "a"), low("b0", "b", 1), devices=1, members=3)) == {"a0"}
+
+
+def test_another_gang_ends_as_a_whole_or_not_at_all() -> None:
+    mates = [low(name, name[0], annotations=of_gang("other", 3)) for name in ("a0", "a1", "b0")]
+    assert names(full(*mates)) == {"a0", "a1", "b0"}
+    assert names(full(*mates, low("b1", "b"), low("b2", "b"))) == {"b1", "b2"}
+
+
+def test_all_victims_are_in_one_domain_if_the_gang_asks_for_that() -> None:
+    nodes = [node(name, labels={RACK: rack}) for name, rack in (("a", "1"), ("b", "2"), ("c", "2"))]
+    scene = full(low("a0", "a"), low("b0", "b", 1), low("c0", "c", 1), nodes=nodes)
+    assert names(scene) == {"a0", "c0"}
+    assert names(replace(scene, same=SameValues(RACK))) == {"b0", "c0"}
+
+
+def test_a_budget_is_kept_before_priorities() -> None:
+    body = {"spec": {"selector": {"matchLabels": {"app": "kept"}}}, "status": {"disruptionsAllowed": 0}}
+    budget = Budget.of(convert(PodDisruptionBudget, body))
+    kept = low("kept", "a", labels={"app": "kept"})
+    scene = full(kept, low("a1", "a"), low("b0", "b", 9), budgets=[budget])
+    assert names(scene) == {"a1", "b0"}
+    assert names(full(kept, low("a1", "a"), budgets=[budget])) == {"kept", "a1"}
+
+
+def test_what_leaves_already_is_waited_for_where_the_gang_needs_it() -> None:
+    going = low("going", "a", 50, leaves="2026-01-01T00:00:00Z")
+    aside = running("aside", "c", 0, leaves="2026-01-01T00:00:00Z")
+    scene = full(going, low("b0", "b", 1), low("b1", "b", 2), nodes=[node(name) for name in "abc"])
+    pods = (*scene.scene.pods, aside)
+    scene = replace(scene, scene=replace(scene.scene, pods=pods, leaving=frozenset({"going", "aside"})))
+    assert names(scene) == {"b0"}
+    answer = scene.answer()
+    assert answer is not None
+    assert [it.metadata.name for it in answer.awaited] == ["going"]
+
+
+def test_rules_between_members_and_victims_count() -> None:
+    labels = {"kubernetes.io/hostname": "a"}
+    nodes = [node("a", labels=labels), node("b", labels={"kubernetes.io/hostname": "b"})]
+    web = low("web", "a", 5, labels={"app": "web"})
+    scene = full(web, low("a1", "a"), low("b0", "b"), nodes=nodes)
+    apart = away(term(WEB, key="kubernetes.io/hostname"))
+    spec = pod("0", priority=10, affinity=apart).spec
+    shy = [(with_(it, spec=with_(it.spec, affinity=spec.affinity)), claims) for it, claims in scene.members]
+    assert names(scene) == {"a1", "b0"}
+    assert names(replace(scene, members=shy)) == {"web", "b0"}
+
+
+def test_an_attempt_takes_few_questions_in_pieces_and_ends_when_its_steps_are_spent() -> None:
+    pods = [low(f"p{number:03}", f"n{number % 50}", number % 3) for number in range(400)]
+    scene = full(*pods, members=8)
+    pauses, working = 0, preempt_for_gang(scene.without(()), scene.same, scene.scene.terms)
+    while True:
+        try:
+            next(working)
+            pauses += 1
+        except StopIteration as end:
+            answer = end.value
+            break
+    assert {it.spec.priority for it in answer.victims} == {0}
+    assert len(answer.victims) == 8
+    assert pauses > 5
+    assert names(scene, Meter(2000)) is None
