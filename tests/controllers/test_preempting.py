@@ -504,3 +504,80 @@ def test_no_other_pod_ends_while_the_devices_of_the_victim_are_on_their_way() ->
 
     world = played(story)
     assert nodes(world) == {"other": "node-1", "high": "node-0"}
+
+
+# --- gangs ---
+
+
+def add_gang(world: World, rank: int = 10, size: int = 2, **more: Any) -> None:
+    for number in range(size):
+        world.api.add(PODS, of_gang(pod(f"g-{number}", rank, **more), "g", size))
+
+
+def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_takes_them_meanwhile() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1"), pod("middle", 5))
+        add_gang(world)
+        world.api.add(PODS, pod("rival", 4))
+        await works(world, REST, 2)
+        shown = {status(world, f"g-{number}").get("nominatedNodeName") for number in range(2)}
+        assert shown == {"node-0", "node-1"}
+        said = [condition(world, f"g-{number}", "PodScheduled")["message"] for number in range(2)]
+        assert any(it.endswith("; all get their nodes once ns/low-0, ns/low-1 have ended") for it in said)
+        assert not any(nodes(world)[it] for it in ("g-0", "g-1", "rival"))
+        ends(world, "low-0")
+        await works(world, 2)
+
+    world = played(story)
+    assert sorted(deleted(world)[:2]) == ["low-0", "low-1"]
+    found = nodes(world)
+    assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}
+    assert events(world, "Preempting")[0][1] == (
+        "Ending 2 pods of lower priority, after which all of gang g fits: ns/low-0, ns/low-1"
+    )
+    assert events(world, "Preempted")[0][1].startswith("Ended for gang g of pod ns/g-")
+
+
+def test_no_pod_ends_for_a_gang_that_would_not_fit_all_the_same() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("high", 20))
+        add_gang(world)
+        await works(world, REST, REST)
+
+    assert not deleted(played(story))
+
+
+def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1"))
+        add_gang(world)
+        await works(world, REST, 2)
+        assert not nodes(world)["g-0"]
+        ends(world, "g-1")
+        world.api.add(PODS, pod("rival", 9))
+        await works(world, 5)
+
+    assert nodes(played(story))["rival"]
+
+
+def test_the_same_pods_end_for_a_gang_whenever_the_operator_crashes() -> None:
+    def story(crash: Nth) -> Story:
+        async def crashing(world: World) -> None:
+            await full(world, pod("low-0"), pod("low-1"), pod("middle", 5))
+            add_gang(world)
+            world.api.before, world.api.after = crash, crash.is_down
+            await works(world, REST, 2)
+            world.api.before = world.api.after = lambda _: None
+            await works(world, REST * 2)
+
+        return crashing
+
+    crashes = [Nth(number, ERRORS["no answer"], crash=True) for number in range(1, MOST_WRITES)]
+    for crash in crashes:
+        number = crash.left
+        found = nodes(played(story(crash)))
+        assert sorted(found) == ["g-0", "g-1", "middle"], f"write {number}"
+        assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}, f"write {number}"
+        if not crash.hit:
+            break
+    assert 10 < sum(crash.hit for crash in crashes) < MOST_WRITES - 1

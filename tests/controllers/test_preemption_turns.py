@@ -106,3 +106,16 @@ def test_a_pod_that_was_called_and_is_gone_is_passed_over() -> None:
     cluster.gone.add("a/called")
     cluster.passes(60 + PATIENCE_SECONDS)
     assert cluster.had["a/third"] == 1
+
+
+def test_the_pods_of_a_gang_have_one_turn_together() -> None:
+    cluster, pods = Cluster(0.001), []
+    for name in ("a", "b"):
+        pods.append(convert(Pod, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}"}}))
+    cluster.now = REST
+    assert cluster.turns.may_try(pods[0], "gang")
+    cluster.turns.took(pods[0], 0.001, "gang")
+    cluster.now += REST - 1
+    assert not cluster.turns.may_try(pods[1], "gang")
+    cluster.now += 2
+    assert cluster.turns.may_try(pods[1], "gang")

@@ -125,7 +125,7 @@ class SchedulingCycle:
         self._placement = placement or Placement()
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
-        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot)
+        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
         self._put_aside: dict[str, PlanInProgress] = {}
 
     async def decide(self, key: str) -> Decided | Postponed:

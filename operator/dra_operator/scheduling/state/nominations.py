@@ -27,6 +27,8 @@ class Nomination:
     node: str
     allocations: tuple[AllocationResult, ...]
     requests: Amounts
+    gang: str | None = None
+    """The gang for which the pod is nominated: its pods share what all of them are to get."""
 
 
 @dataclass(frozen=True, slots=True)

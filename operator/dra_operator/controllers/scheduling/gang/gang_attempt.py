@@ -6,11 +6,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dra_api.core import Pod
+from dra_api.relations.references import is_reserved_for
 
 from dra_operator.cache import Cluster
 from dra_operator.controllers.scheduling.planning import InProgress
+from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, PreFilterResult, Snapshot, pre_filter
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
+from dra_operator.scheduling.preemption import GangNomination
 from dra_operator.scheduling.state import Gang
 
 LOOKED_AT_PODS: Final = 8
@@ -40,11 +43,15 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         same: SameValues,
         snapshot: Callable[[], Snapshot],
         is_unsure: Callable[[Pod], bool],
+        makes_room: MakesRoom | None,
     ) -> None:
         super().__init__(self._plan())
         self.gang, self.leader, self._same = gang, leader, same
         self._waiting, self._wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
+        self._makes_room = makes_room
         self.states: list[CycleState] = []
+        self.nominated: GangNomination | None = None
+        """How room is made, if the gang has no place."""
 
     @property
     def members(self) -> list[Pod]:
@@ -66,7 +73,15 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
                 unready = Unready(pod, found)
         if unready is not None and len(self.states) < self._wanted:
             return unready
-        return (yield from joint_plan(self.states, self._same))
+        answer = yield from joint_plan(self.states, self._same)
+        has_refusal = isinstance(answer, NoPlace) and not answer.is_error
+        if has_refusal and self._makes_room is not None and not self._holds_devices():
+            self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)
+        return answer
+
+    def _holds_devices(self) -> bool:
+        """Whether a pod has devices, which it gives back first: they may be what keeps the gang from a place."""
+        return any(is_reserved_for(state.pod, claim) for state in self.states for claim in state.resource_claims)
 
     def is_of(self, cluster: Cluster) -> bool:
         """Whether all that was looked at is as it was."""

@@ -21,6 +21,7 @@ from dra_api.relations.references import is_reserved_for
 
 from dra_operator.cache import EVERYTHING, FAILED, NONE, WakeConditions
 from dra_operator.controllers.scheduling.context import SchedulingContext
+from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
@@ -69,9 +70,10 @@ class Gangs:
         unreserve: Unreserve,
         report: WaitingReport,
         snapshot: Callable[[], Snapshot],
+        makes_room: MakesRoom | None,
     ) -> None:
         self._context, self._binding, self._unreserve, self._report = context, binding, unreserve, report
-        self._cluster, self._snapshot = context.cluster, snapshot
+        self._cluster, self._snapshot, self._makes_room = context.cluster, snapshot, makes_room
         self._leaders: dict[str, str] = {}
         """By gang: the pod that is being decided on, or whose plan is being written."""
         self._asked: dict[str, set[str]] = {}
@@ -133,7 +135,7 @@ class Gangs:
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
         same, is_unsure = self._same(gang, running), self._is_unsure
-        return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure)
+        return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room)
 
     def _await_claims(self, gang: Gang, pod: Pod, unmade: Sequence[Pod]) -> Decided:
         """Claims are made within a moment; where that takes longer, one pod says for which it waits, once for all."""
@@ -186,6 +188,8 @@ class Gangs:
     def lacks_pods(self, pod: Pod, text: str) -> Decided:
         """The gang has fewer pods than it needs: no pod of it keeps devices."""
         gang = self._cluster.gang_of(pod)
+        if isinstance(gang, Gang) and self._makes_room is not None:
+            self._makes_room.forget_gang(gang)
         if not isinstance(gang, Gang) or not self.holds_devices(pod):
             return Decided(partial(self._tell_of_lack, pod, text))
         if gang.key in self._leaders:
@@ -257,6 +261,8 @@ class Gangs:
         if not isinstance(unready.found, NotTried):
             self._over(attempt.gang)
             return Decided(None, attempt.spent)
+        if self._makes_room is not None:
+            self._makes_room.forget_gang(attempt.gang)
         text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
@@ -269,7 +275,8 @@ class Gangs:
         self._cluster.set_wake_conditions(attempt.leader.key, wake_on)
         for pod in attempt.members:
             self._context.wake(self._cluster.forget_placed(pod))
-        told = f"gang {attempt.gang.title}: {decision.message}"
+        prospect = self._makes_room.prospect(attempt.leader, attempt.gang) if self._makes_room is not None else ""
+        told = f"gang {attempt.gang.title}: {decision.message}{f'; {prospect}' if prospect else ''}"
         return Decided(partial(self._tell, attempt, decision, told), attempt.spent)
 
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
@@ -296,6 +303,8 @@ class Gangs:
         result = await self._tell_all(attempt.gang, leader, members, reason, told or decision.message)
         if decision.is_error:
             raise PlacementFailed(decision.message)
+        if self._makes_room is not None:
+            await self._makes_room.prepare_for_gang(attempt.gang, members, attempt.nominated)
         return result
 
     async def _tell_all(self, gang: Gang, leader: Pod, members: Iterable[Pod], reason: str, text: str) -> Result:

@@ -8,7 +8,7 @@ is no longer counted on. A victim that the server refuses to delete is no victim
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final
 
@@ -19,7 +19,6 @@ from dra_kube import Forbidden, Invalid, NotFound
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.recently import Recently
 from dra_operator.kube import Disruption, EventReason, EventRecorder, PodWriter
-from dra_operator.scheduling.preemption import priority
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +53,17 @@ class VictimEvictor:
         """Whether the server did not let the pod be deleted."""
         return self._refused.within(pod.metadata.uid, REFUSED_SECONDS)
 
-    def is_leaving(self, node: str, pod: Pod) -> bool:
-        """Whether the pod is about to end. ``node``: who ends there was perhaps a victim of a former process."""
+    def is_leaving(self, nodes: Collection[str], pod: Pod) -> bool:
+        """Whether the pod is about to end. ``nodes``: who ends there was perhaps a victim of a former process."""
         ends = parse_time(pod.metadata.deletion_timestamp)
         if ends is None:
             return self._asked.within(pod.metadata.uid, self._rest)
         left = (ends - self._now()).total_seconds()
-        is_victim = pod.metadata.uid in self._asked or pod.spec.node_name == node
+        is_victim = pod.metadata.uid in self._asked or pod.spec.node_name in nodes
         return left > -LATE_SECONDS and (is_victim or left < LATE_SECONDS)
 
-    async def end(self, victim: Pod, pod: Pod, node: str) -> bool:
-        """Whether the victim was deleted by this, for the pod. Raises KubeError."""
+    async def end(self, victim: Pod, preemptor: str, why: str) -> bool:
+        """Whether the victim was deleted by this, for the preemptor. Raises KubeError."""
         uid = victim.metadata.uid
         try:
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
@@ -79,7 +78,6 @@ class VictimEvictor:
             self._asked.discard(uid)
             self._refused.add(uid)
             raise
-        why = f"Ended for pod {pod.key}, which has priority {priority(pod)} and needs what this one had on node {node}"
         self._events.post(fresh, EventReason.PREEMPTED, why)
-        tell(logger, logging.INFO, "pod preempted", pod=victim.key, by=pod.key, node=node)
+        tell(logger, logging.INFO, "pod preempted", pod=victim.key, by=preemptor, node=victim.spec.node_name)
         return True

@@ -8,12 +8,15 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
+from dra_operator.scheduling import CycleState, Elapsed, Pause, PostFilterResult, Unschedulable
+from dra_operator.scheduling.gang import SameValues
+from dra_operator.scheduling.preemption import GangNomination
+from dra_operator.scheduling.state import Gang
 
 
 class MakesRoom(Protocol):
@@ -23,8 +26,18 @@ class MakesRoom(Protocol):
         """A nomination, or None. See ``scheduling.PostFilter``."""
         ...
 
-    def prospect(self, pod: Pod) -> str:
-        """A clause about what the pod waits for, if it is nominated."""
+    def for_gang(
+        self, gang: Gang, states: Sequence[CycleState], same: SameValues
+    ) -> Generator[Pause, Elapsed, GangNomination | None]:
+        """The same for a gang without a joint plan; the first of the states is its leader's."""
+        ...
+
+    def forget_gang(self, gang: Gang) -> None:
+        """The gang lacks pods: what was kept for it is free."""
+        ...
+
+    def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
+        """A clause about what the pod, or all of its gang, waits for, if it is nominated."""
         ...
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
@@ -32,4 +45,8 @@ class MakesRoom(Protocol):
 
         Raises KubeError and PlacementFailed, after which the pod is tried again.
         """
+        ...
+
+    async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
+        """The same for a gang; the first of the pods is its leader."""
         ...

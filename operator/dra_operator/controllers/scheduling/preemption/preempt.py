@@ -11,50 +11,50 @@ Each request may fail, and be the last before a crash. What is left then is foun
 pod waits for them and no other has to go; a victim that was not deleted is chosen anew, first of all on the node of the
 nomination.
 
-A nomination ends when the pod is placed or gone, or when nothing that it relies on is ending any more.
+A nomination ends when the pod is placed or gone, or when nothing that it relies on is ending any more. A gang is
+nominated as a whole: its attempt is that of all its pods, and no victim ends any more once one of them is gone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_api.core import Pod
-from dra_api.relations.references import pod_is_done
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.shared.timing import PreemptionSettings
 from dra_operator.controllers.work.metrics import PreemptionMetrics
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
-from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
-from dra_operator.scheduling.preemption import PreemptionTerms, may_preempt, preempt, proven
-from dra_operator.scheduling.state import Nomination, node_requests
+from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
+from dra_operator.scheduling.gang import SameValues
+from dra_operator.scheduling.preemption import (
+    GangNomination,
+    PreemptionTerms,
+    is_proven,
+    may_preempt,
+    preempt,
+    preempt_for_gang,
+    priority,
+    proven,
+)
+from dra_operator.scheduling.state import Gang, Nomination, node_requests
 from dra_operator.wording import counted, listed
 
-from .evict_victims import LATE_SECONDS, VictimEvictor
+from .evict_victims import VictimEvictor
 from .turns import PreemptionTurns
+from .under_way import UnderWay
 
 MOST_NOMINATED_PODS: Final = 100
-"""Pods that are nominated at the same time."""
+"""Pods that are nominated at the same time; a gang is nominated as a whole all the same."""
 SHOWN_VICTIM_NAMES: Final = 4
 """Pods that a message names."""
 
-
-@dataclass(slots=True)
-class _Nominated:
-    """``claims``: UIDs of those whose devices come free. ``gone_at``: when all pods that were to end had ended."""
-
-    result: PostFilterResult
-    claims: frozenset[str]
-    gone_at: float | None = None
-
-    @property
-    def ending(self) -> tuple[Pod, ...]:
-        return (*self.result.victims, *self.result.awaited)
+T = TypeVar("T")
 
 
 class Preemption:
@@ -78,7 +78,7 @@ class Preemption:
         self._metrics, self._settings = metrics, settings
         self._clock, self._rest, self._look_again, self._wake = clock, rest, look_again, wake
         self._turns = PreemptionTurns(clock, rest, look_again, cluster.waiting.__contains__)
-        self._nominated: dict[str, _Nominated] = {}
+        self._under_way = UnderWay(cluster, evictor, clock)
         self._outdated: set[str] = set()
         """Pods whose status may name a node for which they are not nominated any more."""
         cluster.nominated_pods.is_on = True
@@ -87,28 +87,60 @@ class Preemption:
 
     def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
         """See ``MakesRoom``."""
-        pod = failed.cycle_state.pod
-        if not may_preempt(pod):
+        pod, uid = failed.cycle_state.pod, failed.cycle_state.pod.metadata.uid
+        if not may_preempt(pod) or not self._may_begin(pod, uid):
             return None
-        if self._is_under_way(pod):
-            self._look_again(pod.key, self._rest)
-            return None
-        if len(self._cluster.nominated_pods) >= MOST_NOMINATED_PODS or not self._turns.may_try(pod):
-            return None
-        self._metrics.attempted()
-        terms = self._terms(pod)
-        found = yield from self._timed(pod, preempt(failed, terms))
+        terms = self._terms([pod])
+        found = yield from self._timed(pod, uid, preempt(failed, terms))
         if found is not None:
             found = proven(failed, terms, found, self._cluster.allocated_devices.usage.snapshot())
             if found is None:
                 self._look_again(pod.key, self._rest)
                 return None
-        self._nominate(pod, found)
+        if found is None:
+            self._forget(uid, [pod])
+        else:
+            self._nominate(uid, [_nomination(pod, found.plan)], (*found.victims, *found.awaited))
         return found
 
+    def for_gang(
+        self, gang: Gang, states: Sequence[CycleState], same: SameValues
+    ) -> Generator[Pause, Elapsed, GangNomination | None]:
+        """See ``MakesRoom``."""
+        leader, pods = states[0].pod, [state.pod for state in states]
+        if not all(map(may_preempt, pods)) or not self._may_begin(leader, gang.key):
+            return None
+        terms = self._terms(pods)
+        found = yield from self._timed(leader, gang.key, preempt_for_gang(states, same, terms))
+        if found is None:
+            self._forget(gang.key, self._nominated_of(gang))
+            return None
+        usage = self._cluster.allocated_devices.usage
+        if not is_proven(states, terms, found, self._cluster.loaded_nodes(), usage):
+            self._look_again(leader.key, self._rest)
+            return None
+        kept = {pod.metadata.uid for pod in pods}
+        self._forget(gang.key, [pod for pod in self._nominated_of(gang) if pod.metadata.uid not in kept])
+        nominations = [_nomination(pod, plan, gang.key) for pod, plan in zip(pods, found.plans, strict=True)]
+        self._nominate(gang.key, nominations, (*found.victims, *found.awaited))
+        return found
+
+    def forget_gang(self, gang: Gang) -> None:
+        """See ``MakesRoom``."""
+        self._forget(gang.key, self._nominated_of(gang))
+
+    def _may_begin(self, pod: Pod, who: str) -> bool:
+        if self._under_way.is_waiting(who):
+            self._look_again(pod.key, self._rest)
+            return False
+        if len(self._cluster.nominated_pods) >= MOST_NOMINATED_PODS or not self._turns.may_try(pod, who):
+            return False
+        self._metrics.attempted()
+        return True
+
     def _timed(
-        self, pod: Pod, searching: Generator[Pause, Elapsed, PostFilterResult | None]
-    ) -> Generator[Pause, Elapsed, PostFilterResult | None]:
+        self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
+    ) -> Generator[Pause, Elapsed, T | None]:
         """The same, with its time charged to the turns, also if it is never finished."""
         spent, elapsed = 0.0, None
         try:
@@ -117,55 +149,40 @@ class Preemption:
                 try:
                     pause = searching.send(elapsed)
                 except StopIteration as end:
-                    found: PostFilterResult | None = end.value
+                    found: T | None = end.value
                     return found
                 finally:
                     spent += time.perf_counter() - began
                 elapsed = yield pause
         finally:
-            self._turns.took(pod, spent)
+            self._turns.took(pod, spent, who)
 
-    def _nominate(self, pod: Pod, found: PostFilterResult | None) -> None:
-        uid, known = pod.metadata.uid, self._cluster.nominated_pods
-        self._nominated = {uid: it for uid, it in self._nominated.items() if known.get(uid) is not None}
-        if found is None:
-            self._nominated.pop(uid, None)
-            self._wake(self._cluster.end_nomination(uid))
-            self._outdated.add(uid)
-            return
-        claims = (claim for it in (*found.victims, *found.awaited) for _, claim in self._cluster.claims_of(it))
-        self._nominated[uid] = _Nominated(found, frozenset(it.metadata.uid for it in claims if it is not None))
-        requests, allocations = node_requests(pod, found.plan.served), tuple(found.plan.allocations.values())
-        self._wake(self._cluster.nominate(Nomination(pod, found.nominated_node, allocations, requests)))
-        self._look_again(pod.key, self._rest)
+    def _nominate(self, who: str, nominations: Sequence[Nomination], ending: Sequence[Pod]) -> None:
+        """The first of the nominations is that of the pod which is looked at again."""
+        self._under_way.begin(who, nominations, ending)
+        for it in nominations:
+            self._wake(self._cluster.nominate(it))
+        self._look_again(nominations[0].pod.key, self._rest)
 
-    def _is_under_way(self, pod: Pod) -> bool:
-        """Whether the pod has to wait for others to end, and for what they had to come free."""
-        known = self._nominated.get(pod.metadata.uid)
-        if known is None or self._cluster.nominated_pods.get(pod.metadata.uid) is None:
-            return False
-        left = [it for it in map(self._current, known.ending) if it is not None]
-        if left:
-            known.gone_at = None
-            return all(self._evictor.is_leaving(known.result.nominated_node, it) for it in left)
-        if known.gone_at is None:
-            known.gone_at = self._clock()
-        is_held = any(map(self._cluster.allocated_devices.holds, known.claims))
-        return is_held and self._clock() - known.gone_at < LATE_SECONDS
+    def _forget(self, who: str, pods: Sequence[Pod]) -> None:
+        self._under_way.end(who)
+        for pod in pods:
+            self._wake(self._cluster.end_nomination(pod.metadata.uid))
+            self._outdated.add(pod.metadata.uid)
 
-    def _current(self, pod: Pod) -> Pod | None:
-        current = self._cluster.pods.get(pod.key, pod.metadata.uid)
-        return None if current is None or pod_is_done(current) else current
+    def _nominated_of(self, gang: Gang) -> list[Pod]:
+        return [it.pod for it in self._cluster.nominated_pods if it.gang == gang.key]
 
     # --- what the decision goes by ---
 
-    def _terms(self, pod: Pod) -> PreemptionTerms:
-        known = self._cluster.nominated_pods.get(pod.metadata.uid)
-        node = known.node if known is not None else pod.status.nominated_node_name
+    def _terms(self, pods: Sequence[Pod]) -> PreemptionTerms:
+        known = self._cluster.nominated_pods
+        nominations = [(pod, known.get(pod.metadata.uid)) for pod in pods]
+        nodes = {pod.status.nominated_node_name if it is None else it.node for pod, it in nominations} - {""}
         return PreemptionTerms(
             find_pod=self._cluster.pods.get,
             may_end=self._may_end,
-            is_leaving=partial(self._evictor.is_leaving, node),
+            is_leaving=partial(self._evictor.is_leaving, nodes),
             holders=self._cluster.holders,
             gang=self._cluster.gang_of_pod,
             members=self._cluster.placed_of_gang,
@@ -178,46 +195,72 @@ class Preemption:
 
     # --- carrying out ---
 
-    def prospect(self, pod: Pod) -> str:
+    def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
         """See ``MakesRoom``."""
-        known = self._nominated.get(pod.metadata.uid)
-        if known is None or self._cluster.nominated_pods.get(pod.metadata.uid) is None:
+        known = self._under_way.get(gang.key if gang is not None else pod.metadata.uid)
+        if known is None:
             return ""
         names, one = listed((it.key for it in known.ending), SHOWN_VICTIM_NAMES), len(known.ending) == 1
-        return f"it gets node {known.result.nominated_node} once {names} {'has' if one else 'have'} ended"
+        gets = f"it gets node {known.nominations[0].node}" if gang is None else "all get their nodes"
+        return f"{gets} once {names} {'has' if one else 'have'} ended"
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
         """See ``MakesRoom``."""
-        try:
-            if nominated is not None:
-                await self._end_victims(pod, nominated)
-            elif pod.metadata.uid in self._outdated:
+        if nominated is None:
+            await self._correct([pod])
+            return
+        node, rank = nominated.nominated_node, priority(pod)
+        why = f"Ended for pod {pod.key}, which has priority {rank} and needs what this one had on node {node}"
+        after = f"after which this one fits on {node}"
+        await self._end_victims([(pod, node)], nominated.victims, after, pod.key, why)
+
+    async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
+        """See ``MakesRoom``."""
+        if nominated is None:
+            await self._correct(pods)
+            return
+        rank = min(map(priority, pods))
+        why = f"Ended for gang {gang.title} of pod {pods[0].key}, which has priority {rank} and needs what this one had"
+        after = f"after which all of gang {gang.title} fits"
+        places = [(pod, plan.node) for pod, plan in zip(pods, nominated.plans, strict=True)]
+        await self._end_victims(places, nominated.victims, after, f"gang {gang.title}", why)
+
+    async def _correct(self, pods: Sequence[Pod]) -> None:
+        """Pods that are not nominated any more do not say so either."""
+        for pod in pods:
+            if pod.metadata.uid in self._outdated:
                 self._outdated.discard(pod.metadata.uid)
                 if pod.status.nominated_node_name:
-                    await self._pods.nominate(pod, "")
-        except NotFound:
-            return  # the pod itself is gone, and its nomination with it
+                    with suppress(NotFound):
+                        await self._pods.nominate(pod, "")
 
-    async def _end_victims(self, pod: Pod, nominated: PostFilterResult) -> None:
-        node, victims = nominated.nominated_node, nominated.victims
-        if pod.status.nominated_node_name != node:
-            await self._pods.nominate(pod, node)
-        if not victims:
-            return
-        names = listed((it.key for it in victims), SHOWN_VICTIM_NAMES)
-        text = f"Ending {counted(len(victims), 'pod')} of lower priority, after which this one fits on {node}: {names}"
-        self._events.post(pod, EventReason.PREEMPTING, text)
-        ended = 0
-        try:
-            for victim in victims:
-                if not self._is_wanted(pod, node):
-                    return
-                ended += await self._evictor.end(victim, pod, node)
-        finally:
-            if ended:
-                self._metrics.ended(ended)
+    async def _end_victims(
+        self, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], after: str, preemptor: str, why: str
+    ) -> None:
+        with suppress(NotFound):  # a pod that is gone needs no room
+            for pod, node in places:
+                if pod.status.nominated_node_name != node:
+                    await self._pods.nominate(pod, node)
+            if not victims:
+                return
+            names = listed((it.key for it in victims), SHOWN_VICTIM_NAMES)
+            text = f"Ending {counted(len(victims), 'pod')} of lower priority, {after}: {names}"
+            self._events.post(places[0][0], EventReason.PREEMPTING, text)
+            ended = 0
+            try:
+                for victim in victims:
+                    if not all(self._is_wanted(pod, node) for pod, node in places):
+                        return
+                    ended += await self._evictor.end(victim, preemptor, why)
+            finally:
+                if ended:
+                    self._metrics.ended(ended)
 
     def _is_wanted(self, pod: Pod, node: str) -> bool:
         """Whether the pod is there and still nominated: otherwise no pod has to end for it."""
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
-        return known is not None and known.node == node and self._current(pod) is not None
+        return known is not None and known.node == node and self._under_way.current(pod) is not None
+
+
+def _nomination(pod: Pod, plan: Plan, gang: str | None = None) -> Nomination:
+    return Nomination(pod, plan.node, tuple(plan.allocations.values()), node_requests(pod, plan.served), gang)

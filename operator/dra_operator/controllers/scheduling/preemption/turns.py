@@ -1,9 +1,9 @@
 """When a pod may look for pods to end for it: seldom, one after the other, and in turns of their namespaces.
 
-A pod has one attempt every ten seconds. After an attempt of any pod others wait for nineteen times as long as it took,
-so that all of them together take a twentieth of the time at most. Pods that have to wait stand in a line, and the next
-one is called when the time has come: first one of each namespace, so that a thousand pods of one tenant put a pod of
-another one off by one attempt. A pod that is called and does not come is passed over.
+A pod has one attempt every ten seconds, and so has a gang. After each attempt others wait for nineteen times as long as
+it took, so that all of them together take a twentieth of the time at most. Pods that have to wait stand in a line, and
+the next one is called when the time has come: first one of each namespace, so that a thousand pods of one tenant put a
+pod of another one off by one attempt. A pod that is called and does not come is passed over.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class PreemptionTurns:
         self._last = ""
         """The namespace of the last one that was called."""
 
-    def may_try(self, pod: Pod) -> bool:
-        """Whether it is the pod's turn; otherwise it is looked at again when it is."""
+    def may_try(self, pod: Pod, who: str = "") -> bool:
+        """Whether it is the pod's turn; otherwise it is looked at again when it is.
+
+        ``who`` has the attempt, if that is not the pod alone: its gang.
+        """
         now, called = self._clock(), self._called
-        age = self._tried.age(pod.metadata.uid)
+        age = self._tried.age(who or pod.metadata.uid)
         if age is not None and age < self._rest:
             self._later(pod.key, self._rest - age)
             return False
@@ -74,10 +77,10 @@ class PreemptionTurns:
         self._later(pod.key, self._called[1] - now if is_first else LOOK_AGAIN_SECONDS)
         return False
 
-    def took(self, pod: Pod, seconds: float) -> None:
-        """The pod's attempt is over."""
+    def took(self, pod: Pod, seconds: float, who: str = "") -> None:
+        """The attempt is over."""
         now = self._clock()
-        self._tried.add(pod.metadata.uid)
+        self._tried.add(who or pod.metadata.uid)
         self._free_at = now + seconds * (1 / SHARE - 1)
         self._call(now)
 
