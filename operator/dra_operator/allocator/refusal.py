@@ -25,6 +25,10 @@ class Rule(StrEnum):
     BINDING_CONDITIONS = "binding-conditions"
     NODE = "node"
     CAPACITY = "capacity"
+    NODE_OPERATIONS = "node-operations"
+    """The node does not declare that it can leave out calls to drivers, or the feature is off."""
+    COMPATIBILITY = "compatibility"
+    """The devices have no compatibility group in common with those in use."""
     COUNTERS = "counters"
     TAINTS = "taints"
     CONSTRAINT = "constraint"
@@ -58,6 +62,8 @@ _LOST = {
     Rule.IN_USE: "in use",
     Rule.NODE: "for other nodes",
     Rule.CAPACITY: "without the capacity asked for",
+    Rule.NODE_OPERATIONS: "with calls to skip, which the node does not declare",
+    Rule.COMPATIBILITY: "not compatible with devices in use",
     Rule.COUNTERS: "without enough shared counters",
     Rule.TAINTS: "tainted",
     Rule.CONSTRAINT: "without the attribute of a constraint",

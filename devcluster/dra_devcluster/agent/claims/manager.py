@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Container, Pod
+from dra_api.relations.declared_features import OPTIONAL_NODE_OPERATIONS, has_skipped_operations
 from dra_api.relations.references import (
     ClaimName,
     ClaimReferenceError,
@@ -45,7 +46,7 @@ from .checkpoint import FILE_NAME, CheckpointFile
 from .claim_info import ClaimCache, ClaimInfo, results_of
 from .devices import cdi_devices
 from .resources_status import resources_status
-from .skipped_operations import FEATURE, PREPARE, UNPREPARE, has_skipped_operations, is_skipped
+from .skipped_operations import PREPARE, UNPREPARE, is_skipped
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +203,9 @@ class DraManager:
         settings, key = self._settings, (claim.metadata.namespace, claim.metadata.name)
         is_refused = settings.release >= Release.V1_37 and not settings.optional_node_operations
         if is_refused and has_skipped_operations(allocation) and self.cache.get(*key) is None:
-            raise ClaimError(f"ResourceClaim {claim.metadata.name}: {FEATURE} feature gate is disabled on kubelet")
+            raise ClaimError(
+                f"ResourceClaim {claim.metadata.name}: {OPTIONAL_NODE_OPERATIONS} feature gate is disabled on kubelet"
+            )
 
     async def _unprepare_stale(self, pod: Pod, desired: Iterable[ResourceClaim]) -> None:
         """Unprepare claims that were allocated anew after an earlier attempt of this pod, which alone refers to them.

@@ -9,10 +9,7 @@ from __future__ import annotations
 from dra_api.resource import DeviceAllocationResult
 from dra_api.validation.fields.node_operations import ALL, PREPARE, UNPREPARE
 
-__all__ = ["FEATURE", "PREPARE", "UNPREPARE", "has_skipped_operations", "is_skipped"]
-
-FEATURE = "DRAOptionalNodeOperations"
-"""The name of the gate, and of the feature that nodes declare."""
+__all__ = ["PREPARE", "UNPREPARE", "is_skipped"]
 
 
 def is_skipped(operation: str, driver: str, allocation: DeviceAllocationResult | None) -> bool:
@@ -20,8 +17,3 @@ def is_skipped(operation: str, driver: str, allocation: DeviceAllocationResult |
     results = (allocation.results if allocation else None) or ()
     skipped = [result.skip_node_operations or () for result in results if result.driver == driver]
     return bool(skipped) and all(operation in one or ALL in one for one in skipped)
-
-
-def has_skipped_operations(allocation: DeviceAllocationResult) -> bool:
-    """Whether any device says that calls are skipped."""
-    return any(result.skip_node_operations for result in allocation.results or ())

@@ -22,6 +22,8 @@ class Features:
     admin_access: bool = _DEFAULTS.admin_access
     prioritized_list: bool = _DEFAULTS.prioritized_list
     partitionable_devices: bool = _DEFAULTS.partitionable_devices
+    compatibility_groups: bool = _DEFAULTS.compatibility_groups
+    """Devices on one counter set need a compatibility group in common."""
     device_taints: bool = _DEFAULTS.device_taints
     taint_rules: bool = _DEFAULTS.taint_rules
     """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""
@@ -34,6 +36,8 @@ class Features:
     """Ranges of capacity policies count in thousandths where they can."""
     binding_conditions: bool = _DEFAULTS.binding_conditions
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""
+    optional_node_operations: bool = _DEFAULTS.optional_node_operations
+    """Devices whose driver the kubelet does not call are used, on nodes that declare the feature."""
     list_attributes: bool = _DEFAULTS.list_attributes
     """Constraints compare list-valued attributes as sets."""
     extended_resources: bool = _DEFAULTS.extended_resources

@@ -61,6 +61,21 @@ def _binding(shortage: Shortage) -> Hint:
     return Hint("", "enable DRADeviceBindingConditions and DRAResourceClaimDeviceStatus")
 
 
+def _node_operations(shortage: Shortage) -> Hint:
+    on = shortage.problem.node.features.optional_node_operations
+    where = "for the kubelet of this node" if on else "for scheduler, API server and kubelets"
+    return Hint("", f"enable DRAOptionalNodeOperations {where}, or have the driver publish no skipNodeOperations")
+
+
+def _compatibility(shortage: Shortage) -> Hint:
+    sets = {set_: None for number in each(shortage.gone) for set_ in _counter_sets(shortage, number)}
+    return Hint("", f"wait until the devices in use on counter set {listed(sets)} are free, or ask for compatible ones")
+
+
+def _counter_sets(shortage: Shortage, number: int) -> list[str]:
+    return [it.counter_set for it in shortage.problem.view.devices[number].consumes_counters or ()]
+
+
 def _taints(shortage: Shortage) -> Hint:
     """The taints, and the fewest tolerations that bring enough devices back, taints of most devices first."""
     problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
@@ -120,6 +135,8 @@ _HINTS: dict[Rule, Callable[[Shortage], Hint]] = {
     Rule.NODE: _elsewhere,
     Rule.BINDING_CONDITIONS: _binding,
     Rule.CAPACITY: capacity_hint,
+    Rule.NODE_OPERATIONS: _node_operations,
+    Rule.COMPATIBILITY: _compatibility,
     Rule.COUNTERS: counter_hint,
     Rule.TAINTS: _taints,
     Rule.CONSTRAINT: _attributes,

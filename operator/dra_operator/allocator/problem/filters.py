@@ -18,6 +18,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from dra_api.relations.declared_features import declares_optional_node_operations
 from dra_api.releases.release import Release
 
 from dra_operator.allocator.basics.bits import each
@@ -64,6 +65,23 @@ def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
         amounts, left = node.view.consumption(number, domain.alternative.capacity) or {}, node.left(number)
         if any(amount.nanos > left[name] for name, amount in amounts.items()):
             devices &= ~(1 << number)
+    return devices
+
+
+def node_operations(node: NodeState, domain: Domain, devices: int) -> int:
+    """The node manages without the calls to the driver that the slice leaves out (K37-ONO-04)."""
+    if not node.view.skipping or node.features.release < Release.V1_37:
+        return devices
+    if node.features.optional_node_operations and declares_optional_node_operations(node.view.node):
+        return devices
+    return devices & ~node.view.skipping
+
+
+def compatibility(node: NodeState, domain: Domain, devices: int) -> int:
+    """The device has a compatibility group in common with those in use on its counter sets (K37-CG-02)."""
+    if node.features.compatibility_groups and not node.exempt(domain):
+        for place in node.grouped_places(devices):
+            devices = node.compatibility(place).admit(devices, domain)
     return devices
 
 
@@ -130,6 +148,8 @@ FILTERS: Final = (
     Filter(Rule.NODE, here, chooses=True, fixed=True),
     Filter(Rule.CAPACITY, capacity, chooses=True, fixed=True),
     Filter(Rule.CAPACITY, capacity_left, chooses=True),
+    Filter(Rule.NODE_OPERATIONS, node_operations, fixed=True),
+    Filter(Rule.COMPATIBILITY, compatibility),
     Filter(Rule.COUNTERS, shared_counters),
     Filter(Rule.TAINTS, taints, fixed=True),
     Filter(Rule.CONSTRAINT, attributes),

@@ -20,6 +20,13 @@ from .node_state import NodeState
 from .shares import Shares
 
 
+def compatibility(node: NodeState, domain: Domain) -> Iterable[Wanted]:
+    """The compatibility groups of the pools whose devices the request may take."""
+    if not node.features.compatibility_groups or node.exempt(domain):
+        return ()
+    return [(("compatibility", it), node.compatibility(it).copy) for it in node.grouped_places(domain.usable)]
+
+
 def counters(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """The counters of the pools whose devices the request may take."""
     consuming = domain.usable & node.view.consuming
@@ -47,4 +54,9 @@ def _constraint(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]
     return partial(Distinct if comparison.distinct else Match, node.column(comparison))
 
 
-MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Wanted]], ...] = (counters, constraints, shares)
+MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Wanted]], ...] = (
+    compatibility,
+    counters,
+    constraints,
+    shares,
+)

@@ -15,6 +15,7 @@ from dra_operator.allocator.published.predicates import Compiled
 from dra_operator.allocator.request.claim_program import Alternative, AttributeValue, Comparison
 from dra_operator.allocator.usage import PoolUsage, Usage
 
+from .compatibility import Compatibility
 from .counters import Counters
 from .domain import Domain, Filtered
 
@@ -58,6 +59,7 @@ class NodeState:
         self.supplies: Memo[Hashable, Any] = Memo(1)
         """What the devices could still serve, by the mix's version; kept for ``ordering``, which knows its type."""
         self._counters: dict[int, Counters] = {}
+        self._compatibility: dict[int, Compatibility] = {}
 
     def exempt(self, domain: Domain) -> bool:
         """The domain and ordinary allocations ignore each other."""
@@ -101,6 +103,11 @@ class NodeState:
         offsets = self.view.offsets
         return [place for place, pool in enumerate(self.view.pools) if devices >> offsets[place] & pool.everywhere]
 
+    def grouped_places(self, devices: int) -> list[int]:
+        """Those of these places whose pools have compatibility groups."""
+        consuming = devices & self.view.consuming
+        return [place for place in self.places(consuming) if not self.view.pools[place].compatibility.is_idle]
+
     def counters(self, place: int) -> Counters:
         """The counters of a pool before a search takes anything."""
         known = self._counters.get(place)
@@ -111,6 +118,19 @@ class NodeState:
             shareable = pool.shareable << offset if self.features.consumable_capacity else 0
             already_charged = pool.bits(charged) << offset & shareable
             known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, already_charged)
+        return known
+
+    def compatibility(self, place: int) -> Compatibility:
+        """The compatibility groups of a pool before a search takes anything."""
+        known = self._compatibility.get(place)
+        if known is None:
+            pool, offset = self.view.pools[place], self.view.offsets[place]
+            allocated = self.usages[place].charged
+            shareable = pool.shareable << offset if self.features.consumable_capacity else 0
+            already_allocated = pool.bits(allocated) << offset & shareable
+            common = pool.compatibility.common(sorted(allocated))
+            known = Compatibility(pool.compatibility, offset, common, shareable, already_allocated)
+            self._compatibility[place] = known
         return known
 
 

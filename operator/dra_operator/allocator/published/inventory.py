@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dra_api.core import Node
+from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 
 from dra_operator.allocator.basics.features import Features
@@ -19,6 +20,7 @@ from dra_operator.allocator.basics.journal import Journal
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.basics.semantics import Semantics
 
+from .compatibility_table import has_groups
 from .interning import Interner
 from .node_view import NodeView
 from .pool_view import PoolView, Status
@@ -143,17 +145,23 @@ class Inventory:
     def _apply(self, changes: list[SliceChange]) -> None:
         partitionable = self.features.partitionable_devices
         for old, new in changes:
-            if old is not None:
+            if old is not None and self._is_known(old):
                 before = self._pools[PoolId.of(old)].remove(old.metadata.name)
                 self._list(before, -1)
                 if not len(self._pools[before.pool]):
                     del self._pools[before.pool]
-            if new is not None:
+            if new is not None and self._is_known(new):
                 after = Slice(new, self.features)
                 if after.pool not in self._pools:
                     self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
                 self._pools[after.pool].put(after)
                 self._list(after, 1)
+
+    def _is_known(self, slice_: ResourceSlice) -> bool:
+        """With compatibility groups off, a slice that has any is as if it were not there (K37-CG-09)."""
+        if self.features.compatibility_groups or self.features.release < Release.V1_37:
+            return True
+        return not any(map(has_groups, slice_.spec.devices or ()))
 
     def _list(self, slice_: Slice, change: int) -> None:
         """Counts the slice in or out of the index that leads from nodes to pools."""

@@ -80,6 +80,7 @@ class NodeView:
         self.consuming = self.gather(lambda view: view.consuming)
         self.shareable = self.gather(lambda view: view.shareable)
         self.has_request_policy = self.gather(lambda view: view.has_request_policy)
+        self.skipping = self.gather(lambda view: view.skipping)
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()

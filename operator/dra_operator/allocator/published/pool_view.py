@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import cached_property
 
 from dra_api.resource import Device
 from dra_api.values.quantity import Quantity
@@ -19,6 +20,7 @@ from dra_operator.allocator.basics.memo import Memo
 from dra_operator.wording import counted
 
 from .capacity import Requests
+from .compatibility_table import CompatibilityTable
 from .counter_table import Charges, CounterGroups, CounterTable
 from .kept_verdicts import Expressions
 from .predicates import Compiled, Verdicts
@@ -52,11 +54,14 @@ class PoolView:
             lambda device: any(c.request_policy for c in (device.capacity or {}).values())
         )
         """Devices whose request policies may forbid what a plain request consumes (section 9)."""
+        self.skipping = self._of_slices(lambda slice_: bool(slice_.spec.skip_node_operations))
+        """Devices without some calls of whose driver the node has to manage."""
         self.tainted = self._where(lambda device: bool(device.taints))
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
         self.last = any(device.binding_conditions is not None for device in self.devices)
-        self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
-        self._found = len(slices) + len(others)
+        self._every_slice = (*slices, *others)
+        self.counters = CounterTable(self._every_slice) if counters else CounterTable(())
+        self._found = len(self._every_slice)
         self._announced = slices[0].spec.pool.resource_slice_count
         """If the slices disagree about their number, the first one that came counts."""
         self.status = self._status(len(slices))
@@ -64,6 +69,11 @@ class PoolView:
         self.consumptions: Memo[Requests, dict[int, Quantities | None]] = Memo()
         """What a share of a device consumes, by what is requested; a cache for its users."""
         self._verdicts: Memo[Expressions, Verdicts] = Memo()
+
+    @cached_property
+    def compatibility(self) -> CompatibilityTable:
+        """The compatibility groups of the pool's devices."""
+        return CompatibilityTable(self._every_slice, self.devices)
 
     def _status(self, relevant: int) -> Status:
         if self._announced not in (relevant, self._found):
@@ -90,6 +100,14 @@ class PoolView:
         for number, device in enumerate(self.devices):
             if holds(device):
                 bits |= 1 << number
+        return bits
+
+    def _of_slices(self, holds: Callable[[Slice], bool]) -> int:
+        bits = shift = 0
+        for slice_ in self.slices:
+            if holds(slice_):
+                bits |= (1 << len(slice_.devices)) - 1 << shift
+            shift += len(slice_.devices)
         return bits
 
     def verdicts(self, expressions: Expressions, compiled: Compiled) -> Verdicts:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from copy import copy
 
 from dra_operator.allocator import Allocated, Failed, GaveUp, Outcome, Usage
-from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE, Allocations
+from dra_operator.scheduling.claims.allocated_claims import Allocations
 from dra_operator.scheduling.claims.demand import Demand, Demands
 from dra_operator.scheduling.rules.every_rule import PodRules
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
@@ -37,7 +37,9 @@ class PodFilter:
         self.usage = self._nominations.usage(cycle_state.usage)
         self.rules = cycle_state.nodes.rules_of(cycle_state.pod, cycle_state.volumes)
         self.scores = cycle_state.nodes.scores_of(cycle_state.pod)
-        self.allocations = Allocations(claims, cycle_state.failed)
+        self.allocations = Allocations(
+            claims, cycle_state.failed, release=cycle_state.allocator.inventory.features.release
+        )
         self.demands = Demands(
             claims, cycle_state.extended, cycle_state.nodes, cycle_state.allocator, cycle_state.value
         )
@@ -74,7 +76,9 @@ class PodFilter:
         demand = self.demands.on(state)
         elsewhere = frozenset(self._elsewhere(state, demand))
         if not demand.claims:
-            return _obstructed(elsewhere) or Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
+            return self._obstructed(state, elsewhere) or Fits(
+                Plan(state.name, {}, demand.served, volumes=self._bindings(state))
+            )
         decision = self._allocator.search(state.node, demand.program, self.usage, order=self.device_order)
         began: Elapsed = None
         while (outcome := decision.advance(PAUSE_STEPS)) is None:
@@ -91,7 +95,7 @@ class PodFilter:
 
     def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome, elsewhere: frozenset[str]) -> NodeStatus:
         if isinstance(outcome, Allocated):
-            if (obstructed := _obstructed(elsewhere)) is not None:
+            if (obstructed := self._obstructed(state, elsewhere)) is not None:
                 return obstructed
             allocations = demand.allocations(outcome.results)
             plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
@@ -107,10 +111,9 @@ class PodFilter:
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
         return self.allocations.elsewhere(state.node) | outdated
 
-
-def _obstructed(elsewhere: frozenset[str]) -> Obstructed | None:
-    """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
-    return Obstructed(Obstacle(CLAIM_ELSEWHERE), elsewhere) if elsewhere else None
+    def _obstructed(self, state: LoadedNode, elsewhere: frozenset[str]) -> Obstructed | None:
+        """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
+        return Obstructed(self.allocations.obstacle(state.node, elsewhere), elsewhere) if elsewhere else None
 
 
 def settled(asking: Generator[Pause, Elapsed, NodeStatus]) -> NodeStatus:

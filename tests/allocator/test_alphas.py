@@ -1,0 +1,251 @@
+"""Alpha features of Kubernetes 1.37, each with its gate on and off, and beside 1.36 (kubernetes-1.37.md)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import dra_operator.allocator.search.search as search_module
+import pytest
+from allocator_lab import Answer, claim, device, held, lab, pool, request
+from dra_api.codec import convert
+from dra_api.core import Node
+from dra_api.releases.release import Release
+from dra_api.resource import ResourceSlice
+from dra_operator.allocator import Allocated, DeviceId, Features, Refused, Rule
+from hypothesis import given
+from hypothesis import strategies as st
+
+Json = dict[str, Any]
+OLD, OFF = Features(Release.V1_36), Features(Release.V1_37)
+SKIPPING = Features(Release.V1_37, optional_node_operations=True)
+GROUPS = Features(Release.V1_37, compatibility_groups=True)
+
+
+def node(*features: str) -> Node:
+    return convert(Node, {"metadata": {"name": "n1"}, "status": {"declaredFeatures": list(features)}})
+
+
+ABLE, PLAIN = node("DRAOptionalNodeOperations"), node()
+
+
+def skipping(*devices: Json, operations: tuple[str, ...] = ("*",), name: str = "p") -> list[Json]:
+    return pool(*devices, name=name, nodeName="n1", skipNodeOperations=list(operations))
+
+
+# --- optional node operations ---
+
+
+@pytest.mark.parametrize(
+    ("features", "where", "expected", "skipped"),
+    [
+        (OLD, PLAIN, [["r=drv/p/a"]], None),
+        (OFF, ABLE, "none", None),
+        (SKIPPING, PLAIN, "none", None),
+        (SKIPPING, ABLE, [["r=drv/p/a"]], ("NodeUnprepareResources",)),
+    ],
+)
+def test_a_device_whose_driver_skips_calls_needs_the_gate_and_a_node_that_declares_it(
+    features: Features, where: Node, expected: Answer, skipped: tuple[str, ...] | None
+) -> None:
+    """K37-ONO-02, K37-ONO-04. 1.36 does not know the field."""
+    slices = skipping(device("a"), operations=("NodeUnprepareResources",))
+    cluster = lab(slices, [claim(request("r"))], features=features)
+    assert cluster.devices(where) == expected
+    outcome = cluster.decide(where)
+    if isinstance(outcome, Allocated):
+        (result,) = outcome.results[0].results
+        assert result.skip_node_operations == skipped
+    else:
+        assert isinstance(outcome, Refused)
+        assert outcome.refusal.rule is Rule.NODE_OPERATIONS
+        assert "DRAOptionalNodeOperations" in outcome.refusal.fix
+
+
+def test_other_devices_are_chosen_on_a_node_without_the_feature() -> None:
+    """K37-ONO-04: the check is per slice."""
+    slices = [*skipping(device("a"), name="p"), *pool(device("b"), name="q")]
+    for where, expected in ((ABLE, "drv/p/a"), (PLAIN, "drv/q/b")):
+        assert lab(slices, [claim(request("r"))], features=SKIPPING).devices(where) == [[f"r={expected}"]]
+
+
+def test_a_request_for_all_fails_as_a_whole_on_a_node_without_the_feature() -> None:
+    """K37-ONO-15: the device is refused late, so that it counts as one of all."""
+    slices = [*skipping(device("a"), name="p"), *pool(device("b"), name="q")]
+    cluster = lab(slices, [claim(request("r", allocationMode="All"))], features=SKIPPING)
+    assert cluster.devices(PLAIN) == "none"
+    assert cluster.devices(ABLE) == [["r=drv/p/a", "r=drv/q/b"]]
+
+
+def test_a_selector_that_fails_on_such_a_device_stays_fatal() -> None:
+    """K37-ONO-04: the check comes after selectors."""
+    asked = [claim(request("r", 'device.attributes["drv"].missing == 1'))]
+    assert lab(skipping(device("a")), asked, features=SKIPPING).devices(PLAIN) == "error"
+
+
+# --- compatibility groups ---
+
+
+def part(name: str, *groups: str, set_: str = "s", cost: str = "20Gi", **extra: Any) -> Json:
+    """A device that draws on a counter set, in these compatibility groups."""
+    drawn = {"counterSet": set_, "counters": {"mem": {"value": cost}}}
+    return device(name, extra={"consumesCounters": [{**drawn, "compatibilityGroups": list(groups)}], **extra})
+
+
+def parts(*devices: Json, name: str = "p", sets: tuple[str, ...] = ("s", "t")) -> list[Json]:
+    return pool(*devices, name=name, counters={set_: {"mem": "80Gi"} for set_ in sets})
+
+
+@pytest.mark.parametrize(
+    ("devices", "taken", "asked", "expected"),
+    [
+        ([part("a", "x"), part("b", "x")], "a", {}, ["b"]),
+        ([part("a", "x"), part("b", "y")], "a", {}, None),
+        ([part("a", "x", "y"), part("b", "y", "z"), part("c", "x")], "ab", {}, None),
+        ([part("a", "x", "y"), part("b", "y", "z"), part("c", "y")], "ab", {}, ["c"]),
+        ([part("a", "x"), part("b")], "a", {}, None),
+        ([part("a"), part("b"), part("c", "x")], "a", {}, ["b"]),
+        ([part("a", "x"), part("b", "y"), part("c", "y")], "", {"count": 2}, ["b", "c"]),
+        ([part("a", "x"), part("b", "y", set_="t")], "a", {}, ["b"]),
+        ([part("b", "y")], "a", {}, ["b"]),
+        ([part("a", "x"), part("b", "y")], "", {"allocationMode": "All"}, None),
+        ([part("a", "x"), part("b", "x")], "", {"allocationMode": "All"}, ["a", "b"]),
+    ],
+    ids=["CG1", "CG2", "CG3", "two in common", "CG4", "none at all", "CG5", "CG6", "CG7", "CG10", "all compatible"],
+)
+def test_devices_on_a_counter_set_need_a_group_in_common(
+    devices: list[Json], taken: str, asked: Json, expected: list[str] | None
+) -> None:
+    """K37-CG-01 to K37-CG-06; up to 1.36 groups are not known."""
+    usage = held(*(f"drv/p/{name}" for name in taken))
+    wanted = [claim(request("r", **asked))]
+    answer: Answer = "none" if expected is None else [[f"r=drv/p/{name}" for name in expected]]
+    assert lab(parts(*devices), wanted, features=GROUPS, usage=usage).devices() == answer
+    assert lab(parts(*devices), wanted, features=OLD, usage=usage).devices() != "none"
+
+
+def test_two_sets_have_to_admit_a_device_that_draws_on_both() -> None:
+    """K37-CG-04."""
+    both = part("c", "x")
+    both["consumesCounters"].append({**both["consumesCounters"][0], "counterSet": "t"})
+    for second, expected in (("x", [["r=drv/p/c"]]), ("y", "none")):
+        devices = (part("a", "x"), part("b", second, set_="t"), both)
+        cluster = lab(parts(*devices), [claim(request("r"))], features=GROUPS, usage=held("drv/p/a", "drv/p/b"))
+        assert cluster.devices() == expected
+
+
+def test_groups_of_devices_for_other_nodes_count() -> None:
+    """K37-CG-05."""
+    sets, here, there = (parts(part("b", "y"))[1], parts(part("b", "y"))[0], parts(part("a", "x"))[0])
+    there["metadata"]["name"], there["spec"]["nodeName"] = "there", "n2"
+    slices = [sets, here, there]
+    for slice_ in slices:
+        slice_["spec"]["pool"] = {"name": "p", "generation": 1, "resourceSliceCount": 3}
+    asked = [claim(request("r"))]
+    assert lab(slices, asked, features=GROUPS).devices() == [["r=drv/p/b"]]
+    assert lab(slices, asked, features=GROUPS, usage=held("drv/p/a")).devices() == "none"
+
+
+def test_further_shares_of_a_device_are_not_asked_again() -> None:
+    """K37-CG-07: not even if it stands beside one that it is not compatible with."""
+    shared = part("a", "x", allowMultipleAllocations=True)
+    usage = held("drv/p/b")
+    usage.take_share(DeviceId("drv", "p", "a"), "share", {})
+    wanted = [claim(request("r"))]
+    assert lab(parts(shared, part("b", "y")), wanted, features=GROUPS, usage=usage).devices() == [["r=drv/p/a"]]
+    assert lab(parts(shared, part("b", "y")), wanted, features=GROUPS, usage=held("drv/p/b")).devices() == "none"
+
+
+def test_a_refusal_names_the_counter_set() -> None:
+    outcome = lab(
+        parts(part("a", "x"), part("b", "y")), [claim(request("r"))], features=GROUPS, usage=held("drv/p/a")
+    ).decide()
+    assert isinstance(outcome, Refused)
+    assert outcome.refusal.rule is Rule.COMPATIBILITY
+    assert "1 not compatible with devices in use" in outcome.refusal.line()
+    assert "counter set s" in outcome.refusal.fix
+
+
+@pytest.mark.parametrize(
+    ("slices", "asked", "expected"),
+    [
+        (parts(part("a", "x"), part("b", set_="t")), {}, "none"),
+        ([*parts(part("a", "x")), *parts(part("b"), name="q")], {}, [["r=drv/q/b"]]),
+        ([*parts(part("a", "x")), *parts(part("b"), name="q")], {"allocationMode": "All"}, "error"),
+        (parts(part("a"), part("b")), {"count": 2}, [["r=drv/p/a", "r=drv/p/b"]]),
+    ],
+    ids=["CG8", "CG9", "CG9 all", "CG9b"],
+)
+def test_with_the_gate_off_a_slice_with_groups_is_as_if_it_were_not_there(
+    slices: list[Json], asked: Json, expected: Answer
+) -> None:
+    """K37-CG-09: its pool lacks a slice."""
+    wanted = [claim(request("r", **asked))]
+    assert lab(slices, wanted, features=OFF).devices() == expected
+    assert not isinstance(lab(slices, wanted, features=OLD).devices(), str)
+
+
+def test_a_slice_that_gets_groups_with_the_gate_off_is_forgotten_and_comes_back() -> None:
+    """K37-CG-09."""
+    cluster = lab(parts(part("a")), [claim(request("r"))], features=OFF)
+    inventory = cluster.allocator.inventory
+    for groups, expected in ((("x",), "none"), ((), [["r=drv/p/a"]]), (("x",), "none")):
+        inventory.put_slice(convert(ResourceSlice, parts(part("a", *groups))[0]))
+        assert cluster.devices() == expected
+    inventory.remove_slice("drv-p-1")
+    assert cluster.devices() == "none"
+
+
+def compatible(groups: dict[str, dict[str, set[str]]], devices: list[str]) -> bool:
+    """On each set: no device has groups, or all have one in common."""
+    for set_ in ("s", "t"):
+        there = [groups[name][set_] for name in devices if set_ in groups[name]]
+        if any(there) and not set.intersection(*there):
+            return False
+    return True
+
+
+def first_choice(groups: dict[str, dict[str, set[str]]], taken: list[str], counts: list[int]) -> Answer:
+    """By trying all combinations in the order of the reference."""
+
+    def rest(chosen: list[list[str]]) -> list[list[str]] | None:
+        if len(chosen) == len(counts):
+            return chosen
+        used = [*taken, *(name for part in chosen for name in part)]
+        for names in combinations([name for name in sorted(groups) if name not in used], counts[len(chosen)]):
+            if compatible(groups, [*used, *names]) and (found := rest([*chosen, list(names)])) is not None:
+                return found
+        return None
+
+    found = rest([])
+    if found is None:
+        return "none"
+    return [[f"r{number}=drv/p/{name}" for number, names in enumerate(found) for name in names]]
+
+
+@pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
+@given(source=st.randoms(use_true_random=False))
+def test_the_first_compatible_devices_are_found(failures: int, source: Random) -> None:
+    """K37-CG-02, K37-CG-04, K37-CG-06: whatever is pruned."""
+    groups = {
+        f"d{number}": {
+            set_: set(source.sample("xyz", source.choice((0, 1, 1, 2))))
+            for set_ in source.sample("st", source.choice((1, 1, 2)))
+        }
+        for number in range(7)
+    }
+    taken = [name for name in groups if source.random() < 0.15]
+    counts = [source.randint(1, 3) for _ in range(source.randint(1, 2))]
+    devices = []
+    for name, by_set in groups.items():
+        made = device(name, consumes={set_: {"mem": 1} for set_ in by_set})
+        for consumption in made["consumesCounters"]:
+            consumption["compatibilityGroups"] = sorted(by_set[consumption["counterSet"]])
+        devices.append(made)
+    asked = [claim(*(request(f"r{number}", count=count) for number, count in enumerate(counts)))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", failures)
+        cluster = lab(parts(*devices), asked, features=GROUPS, usage=held(*(f"drv/p/{name}" for name in taken)))
+        allowed = compatible(groups, taken)
+        assert cluster.devices() == (first_choice(groups, taken, counts) if allowed else cluster.devices())
