@@ -11,8 +11,9 @@ in any environment. Errors: see ``dra_cel.basics.errors``.
 
 from .analysis.references import Reference
 from .basics.errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
+from .derived_attribute import DerivedAttribute
 from .environments.admission import admission_policies
-from .environments.device import DEVICE_SELECTORS, PreparedDevice, device_selectors, prepare
+from .environments.device import DEVICE_SELECTORS, PreparedDevice, derived_attributes, device_selectors, prepare
 from .environments.environment import Environment
 from .selector import Program, Selector, compile
 from .selector_verdict import selector_check
@@ -22,6 +23,7 @@ __all__ = [
     "CelError",
     "CompileError",
     "CostLimitExceeded",
+    "DerivedAttribute",
     "Environment",
     "EvaluationError",
     "Issue",
@@ -31,6 +33,7 @@ __all__ = [
     "Selector",
     "admission_policies",
     "compile",
+    "derived_attributes",
     "device_selectors",
     "prepare",
     "selector_check",

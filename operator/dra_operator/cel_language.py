@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
+from dra_api.cache import Cache
 from dra_api.releases.release import Release
-from dra_api.resource import Device
-from dra_cel import Environment, PreparedDevice, compile, device_selectors, prepare
+from dra_api.resource import Device, DeviceAttribute
+from dra_cel import (
+    DerivedAttribute,
+    Environment,
+    PreparedDevice,
+    compile,
+    derived_attributes,
+    device_selectors,
+    prepare,
+)
 
 from dra_operator.allocator import Features, Weighed
 
 KEPT_PREPARED_DEVICES = 256
 """How many prepared devices are kept. The selectors of a claim see the devices of a slice, at most 128, one after the
 other. Each run of the garbage collector would take 30 ms longer for thousands of prepared devices."""
+KEPT_DERIVED_BYTES = 4 << 20
+"""What compiled expressions of derived attributes may take in sum."""
 
 
 class CelSelectors:
@@ -28,6 +40,10 @@ class CelSelectors:
         self._environment: Environment = device_selectors(
             consumable_capacity=features.consumable_capacity, list_attributes=self._lists
         )
+        self._derived_environment: Environment = derived_attributes(
+            consumable_capacity=features.consumable_capacity, list_attributes=self._lists
+        )
+        self._derived: Cache[str, DerivedAttribute] = Cache(KEPT_DERIVED_BYTES, lambda _, program: program.memory)
         self._prepared: OrderedDict[int, tuple[Device, PreparedDevice]] = OrderedDict()
 
     def compile(self, expression: str) -> Weighed:
@@ -39,6 +55,13 @@ class CelSelectors:
             lambda driver, device: selector.matches_in_parts(self._prepare(driver, device)),
             selector,
         )
+
+    def attribute(self, expression: str) -> tuple[Callable[[str, Device], DeviceAttribute], int]:
+        """An expression whose value is an attribute of a device, and the most that it may cost. Raises CompileError."""
+        program = self._derived.get(expression)
+        if program is None:
+            program = self._derived.put(expression, DerivedAttribute(expression, self._derived_environment))
+        return lambda driver, device: program.of(self._prepare(driver, device)), program.max_cost
 
     def _prepare(self, driver: str, device: Device) -> PreparedDevice:
         known = self._prepared.get(id(device))  # the entry keeps the device alive, so its id is not used again

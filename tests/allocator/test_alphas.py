@@ -13,8 +13,9 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import ResourceSlice
-from dra_operator.allocator import Allocated, DeviceId, Features, Refused, Rule
-from hypothesis import given
+from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Refused, Rule
+from dra_operator.cel_language import CelSelectors
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
@@ -225,6 +226,7 @@ def first_choice(groups: dict[str, dict[str, set[str]]], taken: list[str], count
 
 
 @pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
+@settings(max_examples=40, deadline=None)
 @given(source=st.randoms(use_true_random=False))
 def test_the_first_compatible_devices_are_found(failures: int, source: Random) -> None:
     """K37-CG-02, K37-CG-04, K37-CG-06: whatever is pruned."""
@@ -249,3 +251,154 @@ def test_the_first_compatible_devices_are_found(failures: int, source: Random) -
         cluster = lab(parts(*devices), asked, features=GROUPS, usage=held(*(f"drv/p/{name}" for name in taken)))
         allowed = compatible(groups, taken)
         assert cluster.devices() == (first_choice(groups, taken, counts) if allowed else cluster.devices())
+
+
+# --- derived attributes ---
+
+FAMILY = "example.com/family"
+DERIVED = Features(Release.V1_37, derived_attributes=True)
+BEFORE_DASH = 'device.attributes["drv"].model.split("-")[0]'
+
+
+def computing(name: str = "r", *selectors: str, expression: str = BEFORE_DASH, **fields: Any) -> Json:
+    return request(name, *selectors, derivedAttributes=[{"name": FAMILY, "expression": expression}], **fields)
+
+
+def models(**by_name: str) -> list[Json]:
+    return pool(*(device(name, model=model) for name, model in by_name.items()))
+
+
+MATCH, DISTINCT = {"matchAttribute": FAMILY}, {"distinctAttribute": FAMILY}
+THREE = models(d1="A100-40", d2="H100-80", d3="A100-80")
+
+
+def derived(slices: list[Json], *asked: Json, constraint: Json = MATCH, features: Features = DERIVED) -> Answer:
+    answer = lab(slices, [claim(*asked, constraints=[constraint])], features=features, language=CelSelectors(features))
+    return answer.devices()
+
+
+def failure(slices: list[Json], *asked: Json, features: Features = DERIVED) -> str:
+    made = lab(slices, [claim(*asked, constraints=[MATCH])], features=features, language=CelSelectors(features))
+    outcome = made.decide()
+    assert isinstance(outcome, Failed)
+    return str(outcome.error)
+
+
+def test_constraints_compare_what_requests_compute() -> None:
+    """K37-DA-06, K37-DA-08; DA1, DA2, DA9 of the specification."""
+    assert derived(THREE, computing(count=2)) == [["r=drv/p/d1", "r=drv/p/d3"]]
+    assert derived(THREE, computing(count=2), constraint=DISTINCT) == [["r=drv/p/d1", "r=drv/p/d2"]]
+    hidden = pool(
+        *({**it, "attributes": {**it["attributes"], FAMILY: {"string": it["name"]}}} for it in _devices(THREE))
+    )
+    assert derived(hidden, computing(count=2)) == [["r=drv/p/d1", "r=drv/p/d3"]]
+
+
+def _devices(slices: list[Json]) -> list[Json]:
+    found: list[Json] = slices[0]["spec"]["devices"]
+    return found
+
+
+def test_with_the_gate_off_a_derived_attribute_is_an_error_and_1_36_does_not_know_it() -> None:
+    """K37-DA-05."""
+    assert failure(THREE, computing("r", "broken(", count=2), features=OFF) == (
+        "claim default/c, request r: has derived attributes, but the DRADerivedAttributes feature is disabled"
+    )
+    assert derived(THREE, computing(count=2), features=OLD) == "none"  # no device publishes it
+
+
+def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arrives_there() -> None:
+    """K37-DA-07, K37-DA-10; DA6 and DA7."""
+    slices = pool(device("d1"), *_devices(models(d2="H100-80", d3="A100-80")))
+    assert failure(slices, computing(count=2)).startswith(
+        f"evaluate derived attribute {FAMILY} of request r on device drv/p/d1: "
+    )
+    has_model = 'has(device.attributes["drv"].model)'
+    assert derived(slices, computing("r", has_model, count=2)) == "none"
+    assert derived(slices, computing("r", has_model)) == [["r=drv/p/d2"]]
+    assert derived(slices, computing("r", has_model, allocationMode="All")) == "error"  # the constraint is violated
+    late = pool(*_devices(THREE), device("d4"))
+    assert derived(late, computing(count=2)) == [["r=drv/p/d1", "r=drv/p/d3"]]  # d4 is never tried
+    assert failure(late, computing(count=3)).startswith(f"evaluate derived attribute {FAMILY} of request r on device")
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("device.(", f"compile derived attribute {FAMILY} of request r: "),
+        ('{"a": 1}', f"compile derived attribute {FAMILY} of request r: "),
+        ("[1, 2][5]", f"evaluate derived attribute {FAMILY} of request r on device drv/p/d1: "),
+        ('dyn({"a": 1})', f"evaluate derived attribute {FAMILY} of request r on device drv/p/d1: "),
+        ('[dyn(1), dyn("a")]', f"evaluate derived attribute {FAMILY} of request r on device drv/p/d1: "),
+    ],
+)
+def test_an_expression_that_gives_no_attribute_ends_the_attempt(expression: str, text: str) -> None:
+    """K37-DA-10; DA8."""
+    assert failure(THREE, computing(expression=expression)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ['"x"', "1", "true", 'semver("1.2.3")', 'device.attributes["drv"].model.size()', 'device.driver == "drv"'],
+)
+def test_every_type_of_attribute_can_be_computed(expression: str) -> None:
+    """K37-DA-09."""
+    assert derived(THREE, computing(count=3, expression=expression)) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
+
+
+def test_a_computed_list_is_compared_with_the_gate_for_lists() -> None:
+    """K37-DA-09: without it a list stands alone, as a published one does."""
+    both = Features(Release.V1_37, derived_attributes=True, list_attributes=True)
+    asked = computing(count=3, expression='[string(device.attributes["drv"].model), "common"]')
+    assert derived(THREE, asked, features=both) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
+    assert derived(THREE, asked) == "none"
+
+
+def test_other_requests_of_the_constraint_use_what_is_published() -> None:
+    """K37-DA-08; DA10."""
+    slices = pool(
+        device("d1", model="A100-40"),
+        device("d2", model="H100-80", extra={"attributes": {FAMILY: {"string": "A100"}, "nic": {"bool": True}}}),
+    )
+    nic = request("n", 'device.attributes["drv"].?nic.orValue(false)')
+    assert derived(slices, computing(), nic) == [["r=drv/p/d1", "n=drv/p/d2"]]
+    assert derived(slices, nic, computing()) == [["n=drv/p/d2", "r=drv/p/d1"]]
+
+
+@pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
+@settings(max_examples=40, deadline=None)
+@given(source=st.randoms(use_true_random=False))
+def test_computed_attributes_are_compared_as_published_ones(failures: int, source: Random) -> None:
+    """The answer is the one for devices that publish what is computed, also where constraints overlap."""
+    devices = [device(f"d{number}", model=source.choice("ABC"), size=source.randint(1, 2)) for number in range(8)]
+    counts = [source.randint(1, 3) for _ in range(2)]
+    constraints = [{"matchAttribute": "drv/size"}] * source.randint(0, 1) + [source.choice((MATCH, DISTINCT))]
+    published = [{**it, "attributes": {**it["attributes"], FAMILY: it["attributes"]["model"]}} for it in devices]
+    computed = [
+        computing(f"r{number}", count=count, expression='device.attributes["drv"].model')
+        for number, count in enumerate(counts)
+    ]
+    plain = [request(f"r{number}", count=count) for number, count in enumerate(counts)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", failures)
+        ours, theirs = (
+            lab(pool(*some), [claim(*asked, constraints=constraints)], features=DERIVED, language=CelSelectors(DERIVED))
+            for some, asked in ((devices, computed), (published, plain))
+        )
+        assert ours.devices() == theirs.devices()
+
+
+def test_a_costly_expression_is_refused_where_others_wait() -> None:
+    names = 'device.attributes["drv"]'
+    costly = f"{names}.map(a, {names}.map(b, {names}.map(c, c.size()))).size()"
+    cluster = lab(
+        THREE,
+        [claim(computing(expression=costly), constraints=[MATCH])],
+        features=DERIVED,
+        language=CelSelectors(DERIVED),
+    )
+    assert cluster.devices() == [["r=drv/p/d1"]]
+    cluster.allocator.inventory.compiled.patient = False
+    outcome = cluster.decide()
+    assert isinstance(outcome, Failed)
+    assert str(outcome.error).startswith("gave up: a derived attribute may cost ")

@@ -49,6 +49,12 @@ def shared(name: str, memory: str, **policy: Any) -> Json:
     return device(name, capacity=capacity, extra={"allowMultipleAllocations": True})
 
 
+def grouped(name: str, group: str) -> Json:
+    made = device(name, consumes={"g": {"slots": 1}})
+    made["consumesCounters"][0]["compatibilityGroups"] = [group]
+    return made
+
+
 def wants(amount: str, request_name: str = "r", capacity: str = "memory") -> Json:
     """A request for some capacity."""
     return request(request_name, capacity={"requests": {capacity: amount}})
@@ -243,6 +249,23 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     "a capacity that no device has": (
         Rule.CAPACITY,
         lab(pool(shared("a", "16")), [claim(wants("2", capacity="mem"))]),
+    ),
+    "the node does not declare that it can skip calls": (
+        Rule.NODE_OPERATIONS,
+        lab(
+            pool(device("a"), device("b"), nodeName="n1", skipNodeOperations=["*"]),
+            [claim(PLAIN)],
+            features=Features(optional_node_operations=True),
+        ),
+    ),
+    "a device in use has other compatibility groups": (
+        Rule.COMPATIBILITY,
+        lab(
+            pool(grouped("a", "x"), grouped("b", "y"), counters={"g": {"slots": 3}}),
+            [claim(PLAIN)],
+            features=Features(compatibility_groups=True),
+            usage=held("drv/p/a"),
+        ),
     ),
     "partitions take more of a counter than is left": (
         Rule.COUNTERS,

@@ -265,7 +265,7 @@ async def test_a_gate_that_the_release_of_the_server_does_not_have_ends_it_with_
     )
 
 
-@pytest.mark.parametrize("gate", ["DRANodeAllocatableResources", "DynamicResourceAllocation", "DRADerivedAttributes"])
+@pytest.mark.parametrize("gate", ["ResourceHealthStatus", "DynamicResourceAllocation", "SchedulerPreQueueingHints"])
 def test_a_gate_that_nothing_looks_at_is_refused_with_the_names_of_those_that_are_looked_at(gate: str) -> None:
     with pytest.raises(GateError) as caught:
         features_of({"DRADeviceTaints": False, gate: True})

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
+from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.scheduling.claims import Readiness, claim_readiness
@@ -155,3 +156,37 @@ def said(type_: str, status: str) -> dict[str, str]:
 )
 def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after: int, state: Readiness) -> None:
     assert claim_readiness(of, NOW + timedelta(seconds=after)).state is state
+
+
+@pytest.mark.parametrize(
+    ("release", "declared", "consumer", "elsewhere", "text"),
+    [
+        (Release.V1_36, [], {"resource": "pods"}, set(), ""),
+        (Release.V1_37, [], {"resource": "pods"}, {"uid-c"}, "resourceclaim not available on the node"),
+        (Release.V1_37, ["DRAOptionalNodeOperations"], {"resource": "pods"}, set(), ""),
+        (
+            Release.V1_37,
+            [],
+            {"apiGroup": "scheduling.k8s.io", "resource": "podgroups"},
+            {"uid-c"},
+            "resource claim default/c allocation requires DRAOptionalNodeOperations feature on the node",
+        ),
+    ],
+    ids=["1.36", "1.37", "a node with the feature", "a claim of a PodGroup"],
+)
+def test_a_claim_whose_driver_skips_calls_is_used_on_nodes_that_declare_it(
+    release: Release, declared: list[str], consumer: dict[str, str], elsewhere: set[str], text: str
+) -> None:
+    """K37-ONO-05, K37-ONO-06."""
+    result = {"request": "r", "driver": "d", "pool": "p", "device": "a", "skipNodeOperations": ["*"]}
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"name": "user", "uid": "user", **consumer}],
+    }
+    meta = {"name": "c", "namespace": "default", "uid": "uid-c"}
+    claims = [convert(ResourceClaim, {"metadata": meta, "status": status})]
+    where = convert(Node, {"metadata": {"name": "n1"}, "status": {"declaredFeatures": declared}})
+    allocations = Allocations(claims, (), release=release)
+    assert allocations.elsewhere(where) == elsewhere
+    if elsewhere:
+        assert allocations.obstacle(where, elsewhere).text == text

@@ -8,12 +8,13 @@ makes *every* evaluation fail, as in the reference (scheduling.md 6.5, allocator
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from dra_api.resource import Device, DeviceAttribute
 
 from dra_cel.basics.errors import EvaluationError
-from dra_cel.basics.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, struct
+from dra_cel.basics.types import ANY, BOOL, DYN, INT, QUANTITY, SEMVER, STRING, Type, list_of, map_of, struct
 from dra_cel.libraries import includes, quantity, semver
 from dra_cel.libraries.containers import DefaultMap
 
@@ -182,3 +183,23 @@ def device_selectors(
 
 DEVICE_SELECTORS: Final = device_selectors()
 """What allocation uses with the default feature gates of Kubernetes 1.36."""
+
+
+_SCALARS: Final = (STRING, INT, BOOL, SEMVER, ANY, DYN)
+_ATTRIBUTES: Final = frozenset({*_SCALARS, *map(list_of, _SCALARS)})
+_DERIVED: Final = {
+    key: replace(
+        environment,
+        name=environment.name.replace("device selectors", "derived attributes"),
+        accepts_result=lambda output: output in _ATTRIBUTES,
+        result_rule="a text, whole number, bool or version, or a list of one of these",
+    )
+    for key, environment in _ENVIRONMENTS.items()
+}
+
+
+def derived_attributes(
+    *, new: bool = False, consumable_capacity: bool = True, list_attributes: bool = False
+) -> Environment:
+    """The environment of derived attributes: that of device selectors, with other results (K37-DA-06, K37-DA-09)."""
+    return _DERIVED[new, consumable_capacity, list_attributes]

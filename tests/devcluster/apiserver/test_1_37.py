@@ -143,3 +143,39 @@ async def test_devices_with_resources_of_nodes_need_nodes_that_declare_it(spec: 
         answer = await client.call("POST", SLICES, slice_("s", "q", devices=devices, **spec))
         assert answer.code == (403 if refused else 201)
         assert not refused or refused in answer.message
+
+
+NAMES = 'device.attributes["d.example.com"]'
+HALF = f"{NAMES}.map(a, {NAMES}.map(b, {NAMES}.map(c, {NAMES}.size()))).size()"
+"""One may be stored, two may not."""
+
+
+@pytest.mark.parametrize(
+    ("expressions", "code", "said"),
+    [
+        ([f'{NAMES}.model.split("-")[0]'], 201, ""),
+        (["["], 422, "exactly.derivedAttributes[0].expression: Invalid value"),
+        (["{1: 2}"], 422, "must evaluate to a text, whole number, bool or version, or a list of one of these"),
+        ([HALF], 201, ""),
+        ([HALF] * 2, 422, "derived attributes are too complex together, exceed cost limit"),
+    ],
+    ids=["plain", "no expression", "a map", "costly", "costly together"],
+)
+async def test_derived_attributes_are_compiled_and_their_costs_added_up(
+    expressions: list[str], code: int, said: str
+) -> None:
+    """K37-DA-03. Without the gate they are dropped, and an older release does not know them."""
+    items = [{"name": f"a.b/c{number}", "expression": text} for number, text in enumerate(expressions)]
+    requests = [{"name": "r", "exactly": {"deviceClassName": "c", "derivedAttributes": items}}]
+    devices = {"requests": requests, "constraints": [{"matchAttribute": item["name"]} for item in items]}
+    claim = {"metadata": {"name": "c"}, "spec": {"devices": devices}}
+    claims = f"{GROUP}/v1/namespaces/default/resourceclaims"
+    async with DevApiServer(release=Release.V1_37, feature_gates={"DRADerivedAttributes": True}) as server:
+        async with client_of(server) as client:
+            answer = await client.call("POST", claims, claim)
+            assert answer.code == code
+            assert said in answer.json.get("message", "")
+    async with DevApiServer(release=Release.V1_36) as server, client_of(server) as client:
+        answer = await client.call("POST", claims, claim)
+        assert answer.code == 201
+        assert "derivedAttributes" not in answer.json["spec"]["devices"]["requests"][0]["exactly"]

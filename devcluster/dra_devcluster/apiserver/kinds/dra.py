@@ -56,10 +56,12 @@ _RULES = {
         ResourceClaim,
         validation.validate_resource_claim,
         validation.validate_resource_claim_status,
-        options=("gates", "check_selector"),
+        options=("gates", "check_selector", "check_derived"),
     ),
     "resourceclaimtemplates": Rules(
-        ResourceClaimTemplate, validation.validate_resource_claim_template, options=("gates", "check_selector")
+        ResourceClaimTemplate,
+        validation.validate_resource_claim_template,
+        options=("gates", "check_selector", "check_derived"),
     ),
     "resourceslices": Rules(
         ResourceSlice,
@@ -122,6 +124,7 @@ class DraKind(Kind):
             given: Mapping[str, Any] = {
                 "gates": write.registry.gates,
                 "check_selector": write.registry.check_selector,
+                "check_derived": write.registry.check_derived,
             }
             found = rules.validate(new, before, **{name: given[name] for name in rules.options})
         if isinstance(new, ResourceSlice):

@@ -1,10 +1,10 @@
-"""Checks the selectors of new objects: whether they compile, and what they may cost (api.md section 9)."""
+"""Checks the expressions of new objects: whether they compile, and what they may cost (api.md section 9)."""
 
 from __future__ import annotations
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.validation import SelectorCheck, SelectorVerdict
-from dra_cel import CompileError, compile, device_selectors
+from dra_cel import CompileError, DerivedAttribute, compile, derived_attributes, device_selectors
 
 
 def selector_check(gates: FeatureGates) -> SelectorCheck:
@@ -15,6 +15,20 @@ def selector_check(gates: FeatureGates) -> SelectorCheck:
     def check(expression: str, stored: bool) -> SelectorVerdict:
         try:
             return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
+
+    return check
+
+
+def derived_check(gates: FeatureGates) -> SelectorCheck:
+    """The same for derived attributes (K37-DA-03)."""
+    features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_attributes}
+    environments = {stored: derived_attributes(new=not stored, **features) for stored in (False, True)}
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        try:
+            return SelectorVerdict(max_cost=DerivedAttribute(expression, environments[stored]).max_cost)
         except CompileError as error:
             return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
 

@@ -15,7 +15,7 @@ from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire.target import Target
 
 from .api_versions import OF_WORKLOADS, exists_in
-from .cel_selectors import selector_check
+from .cel_selectors import derived_check, selector_check
 
 # Two views of one storage.
 _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
@@ -40,6 +40,7 @@ class Registry:
         self.server_keys: dict[str, str] = {}
         """Of nodes, by name: what their own servers want to see."""
         self.check_selector = selector_check(gates)
+        self.check_derived = derived_check(gates)
         for resource in self.structure.resources():
             if "list" in resource.verbs:
                 self.collection(resource)

@@ -6,6 +6,7 @@
     ├── ClaimError                a request or constraint that no node can serve
     ├── CapacityError             what a share of a device would consume is negative, or cannot be counted
     ├── SelectorError             a CEL selector does not compile, or fails on a device that was reached
+    ├── DerivedAttributeError     a derived attribute does not compile, or fails on a device that was reached
     ├── NodeSelectionError        a slice or device has a node selector that cannot be parsed or merged
     ├── PoolError                 a request for all devices while a pool is incomplete or invalid
     └── NotEvaluated              a costly selector would have to be evaluated in one go
@@ -28,6 +29,10 @@ class CapacityError(AllocationError):
 
 class SelectorError(AllocationError):
     """A CEL selector failed; says whose selector, on which device, and what the device publishes."""
+
+
+class DerivedAttributeError(AllocationError):
+    """An attribute that a request computes could not be computed for a device."""
 
 
 class NodeSelectionError(AllocationError):

@@ -24,6 +24,8 @@ class Features:
     partitionable_devices: bool = _DEFAULTS.partitionable_devices
     compatibility_groups: bool = _DEFAULTS.compatibility_groups
     """Devices on one counter set need a compatibility group in common."""
+    derived_attributes: bool = _DEFAULTS.derived_attributes
+    """Requests compute attributes of devices, which constraints compare."""
     device_taints: bool = _DEFAULTS.device_taints
     taint_rules: bool = _DEFAULTS.taint_rules
     """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""

@@ -3,6 +3,7 @@
 - A selector raises on one of their devices, or they see a pool that is malformed (all requests) or in trouble
   (requests for all devices): the device counts know.
 - Requests for all devices would take more of them than a claim may have.
+- A derived attribute may fail on any device: with one, any node may be one.
 - A request for all devices would violate a constraint. The search only notices when it gets there, so the requests
   before it must find enough devices.
 
@@ -59,7 +60,7 @@ def find_error_nodes(
 ) -> ErrorNodes:
     """The nodes of a program; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
-    anywhere = program.fault is not None
+    anywhere = program.fault is not None or program.derives_attributes
     needs = [[Counted(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.compatibility_table import CompatibilityTable, Groups, narrowed
 
-from .ledger import Ledger, Taker
+from .ledger import Ledger, Request
 
 
 class Compatibility(Ledger):
@@ -42,10 +42,10 @@ class Compatibility(Ledger):
         """The same groups for a search of its own. Nothing is taken from these yet."""
         return Compatibility(self._table, self._offset, self._common[0], self._shareable, self._already_allocated)
 
-    def admit(self, devices: int, taker: Taker) -> int:
+    def admit(self, devices: int, request: Request) -> int:
         return devices & (~self._closed[-1] | self._already_allocated)
 
-    def take(self, device: int, taker: Taker) -> None:
+    def take(self, device: int, request: Request) -> None:
         if not self._counts(device):
             return
         if self._shareable >> device & 1:
@@ -56,7 +56,7 @@ class Compatibility(Ledger):
         self._common.append(narrowed(self._common[-1], self._table.of[device - self._offset]))
         self._closed.append(self._incompatible())
 
-    def give_back(self, device: int, taker: Taker) -> None:
+    def give_back(self, device: int, request: Request) -> None:
         if not self._counts(device):
             return
         if self._shareable >> device & 1:
@@ -71,7 +71,7 @@ class Compatibility(Ledger):
     def state(self) -> Hashable:
         return (frozenset(self._common[-1].items()), self._already_allocated)
 
-    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
+    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterator[int]:
         """Devices by their groups; shareable ones also by whether they are allocated."""
         for _, members in self._table.kinds:
             members <<= self._offset
@@ -81,7 +81,7 @@ class Compatibility(Ledger):
     def alike_now(self, device: int, others: int) -> int:
         return others
 
-    def treats(self, taker: Taker) -> Hashable:
+    def treats(self, request: Request) -> Hashable:
         return None
 
     def _counts(self, device: int) -> bool:

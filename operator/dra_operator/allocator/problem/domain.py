@@ -68,6 +68,16 @@ class Domain:
         return own
 
     @property
+    def name(self) -> str:
+        """The request in results and messages."""
+        return self.alternative.request
+
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """Attributes that the request computes for each device, with their expressions."""
+        return self.alternative.derived
+
+    @property
     def comparing(self) -> list[Ledger]:
         """Those of its ledgers that compare attributes."""
         return [one for one in self.ledgers if one.agrees_on or one.differs_in]
@@ -87,7 +97,7 @@ class Domain:
         unavailable, no constraint is checked.
         """
         first = self.collected & -self.collected
-        if self.need and self.raised:
+        if self.need and (self.raised or any(ledger.may_fail(self) for ledger in self.ledgers)):
             return False
         return not first & self.usable or not any(ledger.ends_attempt for ledger in self.ledgers)
 

@@ -108,7 +108,8 @@ def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has the attributes of the constraints. A request for all devices notices only when it takes one."""
     if domain.alternative.constraints and not domain.alternative.everything:
         for comparison in domain.alternative.constraints:
-            devices &= node.column(comparison).present
+            if comparison.attribute not in domain.derived:
+                devices &= node.column(comparison).present
     return devices
 
 

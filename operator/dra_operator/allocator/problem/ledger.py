@@ -39,6 +39,14 @@ class Request(Protocol):
         """Devices that it may take at all."""
 
     @property
+    def name(self) -> str:
+        """The request in results and messages."""
+
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """Attributes that the request computes for each device, with their expressions."""
+
+    @property
     def amounts(self) -> Mapping[int, Mapping[str, Quantity]]:
         """What one share of a device consumes, for devices that allow multiple allocations."""
 
@@ -112,6 +120,10 @@ class Ledger(ABC):
     def __str__(self) -> str:
         """What all devices must have, for errors and refusals."""
         return type(self).__name__
+
+    def may_fail(self, request: Request) -> bool:
+        """Taking some device for the request ends the attempt with an error."""
+        return False
 
     # --- what pruning may take for granted ---
 

@@ -14,6 +14,7 @@ from functools import partial
 from dra_operator.allocator.request.claim_program import Comparison
 
 from .constraints import Distinct, Match
+from .derived_constraints import DerivedDistinct, DerivedMatch
 from .domain import Domain, Wanted
 from .ledger import Ledger
 from .node_state import NodeState
@@ -51,6 +52,9 @@ def shares(node: NodeState, domain: Domain) -> Iterable[Wanted]:
 
 
 def _constraint(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:
+    if comparison.is_derived:
+        kind = DerivedDistinct if comparison.distinct else DerivedMatch
+        return partial(kind, comparison.attribute, partial(node.column_of, comparison), node.view.id)
     return partial(Distinct if comparison.distinct else Match, node.column(comparison))
 
 

@@ -18,6 +18,7 @@ from dra_operator.allocator.usage import PoolUsage, Usage
 from .compatibility import Compatibility
 from .counters import Counters
 from .domain import Domain, Filtered
+from .ledger import Request
 
 
 class NodeState:
@@ -92,6 +93,14 @@ class NodeState:
     def column(self, comparison: Comparison) -> Column:
         """The attribute of a constraint."""
         return self.view.column(comparison.attribute, lists=self.features.list_attributes)
+
+    def column_of(self, comparison: Comparison, request: Request) -> Column:
+        """The attribute of a constraint, as the request computes it if it does."""
+        expression = request.derived.get(comparison.attribute)
+        if expression is None:
+            return self.column(comparison)
+        lists = self.features.list_attributes
+        return self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
 
     def having(self, wanted: AttributeValue) -> int:
         """The devices that have the value, alone or in a list."""

@@ -19,6 +19,7 @@ from dra_operator.allocator.basics.memo import Memo
 
 from .capacity import Requests, consumption, fault
 from .columns import Column
+from .derived_column import DerivedColumn
 from .pool_view import PoolView, Quantities, Status
 from .pools import Superseded
 from .predicates import Compiled, Verdicts
@@ -86,6 +87,7 @@ class NodeView:
         self.offers: Memo[Hashable, Offer] = Memo()
         """By ``Alternative.offer``; the filters compute and keep them here."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
+        self._derived: Memo[tuple[str, str, bool], DerivedColumn] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
 
@@ -116,6 +118,17 @@ class NodeView:
         if known is None:
             devices = ((self.driver(number), device) for number, device in enumerate(self.devices))
             known = self._columns.put((attribute, lists), Column(attribute, devices, lists=lists))
+        return known
+
+    def derived_column(self, attribute: str, expression: str, compiled: Compiled, *, lists: bool) -> DerivedColumn:
+        """An attribute that a request computes by this expression. Raises NotEvaluated if it may cost too much."""
+        derive = compiled.attribute(expression)
+        known = self._derived.get((attribute, expression, lists))
+        if known is None:
+            known = DerivedColumn(
+                attribute, lambda number: derive(self.driver(number), self.devices[number]), lists=lists
+            )
+            self._derived.put((attribute, expression, lists), known)
         return known
 
     def selected(self, expressions: tuple[str, ...], compiled: Compiled) -> Verdicts:

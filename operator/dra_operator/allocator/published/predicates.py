@@ -11,9 +11,9 @@ says what it may cost, and one that may cost much is evaluated in parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from dra_api.resource import Device
+from dra_api.resource import Device, DeviceAttribute
 
 from dra_operator.allocator.basics.errors import NotEvaluated
 from dra_operator.wording import shortened
@@ -69,6 +69,18 @@ class Language(Protocol):
         """Raises when the expression cannot be compiled."""
 
 
+Derive = Callable[[str, Device], DeviceAttribute]
+"""``(driver, device) -> attribute``; raises when the expression fails on the device."""
+
+
+@runtime_checkable
+class DerivingLanguage(Protocol):
+    """A language that can compute attributes as well."""
+
+    def attribute(self, expression: str) -> tuple[Derive, int]:
+        """With the most units that it may cost on a device. Raises when the expression cannot be compiled."""
+
+
 class Verdicts(NamedTuple):
     """Two disjoint bit sets over devices."""
 
@@ -107,6 +119,29 @@ class Compiled:
                 raise failure
 
             return fail
+
+    def attribute(self, expression: str) -> Derive:
+        """An expression whose value is an attribute; one that does not compile raises CompileFailure when called.
+
+        Raises NotEvaluated for one that must not be evaluated in one go.
+        """
+        try:
+            if not isinstance(self._language, DerivingLanguage):
+                raise CompileFailure("the language knows no derived attributes")
+            derive, cost = self._language.attribute(expression)
+        except Exception as error:
+            failure = CompileFailure(str(error))
+
+            def fail(driver: str, device: Device) -> DeviceAttribute:
+                raise failure
+
+            return fail
+        if cost > COSTLY_UNITS and not self.patient:
+            raise NotEvaluated(
+                f"gave up: a derived attribute may cost {cost} units on each device, more than {COSTLY_UNITS}: make it "
+                f"cheaper: {shortened(expression)}"
+            )
+        return derive
 
     def cost(self, expression: str) -> int:
         """What the expression may cost on a device, in units of CEL."""

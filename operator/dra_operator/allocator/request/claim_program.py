@@ -8,12 +8,13 @@ once, because faults of pools, and of ``All`` requests of earlier claims, are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dra_api.cache import Cache
 from dra_api.codec import encode
+from dra_api.releases.release import Release
 from dra_api.resource import (
     DeviceAllocationConfiguration,
     DeviceClass,
@@ -62,6 +63,8 @@ class Comparison(NamedTuple):
     """Its place among the constraints of the claim."""
     attribute: str
     distinct: bool
+    is_derived: bool = False
+    """Some request of the claim computes the attribute for each device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +82,8 @@ class Alternative:
     capacity: tuple[tuple[str, Quantity], ...]
     constraints: tuple[Comparison, ...]
     """The constraints of the claim that apply, in order."""
+    derived: Mapping[str, str] = field(default_factory=dict)
+    """Attributes that it computes for each device, with their expressions; constraints compare them."""
     value: AttributeValue | None = None
     """What all devices have, whatever the claim says."""
     expressions: tuple[str, ...] = field(init=False)
@@ -140,6 +145,11 @@ class ClaimProgram:
         return "a selector"
 
     @property
+    def derives_attributes(self) -> bool:
+        """Some request computes attributes, which may fail on any device."""
+        return any(alternative.derived for stage in self.stages for alternative in stage.alternatives)
+
+    @property
     def wants_admin_access(self) -> bool:
         """Some request has admin access."""
         return any(compiled.wants_admin_access for compiled in self.requests)
@@ -199,8 +209,9 @@ class _Compiler:
         self._class_of = class_of
         self._features = features
         self._constraints = claim.spec.devices.constraints or ()
+        derived = {name for wanted in _wanted(claim) for name in _derived(wanted, features)}
         self._comparisons = [
-            (Comparison(position, *compared), constraint.requests)
+            (Comparison(position, *compared, compared[0] in derived), constraint.requests)
             for position, constraint in enumerate(self._constraints)
             if (compared := _compared(constraint, features)) is not None
         ]
@@ -236,6 +247,9 @@ class _Compiler:
     def _alternative(
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
     ) -> Alternative:
+        derived = _derived(wanted, self._features)
+        if derived and not self._features.derived_attributes:
+            raise self._error(name, "has derived attributes, but the DRADerivedAttributes feature is disabled")
         requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
         if wanted.capacity is not None and not self._features.consumable_capacity:
             if not self._features.basic:
@@ -262,6 +276,7 @@ class _Compiler:
                 for comparison, requests in self._comparisons
                 if not requests or request.name in requests or name in requests
             ),
+            derived=derived,
             value=self._value,
         )
 
@@ -290,6 +305,20 @@ class _Compiler:
 
     def _error(self, request: str, problem: str) -> ClaimError:
         return ClaimError(f"claim {self._claim.key}, request {request}: {problem}")
+
+
+def _wanted(claim: ResourceClaim) -> Iterator[ExactDeviceRequest | DeviceSubRequest]:
+    for request in claim.spec.devices.requests or ():
+        if request.exactly is not None:
+            yield request.exactly
+        yield from request.first_available or ()
+
+
+def _derived(wanted: ExactDeviceRequest | DeviceSubRequest, features: Features) -> dict[str, str]:
+    """The derived attributes of a request; none before 1.37, which does not know the field."""
+    if features.release < Release.V1_37:
+        return {}
+    return {item.name: item.expression for item in wanted.derived_attributes or ()}
 
 
 def _compared(constraint: DeviceConstraint, features: Features) -> tuple[str, bool] | None:

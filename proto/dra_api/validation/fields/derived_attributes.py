@@ -1,6 +1,6 @@
-"""Attributes that requests compute for each device, for constraints to compare (DRADerivedAttributes, K37-DA-01, -02).
+"""Attributes that requests compute for each device, for constraints to compare (K37-DA-01 to -03).
 
-Whether an expression compiles, and what all of a claim may cost together (K37-DA-03), is not checked.
+``dra_cel`` knows whether an expression compiles and what it may cost; it comes in as a function.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from dra_api.resource import DeviceClaim, DeviceDerivedAttribute
-from dra_api.validation.errors import Errors, invalid, required, too_long
+from dra_api.validation.errors import Errors, forbidden, invalid, required, too_long
 from dra_api.validation.formats import fully_qualified_name, size
 from dra_api.validation.lists import unique
 
-from .selectors import EXPRESSION_BYTES
+from .selectors import COST_LIMIT, EXPRESSION_BYTES, SelectorCheck
 
 DERIVED_ATTRIBUTES_LIMIT: Final = 32
 
 
-def derived_attributes(claim: DeviceClaim, path: str) -> Errors:
-    """Those of all requests and alternatives of a claim: each is compared by a constraint that applies there."""
+def derived_attributes(claim: DeviceClaim, path: str, check: SelectorCheck) -> Errors:
+    """Those of all requests and alternatives of a claim: each is compared by a constraint that applies there.
+
+    Together they may cost as much as one selector.
+    """
+    costs: list[int] = []
     for place, names, items in _places(claim, path):
         compared = {
             attribute
@@ -34,11 +38,18 @@ def derived_attributes(claim: DeviceClaim, path: str) -> Errors:
                 yield required(f"{path}.expression")
             elif size(item.expression) > EXPRESSION_BYTES:
                 yield too_long(f"{path}.expression", EXPRESSION_BYTES)
+            else:
+                verdict = check(item.expression, False)
+                costs.append(verdict.max_cost)
+                if verdict.error is not None:
+                    yield invalid(f"{path}.expression", item.expression, verdict.error)
             if item.name not in compared:
                 detail = "must be the matchAttribute or distinctAttribute of a constraint that applies to the request"
                 yield invalid(f"{path}.name", item.name, detail)
 
         yield from unique(items, place, DERIVED_ATTRIBUTES_LIMIT, one, lambda item: item.name)
+    if sum(costs) > COST_LIMIT:
+        yield forbidden(f"{path}.requests", "derived attributes are too complex together, exceed cost limit")
 
 
 def _places(claim: DeviceClaim, path: str) -> Iterator[tuple[str, set[str], tuple[DeviceDerivedAttribute, ...] | None]]:

@@ -37,7 +37,9 @@ def request_names(claim: DeviceClaim) -> RequestNames:
     }
 
 
-def device_claim(claim: DeviceClaim, path: str, gates: FeatureGates, check_selector: SelectorCheck) -> Errors:
+def device_claim(
+    claim: DeviceClaim, path: str, gates: FeatureGates, check_selector: SelectorCheck, check_derived: SelectorCheck
+) -> Errors:
     """``spec.devices`` of a new claim or template."""
     names = request_names(claim)
 
@@ -53,7 +55,7 @@ def device_claim(claim: DeviceClaim, path: str, gates: FeatureGates, check_selec
         yield from configuration(item, path)
 
     yield from unique(claim.requests, f"{path}.requests", REQUESTS_LIMIT, request, lambda item: item.name)
-    yield from derived_attributes(claim, path)
+    yield from derived_attributes(claim, path, check_derived)
     yield from limited(claim.constraints, f"{path}.constraints", CONSTRAINTS_LIMIT, constraint)
     yield from limited(claim.config, f"{path}.config", CONFIGS_LIMIT, config)
 

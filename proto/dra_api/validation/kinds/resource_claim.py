@@ -19,6 +19,7 @@ def validate_resource_claim(
     *,
     gates: FeatureGates = DEFAULT_GATES,
     check_selector: SelectorCheck = accept_selectors,
+    check_derived: SelectorCheck = accept_selectors,
 ) -> list[FieldError]:
     """What is wrong with a new claim, or with the change from ``old`` to ``new``.
 
@@ -28,7 +29,7 @@ def validate_resource_claim(
         errors = list(metadata_update(new.metadata, old.metadata))
         return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
     errors = list(metadata(new.metadata, namespaced=True))
-    errors += device_claim(new.spec.devices, "spec.devices", gates, check_selector)
+    errors += device_claim(new.spec.devices, "spec.devices", gates, check_selector, check_derived)
     return errors
 
 
@@ -38,6 +39,7 @@ def validate_resource_claim_template(
     *,
     gates: FeatureGates = DEFAULT_GATES,
     check_selector: SelectorCheck = accept_selectors,
+    check_derived: SelectorCheck = accept_selectors,
 ) -> list[FieldError]:
     """What is wrong with a new template, or with the change from ``old`` to ``new``; its spec never changes either."""
     if old is not None:
@@ -45,5 +47,5 @@ def validate_resource_claim_template(
         return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
     errors = list(metadata(new.metadata, namespaced=True))
     errors += template_metadata(new.spec.metadata, "spec.metadata")
-    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, check_selector)
+    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, check_selector, check_derived)
     return errors

@@ -1,0 +1,111 @@
+"""Constraints over attributes that requests compute for each device (kubernetes-1.37.md section 10).
+
+Each request has a column of its own: what it computes, or what is published (K37-DA-08). A device for which the
+attribute cannot be computed is admitted, and taking it ends the attempt: nothing is said of devices that the search
+does not reach (K37-DA-07).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from dra_operator.allocator.basics.errors import DerivedAttributeError
+from dra_operator.allocator.basics.ids import DeviceId
+from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
+from dra_operator.allocator.published.derived_column import DerivedColumn
+from dra_operator.allocator.published.predicates import CompileFailure
+
+from .ledger import Ledger, Request
+
+
+class DerivedConstraint(Ledger):
+    """``column_of`` gives the column of a request."""
+
+    ends_attempt = True
+    lasting = True
+
+    def __init__(
+        self, attribute: str, column_of: Callable[[Request], Column], device_id: Callable[[int], DeviceId]
+    ) -> None:
+        self._attribute = attribute
+        self._column_of = column_of
+        self._device_id = device_id
+        self._taken: list[Values] = []
+
+    def admit(self, devices: int, request: Request) -> int:
+        column = self._column_of(request)
+        failed = 0
+        if isinstance(column, DerivedColumn):
+            column.cover(devices)
+            failed = devices & column.failed
+        return self._admitted(devices & column.present, column) | failed
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        raise NotImplementedError
+
+    def take(self, device: int, request: Request) -> None:
+        column = self._column_of(request)
+        if isinstance(column, DerivedColumn) and device in column.failures:
+            raise self._error(device, request, column.failures[device])
+        self._taken.append(self._with(column.values[device]))
+
+    def _with(self, values: Values) -> Values:
+        raise NotImplementedError
+
+    def give_back(self, device: int, request: Request) -> None:
+        self._taken.pop()
+
+    def may_fail(self, request: Request) -> bool:
+        column = self._column_of(request)
+        if not isinstance(column, DerivedColumn):
+            return False
+        column.cover(request.usable)
+        return bool(request.usable & column.failed)
+
+    def _error(self, device: int, request: Request, cause: Exception) -> DerivedAttributeError:
+        what = f"derived attribute {self._attribute}"
+        if isinstance(cause, CompileFailure):
+            return DerivedAttributeError(f"compile {what} of request {request.name}: {cause}: correct the expression")
+        return DerivedAttributeError(
+            f"evaluate {what} of request {request.name} on device {self._device_id(device)}: {cause}: correct the "
+            f"expression, or leave the device out by a selector"
+        )
+
+
+class DerivedMatch(DerivedConstraint):
+    """``matchAttribute``: all devices have a value in common."""
+
+    def __str__(self) -> str:
+        return f"equal {self._attribute}"
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        if not self._taken:
+            return devices
+        common = self._taken[-1]
+        return 0 if common is UNKNOWN else devices & column.with_any(common)
+
+    def _with(self, values: Values) -> Values:
+        return self._taken[-1] & values if self._taken else values
+
+    def state(self) -> Hashable:
+        return self._taken[-1] if self._taken else None
+
+
+class DerivedDistinct(DerivedConstraint):
+    """``distinctAttribute``: no two devices have a value in common."""
+
+    def __str__(self) -> str:
+        return f"distinct {self._attribute}"
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        for values in self._taken:
+            if values is UNKNOWN:
+                return 0
+            devices &= ~column.with_any(values | UNKNOWN)
+        return devices
+
+    def _with(self, values: Values) -> Values:
+        return values
+
+    def state(self) -> Hashable:
+        return frozenset(value for values in self._taken for value in values)
