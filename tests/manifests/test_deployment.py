@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deployment_site import NODES, Site, deployment_site
+from deployment_site import NODES, WORKLOADS, Site, deployment_site
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
 from image import calls
@@ -65,7 +65,7 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
 
 async def test_the_examples_run_that_need_gates(site: Site) -> None:
     kubectl, more = site.kubectl, "manifests/examples/more"
-    gates = ("DRADeviceTaintRules", "DRAResourcePoolStatus", "GenericWorkload", "DRAWorkloadResourceClaims")
+    gates = ("DRADeviceTaintRules", "DRAResourcePoolStatus", *WORKLOADS)
     await site.deploy([f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}", "--preemption"])
     await site.runs()
     await gangs_start_together(site)
@@ -105,6 +105,12 @@ async def gangs_start_together(site: Site) -> None:
     await kubectl("create", "-f", "-", stdin=yaml.safe_dump_all(job_pods(example / "job.yaml", living, pods)))
     await kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", *pods, "--timeout=120s")
     await kubectl("delete", "pod", "gang-1", "gang-2", *pods)
+    if site.has_pod_groups:
+        await kubectl("apply", "--validate=strict", "-f", str(example / "pod-group.yaml"))
+        names = ("gang-of-group-0", "gang-of-group-1")
+        await kubectl("wait", "--for=condition=Ready", "pod", *names, "--timeout=120s")
+        assert len({(await kubectl.read("pod", name))["spec"]["nodeName"] for name in names}) == 1
+        await kubectl("delete", "-f", str(example / "pod-group.yaml"), "--timeout=120s")
 
 
 def job_pods(path: Path, uid: str, names: list[str]) -> list[dict[str, Any]]:

@@ -21,6 +21,8 @@ from kubectl import Kubectl, kubectl_for
 from real_cluster import RealCluster, real_cluster
 
 NODES = 2
+WORKLOADS = ("GenericWorkload", "DRAWorkloadResourceClaims", "TopologyAwareWorkloadScheduling")
+"""Gates of PodGroups."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ async def deployment_site(*, real: bool = False) -> AsyncIterator[Site]:
                 yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image)
             return
         with recorded() as requests:
-            gates = {"GenericWorkload": True, "DRAWorkloadResourceClaims": True}
+            gates = dict.fromkeys(WORKLOADS, True)
             async with DevCluster(
                 folder, nodes=NODES, agent_settings=settings, authorization="rbac", feature_gates=gates
             ) as cluster:
