@@ -23,7 +23,13 @@ def parse_gates(text: str) -> dict[str, Any]:
 
 def features_of(changes: Mapping[str, Any], release: Release = NEWEST) -> Features:
     """The release's features with these gates changed. Raises GateError, also for gates without effect here."""
-    return Features.of(FeatureGates.of(changes, release, OPERATOR))
+    features = Features.of(FeatureGates.of(changes, release, OPERATOR))
+    if features.node_allocatable_resources and release < Release.V1_37:
+        raise GateError(
+            f"feature gate DRANodeAllocatableResources: the first alpha of Kubernetes {release} is not supported, only "
+            f"the second one of 1.37: leave it out"
+        )
+    return features
 
 
 def accepted(changes: Mapping[str, Any], release: Release | None) -> Features:

@@ -212,6 +212,26 @@ class PodExtendedResourceClaimStatus(Part, frozen=True):
     request_mappings: tuple[ContainerExtendedResourceRequest, ...] | None = None
 
 
+class NodeAllocatableResourceAmount(Part, frozen=True):
+    name: str = ""
+    quantity: Quantity | None = None
+
+
+class NodeAllocatableResourceOverhead(Part, frozen=True):
+    name: str = ""
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+class NodeAllocatableResourceClaimStatus(Part, frozen=True):
+    """What the devices of a claim bring of the node's own resources, and cost of them, from 1.37 on."""
+
+    resource_claim_name: str = ""
+    containers: tuple[str, ...] | None = None
+    mapping: tuple[NodeAllocatableResourceAmount, ...] | None = None
+    overhead: tuple[NodeAllocatableResourceOverhead, ...] | None = None
+
+
 class PodCondition(Part, frozen=True):
     type: str = ""
     status: str = ""
@@ -225,6 +245,7 @@ class PodStatus(Part, frozen=True):
     conditions: tuple[PodCondition, ...] | None = None
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] | None = None
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] | None = None
     nominated_node_name: str = ""
 
 

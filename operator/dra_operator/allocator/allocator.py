@@ -12,14 +12,14 @@ from functools import partial
 from typing import Final
 
 from dra_api.core import Node
-from dra_api.resource import ResourceClaim
+from dra_api.resource import Device, ResourceClaim
 
 from .basics.errors import AllocationError, NodeSelectionError
 from .basics.ids import DeviceId
 from .explain.explain import refuse
 from .nodes.candidates import Candidates
 from .nodes.node_index import NodeIndex
-from .nodes.value_supplies import ValueSupply, published_values, value_supplies
+from .nodes.value_supplies import ValueSupply, published_device, published_values, value_supplies
 from .ordering.choices import DEVICE_ORDERS, LEAST_FRAGMENTATION, LOOK_AT_MIX, REFERENCE, device_order
 from .ordering.mix import LearnedMix
 from .ordering.sketch import Sketch, sketch
@@ -204,6 +204,10 @@ class Allocator:
         Yields between pieces of a few milliseconds.
         """
         return value_supplies(self.inventory, attribute, usage)
+
+    def published(self, device: DeviceId) -> Device | None:
+        """What is published of one device; None if nothing is."""
+        return published_device(self.inventory, device)
 
     def values(self, device: DeviceId, attribute: str) -> Values | None:
         """The values that one device has, none if it lacks the attribute; None if it is not published."""

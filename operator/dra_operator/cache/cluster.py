@@ -7,7 +7,7 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -160,13 +160,16 @@ class Cluster(State):
             if it.metadata.namespace == namespace:
                 yield Budget.of(it)
 
-    def assume_placed(self, pod: Pod, node: str, served: Collection[str] = ()) -> Keys:
+    def assume_placed(
+        self, pod: Pod, node: str, served: Collection[str] = (), of_devices: Mapping[str, int] | None = None
+    ) -> Keys:
         """From now on the pod takes room on this node; ``forget_placed`` takes it back, an event confirms it.
 
-        ``served``: the extended resources that devices serve to it there. Answers with the pods that this helps.
+        ``served``: the extended resources that devices serve to it there; ``of_devices``: what they take of its own
+        resources. Answers with the pods that this helps.
         """
         before = self.pods_by_node.at(pod.metadata.uid)
-        self.loads.place(pod, node, node_requests(pod, served))
+        self.loads.place(pod, node, node_requests(pod, served, of_devices))
         return triggers.on_pod_of_node(self, before, (pod, node))
 
     @contextmanager

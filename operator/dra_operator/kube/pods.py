@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dra_api.codec import convert, to_dict
-from dra_api.core import NodeSelectorTerm, Pod, PodExtendedResourceClaimStatus
+from dra_api.core import (
+    NodeAllocatableResourceClaimStatus,
+    NodeSelectorTerm,
+    Pod,
+    PodExtendedResourceClaimStatus,
+)
 from dra_api.meta import Object as Struct
 from dra_kube import PODS, Object
 
@@ -130,6 +135,16 @@ class PodWriter:
         meta = pod.metadata
         value = to_dict(status) if status is not None else None
         patch = {"metadata": {"uid": meta.uid}, "status": {"extendedResourceClaimStatus": value}}
+        return self._took(
+            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
+        )
+
+    async def record_node_use(self, pod: Pod, statuses: Sequence[NodeAllocatableResourceClaimStatus]) -> Pod:
+        """Write what devices take of the node's own resources; nothing is an empty list, since a list that is left out
+        is kept (K37-EXT-04). Raises NotFound, and Conflict for another pod of the name."""
+        meta = pod.metadata
+        value = [to_dict(status) for status in statuses]
+        patch = {"metadata": {"uid": meta.uid}, "status": {"nodeAllocatableResourceClaimStatuses": value}}
         return self._took(
             await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
         )

@@ -42,6 +42,8 @@ class Features:
     """Devices whose driver the kubelet does not call are used, on nodes that declare the feature."""
     list_attributes: bool = _DEFAULTS.list_attributes
     """Constraints compare list-valued attributes as sets."""
+    node_allocatable_resources: bool = _DEFAULTS.node_allocatable_resources
+    """Not used by the allocator: devices bring resources of the node, or cost some."""
     extended_resources: bool = _DEFAULTS.extended_resources
     """Not used by the allocator: pods get a claim for the extended resources that classes serve."""
     generic_workload: bool = _DEFAULTS.generic_workload

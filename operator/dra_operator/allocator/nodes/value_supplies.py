@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
+from dra_api.resource import Device
+
 from dra_operator.allocator.basics.ids import DeviceId
 from dra_operator.allocator.published.columns import UNKNOWN, Values, lookup, values_of
 from dra_operator.allocator.published.inventory import Inventory
@@ -50,14 +52,20 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
     return sorted(found.values(), key=lambda it: (it.free, it.value.value[0], str(it.value.value[1])))
 
 
-def published_values(inventory: Inventory, device: DeviceId, attribute: str) -> Values | None:
-    """See ``Allocator.values``."""
+def published_device(inventory: Inventory, device: DeviceId) -> Device | None:
+    """See ``Allocator.published``."""
     pool = inventory.pool(device.pool_id)
     view = pool.own_view() if pool is not None else None
     number = view.numbers.get(device.device) if view is not None else None
-    if view is None or number is None:
+    return view.devices[number] if view is not None and number is not None else None
+
+
+def published_values(inventory: Inventory, device: DeviceId, attribute: str) -> Values | None:
+    """See ``Allocator.values``."""
+    found = published_device(inventory, device)
+    if found is None:
         return None
-    published = lookup(view.devices[number], device.driver, attribute)
+    published = lookup(found, device.driver, attribute)
     if published is None:
         return frozenset()
     values = values_of(published, lists=inventory.features.list_attributes)

@@ -56,5 +56,5 @@ def reserve(cycle_state: CycleState, found: Plan, cluster: Cluster) -> None:
         if not is_reserved_for(pod, claim) and pod.metadata.uid:
             status = replace(status, reserved_for=(*(status.reserved_for or ()), pod_as_consumer(pod)))
         apply_changed(cluster, replace(claim, status=status))
-    cluster.assume_placed(pod, found.node, found.served)
+    cluster.assume_placed(pod, found.node, found.served, found.node_use.amounts)
     cluster.storage.assume(pod.metadata.uid, found.node, found.volumes)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
@@ -109,6 +110,7 @@ class BindingCycle:
         )
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
+        self._has_node_use = False
         self._unknown: set[str] = set()
         self._action = ""
 
@@ -128,7 +130,7 @@ class BindingCycle:
             self._unreserve_devices()
             raise
         if not is_placeholder(pod):
-            self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
+            self._wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
     async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
@@ -171,6 +173,7 @@ class BindingCycle:
     async def _write_claims(self) -> list[ResourceClaim]:
         claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
         claims += await self._serve_extended_resources()
+        await self._record_node_use()
         await self._bind_volumes()
         await self._names_being_written.over(self._pod)
         return claims
@@ -264,6 +267,20 @@ class BindingCycle:
         except NotFound as error:
             raise PodVanished(str(error)) from error
 
+    async def _record_node_use(self) -> None:
+        """What its devices take of the node stands in the pod's status before it is bound (K37-NA-08)."""
+        statuses = self._plan.node_use.statuses
+        if is_placeholder(self._pod) or is_at_gate(self._pod):
+            return  # the scheduler that binds the pod records it
+        if statuses == (self._pod.status.node_allocatable_resource_claim_statuses or ()):
+            return
+        self._action = "record resources of the node in the pod's status"
+        try:
+            await self._pods.record_node_use(self._pod, statuses)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
+        self._has_node_use = bool(statuses)
+
     async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
         """The claim now exists and stands among the allocated devices for the one that was thought up.
 
@@ -306,6 +323,9 @@ class BindingCycle:
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
         self._conflict_check.given_up(self._reserved)
         await self._undo_group_claims()
+        if self._has_node_use and not vanished:
+            with suppress(KubeError):  # the next attempt writes it anew
+                await self._pods.record_node_use(self._pod, ())
         if self._extended is not None:
             await self._try_to_undo(self._extended, discard(self._claims, self._extended, uid))
 

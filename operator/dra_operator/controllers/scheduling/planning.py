@@ -19,6 +19,7 @@ from dra_api.resource import AllocationResult
 from dra_operator.allocator import DeviceId, PoolId, Usage
 from dra_operator.cache import Cluster
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning
+from dra_operator.scheduling.claims import shortage
 from dra_operator.scheduling.rules import volumes_of
 from dra_operator.scheduling.state import Obstacle
 
@@ -96,7 +97,8 @@ def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
         return False
     if volumes.bindings(state.node) != plan.volumes:
         return False
-    return nodes.rules_of(pod, volumes).obstacle(state, plan.served) is None
+    obstacle = nodes.rules_of(pod, volumes).obstacle(state, plan.served) or shortage(pod, state, plan.node_use)
+    return obstacle is None
 
 
 def is_promised(cycle_state: CycleState, plan: Plan, cluster: Cluster) -> bool:

@@ -3,6 +3,7 @@
 from .binding_conditions import BINDING_TIMEOUT_SECONDS, ClaimReadiness, Readiness, age_of_allocation, claim_readiness
 from .demand import Demand
 from .extended_resources import ExtendedClaim, ExtendedResources
+from .node_allocatable import shortage
 from .usable import CLAIM_DELETED, CLAIM_UNMADE, PodClaim
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "Readiness",
     "age_of_allocation",
     "claim_readiness",
+    "shortage",
 ]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from copy import copy
+from dataclasses import replace
 
-from dra_operator.allocator import Allocated, Failed, GaveUp, Outcome, Usage
+from dra_api.resource import DeviceRequestAllocationResult
+
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, Outcome, Usage
 from dra_operator.scheduling.claims.allocated_claims import Allocations
 from dra_operator.scheduling.claims.demand import Demand, Demands
+from dra_operator.scheduling.claims.node_allocatable import node_use, shortage
 from dra_operator.scheduling.rules.every_rule import PodRules
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
 from dra_operator.scheduling.state.inter_pod.rule_count import steps_per_node
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle
+from dra_operator.scheduling.state.placeholder import is_placeholder
 
 from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
 from .pause import PAUSE_STEPS, Elapsed, Pause
@@ -43,6 +48,7 @@ class PodFilter:
         self.demands = Demands(
             claims, cycle_state.extended, cycle_state.nodes, cycle_state.allocator, cycle_state.value
         )
+        self._state = cycle_state
         self._made = cycle_state.extended.made
         self._volumes = cycle_state.volumes
         self._steps_per_node = steps_per_node(cycle_state.pod)
@@ -76,9 +82,8 @@ class PodFilter:
         demand = self.demands.on(state)
         elsewhere = frozenset(self._elsewhere(state, demand))
         if not demand.claims:
-            return self._obstructed(state, elsewhere) or Fits(
-                Plan(state.name, {}, demand.served, volumes=self._bindings(state))
-            )
+            plan = Plan(state.name, {}, demand.served, volumes=self._bindings(state))
+            return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
         decision = self._allocator.search(state.node, demand.program, self.usage, order=self.device_order)
         began: Elapsed = None
         while (outcome := decision.advance(PAUSE_STEPS)) is None:
@@ -99,12 +104,34 @@ class PodFilter:
                 return obstructed
             allocations = demand.allocations(outcome.results)
             plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
-            return Fits(plan, outcome.score)
+            return self._with_node_use(state, plan, outcome.score)
         if isinstance(outcome, Failed):
             return Faulty(outcome.error)
         if isinstance(outcome, GaveUp):
             return Undecided(outcome.text)
         return Lacking(demand, outcome)
+
+    def _with_node_use(self, state: LoadedNode, plan: Plan, score: int = 0) -> NodeStatus:
+        """Whether the node has what the devices of the plan take of its own resources."""
+        pod = self._state.pod
+        if not self._allocator.inventory.features.node_allocatable_resources or is_placeholder(pod):
+            return Fits(plan, score)
+        extended: tuple[DeviceRequestAllocationResult, ...] = self._made.results if self._made is not None else ()
+        if plan.extended is not None:
+            extended = plan.allocations[plan.extended.claim.metadata.uid].results
+        held = [
+            (claim, planned.results if (planned := plan.allocations.get(claim.metadata.uid)) else claim.results)
+            for entry, claim in self._state.claims
+            if entry is not None
+        ]
+        try:
+            use = node_use(pod, held, self._allocator.published, extended, is_group_idle=self._state.is_group_idle)
+        except AllocationError as error:
+            return Faulty(error)
+        if isinstance(use, Obstacle):
+            return Obstructed(use)
+        short = shortage(pod, self._nominations.loaded(state), use)
+        return Obstructed(short) if short is not None else Fits(replace(plan, node_use=use), score)
 
     def _elsewhere(self, state: LoadedNode, demand: Demand) -> set[str]:
         """UIDs of the claims that the pod has already and that are of no use to it on the node."""

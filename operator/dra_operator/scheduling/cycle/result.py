@@ -9,9 +9,11 @@ from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId
 from dra_operator.scheduling.claims.extended_resources import ExtendedClaim, Served
+from dra_operator.scheduling.claims.node_allocatable import NO_NODE_USE, NodeUse
 from dra_operator.scheduling.claims.usable import PodClaim
 from dra_operator.scheduling.rules.queueing_hints import Hint
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
+from dra_operator.scheduling.state.requests import node_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,16 @@ class Plan:
     """The claim for them that has to be made; it has its allocation among the others."""
     volumes: Bindings = NO_BINDINGS
     """How the unbound claims of volumes get theirs."""
+    node_use: NodeUse = NO_NODE_USE
+    """What its devices take of the node's own resources."""
     points: tuple[tuple[str, int], ...] = ()
     """Why this node among those that fit: what it got for each of the pod's preferences, and for its room."""
     strategy: str = ""
     """The placement strategy that preferred the node; empty if there was none."""
+
+    def requests_of(self, pod: Pod) -> dict[str, int]:
+        """What the pod takes of the node by this plan."""
+        return node_requests(pod, self.served, self.node_use.amounts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,12 @@ class Search:
         frame.position += 1
 
     def _rechosen(self, frame: Frame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
-        """Other devices for all members on the node, so that this one gets some as well."""
-        if demand.extended is not None or frame.member.shared:
+        """Other devices for all members on the node, so that this one gets some as well.
+
+        Not while devices may take resources of the node: other devices may take more.
+        """
+        takes_resources = self._allocator.inventory.features.node_allocatable_resources
+        if demand.extended is not None or frame.member.shared or takes_resources:
             return None
         mates = [(mate, plan) for mate in self._frames if (plan := _open_plan(mate, state.name)) is not None]
         if not mates:

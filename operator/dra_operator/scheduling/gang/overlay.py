@@ -16,7 +16,7 @@ from dra_operator.scheduling.cycle.pause import Elapsed, Pause
 from dra_operator.scheduling.cycle.result import Plan
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.requests import Amounts, add, node_requests, subtract
+from dra_operator.scheduling.state.requests import Amounts, add, subtract
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ class Overlay:
 
     def place(self, pod: Pod, plan: Plan) -> None:
         """The member gets this place and these devices."""
-        self._loads[plan.node] = add(self._loads.get(plan.node, {}), node_requests(pod, plan.served))
+        self._loads[plan.node] = add(self._loads.get(plan.node, {}), plan.requests_of(pod))
         self.give(plan)
         self._placed[pod.metadata.uid] = (pod, plan.node)
         self._enter(pod, plan.node)
 
     def remove(self, pod: Pod, plan: Plan) -> None:
         """The reverse of ``place``."""
-        rest = subtract(self._loads[plan.node], node_requests(pod, plan.served))
+        rest = subtract(self._loads[plan.node], plan.requests_of(pod))
         self._loads[plan.node] = rest
         if not rest:
             del self._loads[plan.node]

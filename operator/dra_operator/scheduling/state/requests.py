@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dra_api.core import Container, Pod, ResourceRequirements
+from dra_api.core import Container, NodeAllocatableResourceClaimStatus, Pod, ResourceRequirements
 from dra_api.relations.extended_resources import may_be_devices
 from dra_api.values.quantity import NANO
+from msgspec import structs
 
 from .attachments import volume_amounts
 from .host_ports import port_amounts
@@ -47,10 +48,44 @@ def extended_resources(pod: Pod) -> list[str]:
     return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]
 
 
-def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
-    """What the pod takes of its node: also ports and volumes; no resources that devices serve (scheduling.md 7.3)."""
+def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None = None) -> dict[str, int]:
+    """What the pod takes of its node: also ports and volumes; no resources that devices serve (scheduling.md 7.3).
+
+    ``of_devices``: what its devices bring of the node's resources, or cost; as its status records it unless given.
+    """
     wanted = {name: amount for name, amount in pod_requests(pod).items() if name not in served}
-    return {**wanted, **port_amounts(pod), **volume_amounts(pod)}
+    amounts = recorded_amounts(pod) if of_devices is None else of_devices
+    return {**add(wanted, amounts), **port_amounts(pod), **volume_amounts(pod)}
+
+
+def recorded_amounts(pod: Pod) -> dict[str, int]:
+    """What its status says that devices bring of the node's resources, or cost (K37-NA-03)."""
+    total: dict[str, int] = {}
+    for status in pod.status.node_allocatable_resource_claim_statuses or ():
+        total = add(total, amounts_of(status))
+    covered = pod_level_resources(pod)
+    return {name: amount for name, amount in total.items() if name not in covered}
+
+
+def amounts_of(status: NodeAllocatableResourceClaimStatus) -> dict[str, int]:
+    """What one claim adds to what its pod takes: the mapping, and overhead of the pod and of containers."""
+    total = {it.name: it.quantity.nanos for it in status.mapping or () if it.quantity is not None}
+    for it in status.overhead or ():
+        per_pod = it.per_pod.nanos if it.per_pod is not None else 0
+        per_container = it.per_container.nanos if it.per_container is not None else 0
+        total = add(total, {it.name: per_pod + per_container * len(status.containers or ())})
+    return total
+
+
+def pod_level_resources(pod: Pod) -> frozenset[str]:
+    """The resources that the pod requests, or limits, as a whole."""
+    resources = pod.spec.resources
+    return frozenset() if resources is None else frozenset({*(resources.requests or {}), *(resources.limits or {})})
+
+
+def container_sum(pod: Pod) -> dict[str, int]:
+    """What containers request together, whatever the pod requests as a whole."""
+    return pod_requests(structs.replace(pod, spec=structs.replace(pod.spec, resources=None, overhead=None)))
 
 
 def served_resources(pod: Pod) -> frozenset[str]:

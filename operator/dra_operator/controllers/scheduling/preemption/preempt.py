@@ -42,7 +42,7 @@ from dra_operator.scheduling.preemption import (
     priority,
     proven,
 )
-from dra_operator.scheduling.state import Gang, Nomination, node_requests
+from dra_operator.scheduling.state import Gang, Nomination
 from dra_operator.wording import counted, listed
 
 from .evict_victims import VictimEvictor
@@ -263,4 +263,4 @@ class Preemption:
 
 
 def _nomination(pod: Pod, plan: Plan, gang: str | None = None) -> Nomination:
-    return Nomination(pod, plan.node, tuple(plan.allocations.values()), node_requests(pod, plan.served), gang)
+    return Nomination(pod, plan.node, tuple(plan.allocations.values()), plan.requests_of(pod), gang)

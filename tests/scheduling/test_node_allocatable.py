@@ -1,0 +1,205 @@
+"""Devices that bring resources of their node, or cost some: kubernetes-1.37.md section 12."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from dra_api.codec import convert, to_dict
+from dra_api.core import Pod
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import Release
+from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceRequestAllocationResult, ResourceSlice
+from dra_api.values.quantity import Quantity
+from dra_operator.allocator import Allocator, ClaimError, Features, Inventory
+from dra_operator.gates import features_of
+from dra_operator.scheduling import NoPlace, Plan
+from dra_operator.scheduling.claims.node_allocatable import NodeUse, node_use
+from dra_operator.scheduling.state import node_requests
+from dra_operator.scheduling.state.obstacle import Obstacle
+from placement_lab import Attributes, claim, decide, node, pod, wants
+
+Json = dict[str, Any]
+ON, OFF = Features(Release.V1_37, node_allocatable_resources=True), Features(Release.V1_37)
+CPUS = {"cpu": {"mapping": {"capacityKey": "cpus", "capacityMultiplier": "1"}}}
+OVERHEAD = {"memory": {"overhead": {"perPod": "1Gi", "perContainer": "256Mi"}}}
+DOUBLE = {"cpu": {"mapping": {"deviceMultiplier": "2"}}}
+
+
+def result(device: str = "d", **consumed: str) -> Json:
+    made: Json = {"request": "r", "driver": "drv", "pool": "p", "device": device}
+    return {**made, "shareID": device, "consumedCapacity": consumed} if consumed else made
+
+
+def using(containers: int = 1, *, cpu: str = "1", **spec: Any) -> Pod:
+    """A pod of which so many containers use its claim."""
+    asked = {"requests": {"cpu": cpu}, "claims": [{"name": "c"}]}
+    made = [{"name": f"c{number}", "resources": asked} for number in range(containers)]
+    made += [{"name": "plain", "resources": {"requests": {"cpu": cpu}}}] if not containers else []
+    return pod(claims=[{"name": "c", "resourceClaimName": "c"}], containers=made, **spec)
+
+
+def use(
+    brings: Json, results: Sequence[Json], by: Pod | None = None, reserved: Sequence[Json] = (), **options: Any
+) -> NodeUse | Obstacle:
+    allocated = {"allocation": {"devices": {"results": list(results)}}, "reservedFor": list(reserved)}
+    held = claim("c", wants(), status=allocated)
+    device = convert(Device, {"name": "d", "nodeAllocatableResources": brings})
+    return node_use(by or using(), [(held, held.results)], lambda _: device, is_group_idle=True, **options)
+
+
+def amounts(found: NodeUse | Obstacle) -> dict[str, str]:
+    assert isinstance(found, NodeUse)
+    return {name: str(Quantity.from_nanos(nanos, binary=name == "memory")) for name, nanos in found.amounts.items()}
+
+
+@pytest.mark.parametrize(
+    ("brings", "results", "containers", "expected"),
+    [
+        (CPUS, [result(cpus="4")], 1, {"cpu": "4"}),
+        (CPUS, [result(cpus="4")], 2, {"cpu": "4"}),
+        (CPUS, [result(cpus="4"), result(cpus="2")], 1, {"cpu": "6"}),
+        (CPUS, [result(other="4")], 1, {}),
+        (OVERHEAD, [result()], 2, {"memory": "1536Mi"}),
+        (OVERHEAD, [result()], 0, {"memory": "1Gi"}),
+        (DOUBLE, [result("a"), result("b"), result("d")], 1, {"cpu": "6"}),
+        ({"cpu": {**DOUBLE["cpu"], "overhead": {"perPod": "500m"}}}, [result()], 1, {"cpu": "2500m"}),
+        ({}, [result()], 1, {}),
+    ],
+    ids=["N1", "N2", "several devices", "capacity not consumed", "N3", "N4", "N7", "both", "neither"],
+)
+def test_what_devices_take_of_their_node(
+    brings: Json, results: list[Json], containers: int, expected: dict[str, str]
+) -> None:
+    """K37-NA-01 to K37-NA-03."""
+    assert amounts(use(brings, results, using(containers))) == expected
+
+
+def test_what_is_recorded_is_what_is_counted() -> None:
+    """K37-NA-08: with it the pod's status, a pod that has its node takes the same."""
+    by = using(2)
+    found = use({**CPUS, **OVERHEAD}, [result(cpus="4")], by)
+    assert isinstance(found, NodeUse)
+    assert [to_dict(status) for status in found.statuses] == [
+        {
+            "resourceClaimName": "c",
+            "containers": ["c0", "c1"],
+            "mapping": [{"name": "cpu", "quantity": "4"}],
+            "overhead": [{"name": "memory", "perPod": "1Gi", "perContainer": "256Mi"}],
+        }
+    ]
+    statuses = [to_dict(status) for status in found.statuses]
+    bound = convert(Pod, {**to_dict(by), "status": {"nodeAllocatableResourceClaimStatuses": statuses}})
+    assert node_requests(bound, ()) == node_requests(by, (), found.amounts)
+    assert node_requests(bound, ())["cpu"] == Quantity("6").nanos
+
+
+def test_a_device_that_consumes_no_capacity_at_all_is_an_error() -> None:
+    """K37-NA-01."""
+    with pytest.raises(ClaimError, match="claim ns/c: device drv/p/d maps capacity cpus to the node"):
+        use(CPUS, [result()])
+
+
+@pytest.mark.parametrize(
+    ("brings", "uid", "text"),
+    [
+        (CPUS, "other", "node allocatable resource claim c has a mapped device and cannot be shared across pods"),
+        (CPUS, "uid-pod", ""),
+        (OVERHEAD, "other", ""),
+    ],
+    ids=["N6", "its own", "N5"],
+)
+def test_a_claim_with_a_mapped_device_is_for_one_pod(brings: Json, uid: str, text: str) -> None:
+    """K37-NA-05."""
+    found = use(brings, [result(cpus="1")], reserved=[{"resource": "pods", "name": "x", "uid": uid}])
+    assert (found.text if isinstance(found, Obstacle) else "") == text
+
+
+@pytest.mark.parametrize(
+    ("resources", "containers", "brings", "text"),
+    [
+        ({"requests": {"cpu": "2"}}, {}, CPUS, "pod level request for cpu is insufficient"),
+        ({"requests": {"cpu": "5"}}, {}, CPUS, ""),
+        ({"limits": {"cpu": "5"}}, {"limits": {"cpu": "2"}}, CPUS, "pod level limit for cpu is insufficient"),
+        ({"limits": {"cpu": "6"}}, {"limits": {"cpu": "2"}}, CPUS, ""),
+        ({"requests": {"memory": "1Gi"}}, {}, CPUS, ""),
+    ],
+    ids=["N8", "enough", "limit", "enough limit", "another resource"],
+)
+def test_resources_of_the_pod_as_a_whole_have_to_cover_its_devices(
+    resources: Json, containers: Json, brings: Json, text: str
+) -> None:
+    """K37-NA-04: they are not added then."""
+    asked = {"requests": {"cpu": "1"}, "claims": [{"name": "c"}], **containers}
+    by = pod(
+        claims=[{"name": "c", "resourceClaimName": "c"}],
+        containers=[{"name": "main", "resources": asked}],
+        resources=resources,
+    )
+    found = use(brings, [result(cpus="4")], by)
+    if text:
+        assert isinstance(found, Obstacle)
+        assert found.text.startswith(text)
+    else:
+        assert amounts(found) == ({} if "memory" not in str(resources) else {"cpu": "4"})
+
+
+def test_devices_for_extended_resources_are_refused_with_a_remedy() -> None:
+    """K37-NA-08: in 1.37.0 such pods fail."""
+    extended = [convert(DeviceRequestAllocationResult, result())]
+    found = use(CPUS, [], extended=extended)
+    assert isinstance(found, Obstacle)
+    assert found.text.endswith("cannot serve extended resources: use a claim")
+    assert isinstance(use({}, [], extended=extended), NodeUse)
+
+
+def publishing(features: Features, brings: Json, *nodes: str) -> Allocator:
+    inventory = Inventory(features, language=Attributes())
+    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
+    for name in nodes:
+        about = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {
+            "driver": "drv",
+            "nodeName": name,
+            "pool": about,
+            "devices": [{"name": "d", "nodeAllocatableResources": brings}],
+        }
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    return Allocator(inventory, new_share_id=lambda: "share")
+
+
+def test_a_node_needs_room_for_the_pod_and_its_devices() -> None:
+    """K37-NA-07; without the gate devices take nothing."""
+    small, large = (
+        node("small", used={"cpu": "2"}),
+        node("large", allocatable={"cpu": "8", "pods": "10"}, used={"cpu": "5"}),
+    )
+    asked = [claim("c", wants())]
+    by = using(cpu="1")
+    found = decide(by, asked, [small], publishing(ON, DOUBLE, "small"))
+    assert isinstance(found, NoPlace)
+    assert "Insufficient cpu (1 of the pod and 2 for its devices)" in found.message
+    found = decide(by, asked, [small, large], publishing(ON, DOUBLE, "small", "large"))
+    assert isinstance(found, Plan)
+    assert (found.node, amounts(found.node_use)) == ("large", {"cpu": "2"})
+    assert found.requests_of(by)["cpu"] == Quantity("3").nanos
+    found = decide(by, asked, [small], publishing(OFF, DOUBLE, "small"))
+    assert isinstance(found, Plan)
+    assert (found.node, amounts(found.node_use)) == ("small", {})
+
+
+def test_a_claim_that_is_allocated_already_counts_as_well() -> None:
+    """K37-NA-03: each pod that uses it takes the overhead (N5)."""
+    held = convert(AllocationResult, {"devices": {"results": [{**result(), "pool": "small"}]}})
+    shared = claim("c", wants(), status={"allocation": to_dict(held)})
+    brings = {"cpu": {"overhead": {"perPod": "2", "perContainer": "1"}}}
+    for containers, fits in ((1, True), (2, False)):
+        found = decide(using(containers, cpu="500m"), [shared], [node("small")], publishing(ON, brings, "small"))
+        assert isinstance(found, Plan) is fits
+
+
+def test_the_first_alpha_of_1_36_is_refused() -> None:
+    assert features_of({"DRANodeAllocatableResources": True}, Release.V1_37) == ON
+    with pytest.raises(GateError, match=r"the first alpha of Kubernetes 1.36 is not supported"):
+        features_of({"DRANodeAllocatableResources": True}, Release.V1_36)
