@@ -254,7 +254,7 @@ async def test_a_pod_with_preferences_learns_what_the_best_node_has(
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     await add_user(cluster, affinity=affinity)
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert "best is node-1 with 300 points: node affinity 200, room 100\n" in output
+    assert "best is node-1 with a score of 300: node affinity 200, room 100\n" in output
 
 
 async def test_volumes_are_explained_for_every_node_and_while_they_are_bound(

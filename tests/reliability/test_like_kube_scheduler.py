@@ -21,7 +21,7 @@ KINDS = {"nodes": node_scene, "preferences": preference_scene, "devices": device
 @needs_stock_control_plane
 @pytest.mark.timeout(36000)
 async def test_kube_scheduler_takes_a_node_that_fits_and_none_if_none_does(tmp_path: Path) -> None:
-    """Of nodes that fit it takes one with the most points, and the same devices; room is weighed in another way."""
+    """Of nodes that fit it takes one with the highest score, and the same devices; room is weighed in another way."""
     binaries = envtest.assets()
     assert binaries is not None
     differences: list[str] = []

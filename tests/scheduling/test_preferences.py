@@ -160,7 +160,7 @@ def test_the_node_is_taken_that_the_pod_prefers(name: str) -> None:
 def test_a_plan_says_what_the_node_got_for_each_preference() -> None:
     answer = decide(comes(affinity=likes_nodes((1, ZONE, "b"))), [], cluster(), allocator())
     assert isinstance(answer, Plan)
-    assert answer.points == (("node affinity", 200), ("room", 83))
+    assert answer.scores == (("node affinity", 200), ("room", 83))
 
 
 def test_a_plan_of_a_pod_that_prefers_nothing_has_no_points() -> None:

@@ -1,4 +1,4 @@
-"""The node that a pod gets is the one with the most points by kube-scheduler's formulas, read literally."""
+"""The node that a pod gets is the one with the highest score by kube-scheduler's formulas, read literally."""
 
 from __future__ import annotations
 

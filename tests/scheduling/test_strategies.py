@@ -230,7 +230,7 @@ def test_preferences_of_the_pod_weigh_more_than_the_strategy_which_counts_like_r
     state = case(pod(affinity=affinity), [share(300)], nodes, allocator, usage=usage)
     found = decided(plan(state, placement=Placement("best-fit")))
     assert isinstance(found, Plan)
-    assert (found.node, found.points) == ("a", (("node affinity", 200), ("best-fit", 0)))
+    assert (found.node, found.scores) == ("a", (("node affinity", 200), ("best-fit", 0)))
 
 
 def test_fragmentation_is_scored_as_the_study_does_it() -> None:

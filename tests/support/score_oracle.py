@@ -1,4 +1,4 @@
-"""Preferences of a pod, read literally from kube-scheduler's formulas: the points of every node.
+"""Preferences of a pod, read literally from kube-scheduler's formulas: the scores of every node.
 
 It works on plain JSON, beside ``neighbour_oracle``. Nodes are given with the share of their room that is free.
 """

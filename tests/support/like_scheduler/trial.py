@@ -47,7 +47,7 @@ _TYPES: dict[Resource, type[Object]] = {
     PODS: Pod,
 }
 _ROOM = 6
-"""Points that the rest of a node's room may count, which kube-scheduler counts in another way (NR-26)."""
+"""What the rest of a node's room may count, which kube-scheduler counts in another way (NR-26)."""
 _AGAIN = 10
 
 
@@ -65,9 +65,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """What we say: the nodes that fit, with their points without room, and the devices there."""
+    """What we say: the nodes that fit, with their scores without room, and the devices there."""
 
-    points: dict[str, int]
+    scores: dict[str, int]
     devices: dict[str, Devices]
     is_error: bool
     text: str
@@ -207,10 +207,10 @@ class Trial:
         answers = [(state, settled(question.filter(state))) for state in examined.nodes]
         fits = [(state, answer) for state, answer in answers if isinstance(answer, Fits)]
         raw = [question.scores.raw(state) for state, _ in fits]
-        points = map(total, question.scores.points(raw)) if question.scores and fits else [0] * len(fits)
+        scores = map(total, question.scores.weighted(raw)) if question.scores and fits else [0] * len(fits)
         found = decided(plan(examined))
         return Answer(
-            {state.name: its for (state, _), its in zip(fits, points, strict=True)},
+            {state.name: its for (state, _), its in zip(fits, scores, strict=True)},
             {state.name: {uid: _results(its) for uid, its in fit.plan.allocations.items()} for state, fit in fits},
             isinstance(found, NoPlace) and found.is_error,
             "; ".join(f"{state.name}: {answer.text}" for state, answer in answers),
@@ -231,11 +231,11 @@ class Trial:
 
 
 def _difference(verdict: Verdict, answer: Answer) -> str:
-    if verdict.node is not None and verdict.node in answer.points and not answer.is_error:
-        most = max(answer.points.values())
-        alike = answer.points[verdict.node] >= most - _ROOM
-        return "" if alike else f"kube-scheduler takes {verdict.node}, which has fewer points: {answer.points}"
-    if verdict.node is None and verdict.is_error == answer.is_error and (answer.is_error or not answer.points):
+    if verdict.node is not None and verdict.node in answer.scores and not answer.is_error:
+        most = max(answer.scores.values())
+        alike = answer.scores[verdict.node] >= most - _ROOM
+        return "" if alike else f"kube-scheduler takes {verdict.node}, which has a lower score: {answer.scores}"
+    if verdict.node is None and verdict.is_error == answer.is_error and (answer.is_error or not answer.scores):
         return ""
     return f"kube-scheduler: {verdict.node or verdict.message}; we: {answer.text}"
 

@@ -66,9 +66,9 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         report.add(victims(made, pod, answer.nominated))
     if isinstance(answer, Plan) and answer.strategy:
         report.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
-    if isinstance(answer, Plan) and answer.points:
-        points = ", ".join(f"{name} {each}" for name, each in answer.points)
-        report.say(f"best is {answer.node} with {counted(total(answer.points), 'point')}: {points}", indent=2)
+    if isinstance(answer, Plan) and answer.scores:
+        scores = ", ".join(f"{name} {each}" for name, each in answer.scores)
+        report.say(f"best is {answer.node} with a score of {total(answer.scores)}: {scores}", indent=2)
     return report
 
 

@@ -30,7 +30,7 @@ class Plan:
     """How the unbound claims of volumes get theirs."""
     node_use: NodeUse = NO_NODE_USE
     """What its devices take of the node's own resources."""
-    points: tuple[tuple[str, int], ...] = ()
+    scores: tuple[tuple[str, int], ...] = ()
     """Why this node among those that fit: what it got for each of the pod's preferences, and for its room."""
     strategy: str = ""
     """The placement strategy that preferred the node; empty if there was none."""

@@ -1,6 +1,6 @@
 """Which of the nodes that fit is best (scheduling.md 4.4, NR-20).
 
-First the preferred alternatives of the claims decide, then the points of what the pod prefers together with those of
+First the preferred alternatives of the claims decide, then the scores for what the pod prefers together with that for
 the room on the node, then the name. Deterministic, so that the same cluster always gives the same answer.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dra_operator.allocator import ClaimProgram
-from dra_operator.scheduling.scoring.every_score import PodScores, Points, Raw
+from dra_operator.scheduling.scoring.every_score import PodScores, Raw, WeightedScores
 from dra_operator.scheduling.scoring.score import BEST_SCORE
 
 from .result import Plan
@@ -40,27 +40,27 @@ class Fit:
 
 
 def best(fits: Sequence[Fit], scores: PodScores) -> Plan:
-    """The plan of the best node; with points, if the pod prefers anything."""
+    """The plan of the best node; with its scores, if the pod prefers anything."""
     if not scores:
         return min(fits, key=lambda fit: (-fit.alternatives, -fit.score, -fit.room, fit.plan.node)).named()
-    points = scores.points([fit.raw for fit in fits])
-    scored = [(fit, _with_room(fit, its)) for fit, its in zip(fits, points, strict=True)]
+    weighted = scores.weighted([fit.raw for fit in fits])
+    scored = [(fit, _with_room(fit, its)) for fit, its in zip(fits, weighted, strict=True)]
 
-    def rank(it: tuple[Fit, Points]) -> tuple[int, int, int, float, str]:
+    def rank(it: tuple[Fit, WeightedScores]) -> tuple[int, int, int, float, str]:
         fit, its = it
         return -fit.alternatives, -total(its), -fit.score, -fit.room, fit.plan.node
 
     chosen, why = min(scored, key=rank)
-    return replace(chosen.named(), points=why)
+    return replace(chosen.named(), scores=why)
 
 
-def total(points: Points) -> int:
-    """The score."""
-    return sum(each for _, each in points)
+def total(scores: WeightedScores) -> int:
+    """The sum, by which nodes are compared."""
+    return sum(each for _, each in scores)
 
 
-def _with_room(fit: Fit, points: Points) -> Points:
-    return (*points, (fit.by, int(BEST_SCORE * fit.room)))
+def _with_room(fit: Fit, scores: WeightedScores) -> WeightedScores:
+    return (*scores, (fit.by, int(BEST_SCORE * fit.room)))
 
 
 def ideal(program: ClaimProgram) -> int:

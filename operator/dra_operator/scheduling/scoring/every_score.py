@@ -27,7 +27,7 @@ SCORES: Final[tuple[type[Score], ...]] = (
 
 Raw = tuple[float, ...]
 """The raw scores of one node."""
-Points = tuple[tuple[str, int], ...]
+WeightedScores = tuple[tuple[str, int], ...]
 """What each score gave a node, normalized and weighted."""
 
 
@@ -49,8 +49,8 @@ class PodScores:
         """Whether no node can be better."""
         return all(value >= best for value, best in zip(raw, self._best, strict=True))
 
-    def points(self, raws: Sequence[Raw]) -> list[Points]:
-        """The weighted points of all nodes that fit."""
+    def weighted(self, raws: Sequence[Raw]) -> list[WeightedScores]:
+        """The weighted scores of all nodes that fit."""
         columns = [it.normalized([raw[number] for raw in raws]) for number, it in enumerate(self._scores)]
         rows = zip(*columns, strict=True) if columns else ((),) * len(raws)
         return [

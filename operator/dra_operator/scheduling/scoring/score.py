@@ -40,7 +40,7 @@ class Score(ABC):
     """One respect in which a pod prefers nodes."""
 
     name: str
-    """For people: ``kubectl dra why`` shows it beside the points."""
+    """For people: ``kubectl dra why`` shows it beside the score."""
     weight: int
     best: float
     """The most that a node can have as its raw score: a node that has it ends the search for a better one."""
