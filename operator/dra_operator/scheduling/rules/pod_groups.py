@@ -1,6 +1,6 @@
-"""What a pod's PodGroup asks for: it has to exist, since claims are reserved for it, and its wishes are minded.
+"""What a pod's PodGroup asks for: it has to exist, since claims are reserved for it, and what it asks for is minded.
 
-A wish that placement does not look at keeps the pods waiting, as such a field of the pod does (``unsupported``). Pods
+A field that placement does not look at keeps the pods waiting, as such a field of the pod does (``unsupported``). Pods
 at the scheduling gate are bound by their own scheduler, which minds it.
 """
 
@@ -41,7 +41,7 @@ def group_obstacle(pod: Pod, group: PodGroup | None, features: Features) -> Obst
         return Obstacle(GROUP_MISSING, name)
     if pod.spec.scheduling_gates:
         return None
-    return next((Obstacle(reason, name, wish) for reason, wish in _unsupported(group, features)), None)
+    return next((Obstacle(reason, name, field) for reason, field in _unsupported(group, features)), None)
 
 
 def _unsupported(group: PodGroup, features: Features) -> Iterator[tuple[Reason, str]]:

@@ -13,7 +13,7 @@ the pod has                            its gang                                 
 ``kueue.x-k8s.io/pod-group-name``      all pods of this group                          ``...pod-group-total-count``
 =====================================  ==============================================  ==============================
 
-The keys of this project may be annotations or labels; the annotation counts if there are both. A wish that cannot be
+The keys of this project may be annotations or labels; the annotation counts if there are both. One that cannot be
 understood is an obstacle of the pod, never a pod that is placed alone. What a PodGroup asks for may change, and its
 pods stay one gang.
 """
@@ -74,7 +74,7 @@ class Gang:
 
 
 def gang_key(pod: Pod) -> str | None:
-    """The gang of a pod; None for a pod without one, and for one whose wish cannot be understood.
+    """The gang of a pod; None for a pod without one, and for one whose annotation cannot be understood.
 
     For a pod of a PodGroup whatever the group asks for: the pods stay filed while it comes, changes and goes.
     """
@@ -90,15 +90,15 @@ def names_gang(pod: Pod) -> bool:
 
 
 def gang_of(pod: Pod, group: PodGroup | None = None) -> Gang | Obstacle | None:
-    """The gang of a pod, or what is wrong with its wish for one. ``group``: its PodGroup."""
+    """The gang of a pod, or what is wrong with its annotations. ``group``: its PodGroup."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     if group is not None and (group.spec.scheduling_policy.gang is not None or topology_of(group) is not None):
         return _of_group(pod, group)
     if not labels and not annotations:
         return None
-    wish = _said(pod, GANG)
-    if wish is not None:
-        return _named(pod, wish)
+    value = _said(pod, GANG)
+    if value is not None:
+        return _named(pod, value)
     kueue = (labels or {}).get(KUEUE_GROUP) if group_name(pod) is None else None
     if kueue is not None:
         return _sized(pod, f"kueue {kueue}", kueue, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))
@@ -134,23 +134,23 @@ def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
 
 
 def _key_of_group(pod: Pod, name: str) -> str:
-    wishes = (_said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE))
-    return " ".join((f"{pod.metadata.namespace}/podgroup {name}", *(it for it in wishes if it)))
+    asked = (_said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE))
+    return " ".join((f"{pod.metadata.namespace}/podgroup {name}", *(it for it in asked if it)))
 
 
-def _named(pod: Pod, wish: str) -> Gang | Obstacle:
+def _named(pod: Pod, value: str) -> Gang | Obstacle:
     size = _said(pod, GANG_SIZE)
     if size is not None:
-        return _sized(pod, f"name {wish}", wish, GANG_SIZE, size)
-    if not wish.isdecimal():
-        return Obstacle(GANG_MALFORMED, GANG, f'"{wish[:80]}" is a name without a size; set {GANG_SIZE} as well')
+        return _sized(pod, f"name {value}", value, GANG_SIZE, size)
+    if not value.isdecimal():
+        return Obstacle(GANG_MALFORMED, GANG, f'"{value[:80]}" is a name without a size; set {GANG_SIZE} as well')
     group = (pod.metadata.labels or {}).get(LEADER_WORKER_GROUP)
     if group is not None:
-        return _sized(pod, f"group {group}", f"of LeaderWorkerSet group {group}", GANG, wish)
+        return _sized(pod, f"group {group}", f"of LeaderWorkerSet group {group}", GANG, value)
     owner = pod.metadata.controller
     if owner is None:
         return Obstacle(GANG_MALFORMED, GANG, f"the pod has no controller; give the gang a name, and set {GANG_SIZE}")
-    return _sized(pod, f"owner {owner.uid}", f"of {owner.kind} {owner.name}", GANG, wish)
+    return _sized(pod, f"owner {owner.uid}", f"of {owner.kind} {owner.name}", GANG, value)
 
 
 def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang | Obstacle:
