@@ -11,13 +11,13 @@ import pytest
 from dra_api.core import Pod
 from dra_api.relations.label_selectors import Requirement, Selector
 from dra_operator.scheduling import counted
-from dra_operator.scheduling.cycle.counting import LABELS_PER_STEP, asking
+from dra_operator.scheduling.cycle.counting import LABELS_PER_STEP, counting
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_name import NodeName
 from dra_operator.scheduling.rules.queueing_hints import MOST_HINTS, AnyPod
 from dra_operator.scheduling.rules.rule import Rule, Surroundings
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import KEPT_SELECTIONS_WITHOUT_ANCHOR, PodsByNode
 from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
@@ -111,15 +111,15 @@ class Crowd(Rule):
         return cls()
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: object) -> Iterable[Asked]:
-        return (Asked(cls.SELECTION, HOST),)
+    def queries(cls, pod: Pod, namespaces: object) -> Iterable[DomainQuery]:
+        return (DomainQuery(cls.SELECTION, HOST),)
 
     def obstacle(self, state: LoadedNode, served: Collection[str]) -> None:
         return None
 
 
 def test_what_is_counted_before_is_what_each_rule_of_the_list_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_operator.scheduling.cycle.counting.ASKING", asking((Crowd, NodeName)))
+    monkeypatch.setattr("dra_operator.scheduling.cycle.counting.COUNTING", counting((Crowd, NodeName)))
     nodes = three_nodes(*(pod(f"r{number}", on="a1") for number in range(3)))
     around = Surroundings(nodes.pods_by_node, Topologies(lambda _name, _most: (), nodes.pods_by_node.forget))
     assert passes_of(lambda: list(counted(pod("p"), nodes))) == 1

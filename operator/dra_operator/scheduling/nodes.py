@@ -17,7 +17,7 @@ from dra_operator.scheduling.rules.rule import Surroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.scoring.every_score import PodScores
 from dra_operator.scheduling.scoring.score import Cluster
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
@@ -103,12 +103,12 @@ class Nodes:
         """Which nodes the pod prefers."""
         return PodScores(pod, Cluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted)))
 
-    def prepare(self, asked: Asked) -> Iterator[int]:
+    def prepare(self, query: DomainQuery) -> Iterator[int]:
         """Have the answer ready, in pieces: says after each how many labels it has compared, or what takes as long."""
-        yield from self._topologies.making(asked.key, asked.scope)
-        yield from self.pods_by_node.counting(asked.selection)
-        asked.counts(self.pods_by_node, self._topologies)
-        yield len(self) + LABELS_PER_SET * len(asked.selection.sets)
+        yield from self._topologies.making(query.key, query.scope)
+        yield from self.pods_by_node.counting(query.selection)
+        query.counts(self.pods_by_node, self._topologies)
+        yield len(self) + LABELS_PER_SET * len(query.selection.sets)
 
     def prepare_others(self, pod: Pod) -> Iterator[int]:
         """As ``prepare``, for what pods on nodes ask about the pod."""

@@ -141,7 +141,7 @@ class SchedulingCycle:
             return Decided()
         pod = self._context.writing.names_being_written.foreseen(pod)
         if self._context.writing.pods.unanswered(pod) is not None:
-            return Decided(partial(self._unreserve.ask, pod, self._bind_step(pod)), clears_up=True)
+            return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
         if (of_gang := self._gangs.taken_up(key)) is not None:
             return await self._gangs.go_on(of_gang)
         if attempt is None or not attempt.is_of(self._cluster):

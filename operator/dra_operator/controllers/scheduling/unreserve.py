@@ -61,7 +61,7 @@ class Unreserve:
                 self._conflict_check.wrote(current)
         self._context.look_again(key)
 
-    async def ask(self, pod: Pod, bind_step: BindStep) -> Result | None:
+    async def confirm_bind_step(self, pod: Pod, bind_step: BindStep) -> Result | None:
         """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on

@@ -25,12 +25,12 @@ LABELS_PER_STEP: Final = 100
 """Labels that are compared in the time of one step of the allocator."""
 
 
-def asking(kinds: Iterable[type[Rule] | type[Score]]) -> list[type[Rule] | type[Score]]:
+def counting(kinds: Iterable[type[Rule] | type[Score]]) -> list[type[Rule] | type[Score]]:
     """Those that count pods; most do not, and each pod would have them say so."""
-    return [kind for kind in kinds if "asks" in vars(kind)]
+    return [kind for kind in kinds if "queries" in vars(kind)]
 
 
-ASKING: Final = asking((*RULES, *SCORES))
+COUNTING: Final = counting((*RULES, *SCORES))
 
 
 def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
@@ -38,8 +38,8 @@ def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
     if is_placeholder(pod):
         return
     compared = 0
-    asked = chain.from_iterable(kind.asks(pod, nodes.pods_by_node.namespaces) for kind in ASKING)
-    for piece in chain(chain.from_iterable(map(nodes.prepare, asked)), nodes.prepare_others(pod)):
+    queries = chain.from_iterable(kind.queries(pod, nodes.pods_by_node.namespaces) for kind in COUNTING)
+    for piece in chain(chain.from_iterable(map(nodes.prepare, queries)), nodes.prepare_others(pod)):
         compared += piece
         if compared >= PAUSE_STEPS * LABELS_PER_STEP:
             compared = 0

@@ -15,7 +15,7 @@ from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 TOO_FEW_DEVICES: Final = Reason("too-few-devices", "cannot satisfy {subject} (too few free devices match)")
 
-Asked = tuple[RefusedClaim, str]
+RefusedRequest = tuple[RefusedClaim, str]
 """A claim, and the name of one of its requests."""
 
 SHOWN_REASONS = 4
@@ -33,9 +33,9 @@ class Reasons:
 
     def __init__(self) -> None:
         self.obstacles: Counter[Obstacle] = Counter()
-        self._refused: Counter[Asked] = Counter()
-        self._best: dict[Asked, Refusal] = {}
-        self._lines: dict[Asked, Counter[str]] = {}
+        self._refused: Counter[RefusedRequest] = Counter()
+        self._best: dict[RefusedRequest, Refusal] = {}
+        self._lines: dict[RefusedRequest, Counter[str]] = {}
 
     def add(self, obstacle: Obstacle, nodes: int = 1) -> None:
         """So many nodes have the obstacle."""
@@ -82,7 +82,7 @@ class Reasons:
                 return line
         return line[: LONGEST_DIAGNOSIS_CHARACTERS - 3] + "..."
 
-    def _reason(self, request: Asked) -> str:
+    def _reason(self, request: RefusedRequest) -> str:
         best, lines = self._best[request], self._lines[request]
         looked_at = lines.total()
         if not best.has_prospects and (len(lines) > 1 or looked_at < self._refused[request]):

@@ -143,11 +143,11 @@ class PodFilter:
         return Obstructed(self.allocations.obstacle(state.node, elsewhere), elsewhere) if elsewhere else None
 
 
-def settled(asking: Generator[Pause, Elapsed, NodeStatus]) -> NodeStatus:
+def settled(filtering: Generator[Pause, Elapsed, NodeStatus]) -> NodeStatus:
     """The answer in one go."""
     while True:
         try:
-            next(asking)
+            next(filtering)
         except StopIteration as end:
             answer: NodeStatus = end.value
             return answer

@@ -15,8 +15,8 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.relations.label_selectors import Labels
 
-from dra_operator.scheduling.state.inter_pod.asked import Asked, one_by_one, together
 from dra_operator.scheduling.state.inter_pod.carriers import Carried
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery, one_by_one, together
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.terms import AffinityTerm, Namespaces, affinity, anti_affinity
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
@@ -58,12 +58,12 @@ class Affinity(Rule):
         return cls(pod, terms, around.pods_by_node, around.topologies) if terms else None
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """The pods that all terms are about, once for each topology key."""
         if not (terms := affinity(pod)):
             return ()
         selection = together(terms, namespaces)
-        return [Asked(selection, key) for key in dict.fromkeys(term.key for term in terms)]
+        return [DomainQuery(selection, key) for key in dict.fromkeys(term.key for term in terms)]
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """A topology key in whose domain no such pod is, or which the node lacks."""
@@ -94,9 +94,9 @@ class AntiAffinity(Rule):
 
     def __init__(self, terms: Sequence[AffinityTerm], pods_by_node: PodsByNode, topologies: Topologies) -> None:
         self._terms = terms
-        asked = list(one_by_one(terms, pods_by_node.namespaces))
-        self._selections = [it.selection for it in asked]
-        self._counts = [(it.key, it.counts(pods_by_node, topologies).by_domain) for it in asked]
+        queries = list(one_by_one(terms, pods_by_node.namespaces))
+        self._selections = [it.selection for it in queries]
+        self._counts = [(it.key, it.counts(pods_by_node, topologies).by_domain) for it in queries]
 
     @classmethod
     def of(cls, pod: Pod, around: Surroundings) -> AntiAffinity | None:
@@ -105,7 +105,7 @@ class AntiAffinity(Rule):
         return cls(terms, around.pods_by_node, around.topologies) if terms else None
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """The pods of each term."""
         return one_by_one(anti_affinity(pod), namespaces)
 

@@ -14,7 +14,7 @@ from typing import Final
 from dra_api.core import Pod, TopologySpreadConstraint
 from dra_api.relations.label_selectors import NOTHING, Selector
 
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
 from dra_operator.scheduling.state.inter_pod.terms import Namespaces, equal_labels
@@ -67,9 +67,9 @@ class PodTopologySpread(Rule):
         return cls(found) if found else None
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """The pods of each constraint."""
-        return (asked for _, asked in asked_by_constraints(pod, DO_NOT_SCHEDULE))
+        return (query for _, query in queries_of_constraints(pod, DO_NOT_SCHEDULE))
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """The first constraint that the node does not meet, or whose label it lacks."""
@@ -103,14 +103,14 @@ def constraints(pod: Pod, when: str, pods_by_node: PodsByNode, topologies: Topol
             max_skew=it.max_skew,
             min_domains=1 if it.min_domains is None else it.min_domains,
             itself=int(_selector(it, pod).matches(pod.metadata.labels or {})),
-            selection=asked.selection,
-            counts=asked.counts(pods_by_node, topologies),
+            selection=query.selection,
+            counts=query.counts(pods_by_node, topologies),
         )
-        for it, asked in asked_by_constraints(pod, when)
+        for it, query in queries_of_constraints(pod, when)
     ]
 
 
-def asked_by_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpreadConstraint, Asked]]:
+def queries_of_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpreadConstraint, DomainQuery]]:
     """The pod's constraints of one kind, and which pods they count in which domains."""
     listed = [it for it in pod.spec.topology_spread_constraints or () if it.when_unsatisfiable == when]
     keys = frozenset(it.topology_key for it in listed)
@@ -118,7 +118,7 @@ def asked_by_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpreadCo
         selector = _selector(it, pod)
         counted = NOTHING if selector.is_empty else selector
         selection = Selection((PodSet(counted, frozenset((pod.metadata.namespace,))),), leaving=False)
-        yield it, Asked(selection, it.topology_key, _nodes(it, pod, keys))
+        yield it, DomainQuery(selection, it.topology_key, _nodes(it, pod, keys))
 
 
 def _selector(it: TopologySpreadConstraint, pod: Pod) -> Selector:

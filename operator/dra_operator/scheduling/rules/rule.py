@@ -13,7 +13,7 @@ from typing import Self
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.terms import Namespaces
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
@@ -42,7 +42,7 @@ class Rule(ABC):
         """The rule for the pod; None if it asks nothing in this respect."""
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """Which pods the rule counts when it is made for the pod: they are counted before, in pieces."""
         return ()
 

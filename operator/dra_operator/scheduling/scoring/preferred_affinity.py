@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.asked import Asked, one_by_one
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery, one_by_one
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.terms import Namespaces, preferred
 from dra_operator.scheduling.state.inter_pod.topology import DomainCounts, Topologies
@@ -52,7 +52,7 @@ class PreferredAffinityScore(Score):
         return score if any(map(bool, score._by_key.values())) else None
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """The pods of each term."""
         return one_by_one((term for term, _ in preferred(pod)), namespaces)
 
@@ -69,8 +69,8 @@ class PreferredAffinityScore(Score):
 
 def _counts(pod: Pod, pods_by_node: PodsByNode, topologies: Topologies) -> Iterator[tuple[DomainCounts, int]]:
     terms = list(preferred(pod))
-    asked = one_by_one((term for term, _ in terms), pods_by_node.namespaces)
-    for it, (_, weight) in zip(asked, terms, strict=True):
+    queries = one_by_one((term for term, _ in terms), pods_by_node.namespaces)
+    for it, (_, weight) in zip(queries, terms, strict=True):
         yield it.counts(pods_by_node, topologies), weight
     for key, carriers in pods_by_node.existing_preferences(pod, topologies.label_keys).by_key.items():
         yield carriers.within(topologies.get(key)), 1

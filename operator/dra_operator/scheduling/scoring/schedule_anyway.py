@@ -10,10 +10,10 @@ from dra_api.core import Pod
 from dra_operator.scheduling.rules.pod_topology_spread import (
     SCHEDULE_ANYWAY,
     Constraint,
-    asked_by_constraints,
     constraints,
+    queries_of_constraints,
 )
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.terms import Namespaces
 from dra_operator.scheduling.state.node import LoadedNode
 
@@ -40,9 +40,9 @@ class ScheduleAnywayScore(Score):
         return cls(found) if found else None
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """The pods of each constraint."""
-        return (asked for _, asked in asked_by_constraints(pod, SCHEDULE_ANYWAY))
+        return (query for _, query in queries_of_constraints(pod, SCHEDULE_ANYWAY))
 
     def raw(self, state: LoadedNode) -> float:
         """The pods that count, weighed and summed, negative."""

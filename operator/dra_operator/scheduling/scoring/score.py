@@ -14,7 +14,7 @@ from typing import Self
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.asked import Asked
+from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
 from dra_operator.scheduling.state.inter_pod.terms import Namespaces
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
@@ -51,7 +51,7 @@ class Score(ABC):
         """The score for the pod; None if the pod prefers no node in this respect."""
 
     @classmethod
-    def asks(cls, pod: Pod, namespaces: Namespaces) -> Iterable[Asked]:
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
         """Which pods the score counts when it is made for the pod: they are counted before, in pieces."""
         return ()
 

@@ -24,21 +24,21 @@ _CHEAP_LABELS: Final = 20
 def has_too_many_rules(pod: Pod) -> bool:
     """Whether the pod has more rules between pods than are looked at."""
     rules = labels = 0
-    for asked in _between_pods(pod):
-        rules, labels = rules + 1, labels + asked
+    for compared in _between_pods(pod):
+        rules, labels = rules + 1, labels + compared
     return rules > MOST_RULES or labels > MOST_LABELS
 
 
 def steps_per_node(pod: Pod) -> int:
     """What it costs to compare the pod with one node, in steps of the allocator."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    asked = len(pod.spec.tolerations or ())
+    compared = len(pod.spec.tolerations or ())
     if affinity is not None:
-        asked += requirements(affinity.required_during_scheduling_ignored_during_execution)
-        asked += sum(
+        compared += requirements(affinity.required_during_scheduling_ignored_during_execution)
+        compared += sum(
             _of_nodes_term(it.preference) for it in affinity.preferred_during_scheduling_ignored_during_execution or ()
         )
-    return 1 + asked // _CHEAP_LABELS
+    return 1 + compared // _CHEAP_LABELS
 
 
 def requirements(selector: NodeSelector | None) -> int:

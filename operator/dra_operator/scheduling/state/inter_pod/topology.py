@@ -40,7 +40,7 @@ class NodeScope:
     tolerations: tuple[Toleration, ...] | None = None
 
     @property
-    def asks(self) -> int:
+    def label_count(self) -> int:
         """What it takes to compare a node: as long as so many labels of pods."""
         cheap = len(self.keys) + len(self.selector) + len(self.tolerations or ())
         return cheap + _LABELS_PER_REQUIREMENT * requirements(self.affinity)
@@ -165,7 +165,7 @@ class Topologies:
         """
         if (key, scope) in self._kept:
             return
-        made, each, name = Topology(key, scope), scope.asks + _LABELS_PER_PUT, ""
+        made, each, name = Topology(key, scope), scope.label_count + _LABELS_PER_PUT, ""
         part = max(1, TOPOLOGY_PART_LABELS // each)
         self._growing.append(made)
         try:

@@ -1,4 +1,4 @@
-"""What a rule between pods asks for: how many pods of a selection there are in each domain of a topology."""
+"""What rules between pods look up: how many pods of a selection there are in each domain of a topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .terms import AffinityTerm, Namespaces
 from .topology import ANY_NODE, DomainCounts, NodeScope, Topologies
 
 
-class Asked(NamedTuple):
+class DomainQuery(NamedTuple):
     """The pods, the topology key, and the nodes that count."""
 
     selection: Selection
@@ -28,6 +28,6 @@ def together(terms: Iterable[AffinityTerm], namespaces: Namespaces) -> Selection
     return Selection(tuple(term.pods(namespaces) for term in terms))
 
 
-def one_by_one(terms: Iterable[AffinityTerm], namespaces: Namespaces) -> Iterator[Asked]:
+def one_by_one(terms: Iterable[AffinityTerm], namespaces: Namespaces) -> Iterator[DomainQuery]:
     """The pods of each term: anti-affinity, and whatever is preferred."""
-    return (Asked(Selection((term.pods(namespaces),)), term.key) for term in terms)
+    return (DomainQuery(Selection((term.pods(namespaces),)), term.key) for term in terms)
