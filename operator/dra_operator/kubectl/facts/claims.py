@@ -19,7 +19,7 @@ class ClaimFact(Fact, frozen=True):
     namespace: str
     name: str
     state: str
-    asks: tuple[str, ...]
+    requests: tuple[str, ...]
     """``2 gpu``: number of devices and class; alternatives with ``or``."""
     devices: tuple[str, ...]
     pods: tuple[str, ...]
@@ -54,7 +54,7 @@ def _fact(seen: Observed, claim: ResourceClaim, waiting: list[str]) -> ClaimFact
         namespace=meta.namespace,
         name=meta.name,
         state=f"deleted,{state}" if meta.deletion_timestamp is not None else state,
-        asks=tuple(_asks(claim)),
+        requests=tuple(_requests(claim)),
         devices=tuple(str(DeviceId.of(given)) for given in claim.results),
         pods=tuple(pods),
         node=next((pod.spec.node_name for pod in found if pod is not None and pod.spec.node_name), ""),
@@ -64,7 +64,7 @@ def _fact(seen: Observed, claim: ResourceClaim, waiting: list[str]) -> ClaimFact
     )
 
 
-def _asks(claim: ResourceClaim) -> Iterator[str]:
+def _requests(claim: ResourceClaim) -> Iterator[str]:
     for request in claim.spec.devices.requests or ():
         wanted = (request.exactly,) if request.exactly is not None else (request.first_available or ())
         yield " or ".join(

@@ -44,7 +44,7 @@ def _columns(seen: Observed, *, with_namespace: bool) -> list[Column[ClaimFact]]
         *namespace,
         Column("NAME", lambda it: it.name),
         Column("STATE", lambda it: it.state, colour=lambda it: COLOURS.get(it.state, "")),
-        Column("ASKS", lambda it: joined(it.asks)),
+        Column("REQUESTS", lambda it: joined(it.requests)),
         Column("DEVICES", lambda it: joined(it.devices)),
         Column("PODS", lambda it: joined(it.pods)),
         Column("AGE", lambda it: age(it.created, seen.taken) or "<unknown>"),
