@@ -67,7 +67,7 @@ def taint(effect: str) -> Json:
 
 
 def test_a_tainted_device_is_unavailable_from_1_37_on_unless_it_is_allocated() -> None:
-    """K37-PS-02."""
+    """Unavailable are devices that are tainted and not allocated. K37-PS-02."""
     tainted = [{"name": name, **taint(effect)} for name, effect in (("a", "NoSchedule"), ("b", "NoExecute"))]
     slices = [{"devices": [*tainted, {"name": "c", **taint("None")}, {"name": "d"}]}]
     assert counts(asked(slices, [{"device": "a"}], OLD)) == (4, 1, 3, 0)
@@ -94,7 +94,7 @@ def test_partitions_are_counted_by_type(held: list[Json], expected: list[str]) -
 
 
 def test_a_tainted_partition_counts_as_allocatable() -> None:
-    """K37-PS-06."""
+    """Partitions are counted whatever taints they have. K37-PS-06."""
     tainted = [{**HALVES[0], **taint("NoSchedule")}, HALVES[1]]
     status = asked([counters(), {"devices": tainted, "partitionTypeAttribute": PROFILE}])
     assert (types(status), status.unavailable_devices) == (["half 2/2"], 1)
@@ -139,7 +139,7 @@ def test_a_tainted_partition_counts_as_allocatable() -> None:
     ids=["no attribute", "no text", "no counters", "other cost", "too many types"],
 )
 def test_an_error_takes_the_place_of_the_partitions_and_leaves_the_counts(slices: list[Json], code: str) -> None:
-    """K37-PS-04, K37-PS-05, K37-PS-08, K37-PS-09."""
+    """The error has a code, and stands in validationError. K37-PS-04, K37-PS-05, K37-PS-08, K37-PS-09."""
     status = asked(slices)
     assert status.partition_summary is None
     assert (status.validation_error or "").startswith(code)
@@ -169,7 +169,7 @@ def test_a_slice_without_an_attribute_has_the_one_of_the_request() -> None:
 
 
 def test_a_key_with_the_domain_counts_before_the_bare_one() -> None:
-    """K37-PS-04."""
+    """The type of a partition is the value of a qualified name first. K37-PS-04."""
     attributes = {"kind": {"string": "bare"}, f"{DRIVER}/kind": {"string": "whole"}}
     devices = [{**FULL, "attributes": attributes}]
     assert types(asked([counters(), {"devices": devices, "partitionTypeAttribute": f"{DRIVER}/kind"}])) == ["whole 1/1"]
@@ -184,7 +184,7 @@ def share(device: str, amount: str, **more: Any) -> Json:
 
 
 def test_shared_devices_are_summed_up_from_1_37_on() -> None:
-    """K37-PS-10."""
+    """The pool has a summary of what its shared devices have left. K37-PS-10."""
     slices = [{"devices": [shared("a"), shared("b"), {"name": "c", "capacity": {"mem": {"value": "1Gi"}}}]}]
     held = [share("a", "4Gi"), share("a", "3Gi"), share("b", "1Gi", adminAccess=True)]
     assert asked(slices, held, OLD).shareable_summary is None
@@ -201,7 +201,7 @@ def test_shared_devices_are_summed_up_from_1_37_on() -> None:
 
 
 def test_too_many_shared_capacities_take_the_partitions_away_as_well() -> None:
-    """K37-PS-08, K37-PS-09."""
+    """At most 32 entries fit; one more is an error. K37-PS-08, K37-PS-09."""
     capacity = {f"c{number}": {"value": "1"} for number in range(33)}
     wide = {"devices": [{**shared("a"), "capacity": capacity}]}
     status = asked([*PARTITIONS, wide])
