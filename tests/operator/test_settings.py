@@ -297,7 +297,7 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
         planning-turn: 2.4
         planning-rest: 25
         binding-timeout: 26
-        contested-grace: 27
+        conflict-check-grace: 27
         audit-interval: 28
         check-invariants: true
         controllers: placement

@@ -31,7 +31,7 @@ from dra_api.releases.gates import is_on_by_default
 from dra_api.releases.release import Release
 from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
 
-from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_foreign_claim
+from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_claim_of_others
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class ControllerManager:
     def saw(self, before: Pod | None, now: Pod) -> None:
         """The watch brought a new version of a pod."""
         may_show = self._controllers.templates or self._clock() - self._claimed_at < BELIEVED_SECONDS
-        if may_show and records_foreign_claim(before, now):
+        if may_show and records_claim_of_others(before, now):
             self._claimed_at = self._clock()
             self._look_now.set()
 

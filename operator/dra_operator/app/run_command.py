@@ -158,7 +158,7 @@ def _times(given: OperatorSettings) -> TimeSettings:
         retries=_waits(given.retry),
         placement_retries=_waits(given.placement_retry),
         time_slices=TimeSlices(given.planning_turn, given.planning_rest),
-        grace=given.contested_grace,
+        grace=given.conflict_check_grace,
         filter_timeout=given.filter_timeout,
         binding_timeout=given.binding_timeout,
         volume_binding_timeout=given.volume_binding_timeout,

@@ -56,7 +56,7 @@ from dra_operator.scheduling.state import (
     served_resources,
 )
 
-from .hints import evictions, foreign, storage_triggers, triggers
+from .hints import evictions, other_schedulers, storage_triggers, triggers
 from .key import NOTHING, Keys
 from .objects.bulk import without_bulk
 from .state import State, owner_id
@@ -261,7 +261,7 @@ class Cluster(State):
         if new is not None:
             self._file_pod(new.key, new)
             room_freed = self._count_pod(new)
-        foreign.on_pod(self, change)
+        other_schedulers.on_pod(self, change)
         return room_freed
 
     def _forget_pod(self, pod: Pod) -> bool:
@@ -363,7 +363,7 @@ class Cluster(State):
             self.claims_by_owner.file(new.key, owners)
             self.claims_by_class.file(new.key, classes_of(new))
             self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
-        foreign.on_claim(self, change)
+        other_schedulers.on_claim(self, change)
 
     def _file_placeholder(self, change: Change[ResourceClaim]) -> None:
         """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""
@@ -386,7 +386,7 @@ class Cluster(State):
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         if change.new is not None:
             self.inventory.put_slice(change.new)
-            self.contention.freed((change.new.spec.driver,))
+            self.shared_drivers.freed((change.new.spec.driver,))
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
         return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
@@ -394,10 +394,10 @@ class Cluster(State):
     def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
         if change.new is not None:
             self.inventory.put_class(change.new)
-            self.contention.put_class(change.new)
+            self.shared_drivers.put_class(change.new)
         elif change.old is not None:
             self.inventory.remove_class(change.old.metadata.name)
-            self.contention.remove_class(change.old.metadata.name)
+            self.shared_drivers.remove_class(change.old.metadata.name)
         return triggers.on_class(self, change)
 
     def _absorb_group(self, change: Change[PodGroup]) -> Keys:

@@ -33,8 +33,8 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices.allocated_devices import AllocatedDevices
-from dra_operator.cache.devices.contention import Contention, OthersDecide, drivers_in
 from dra_operator.cache.devices.nominated_pods import NominatedPods
+from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers, drivers_in
 from dra_operator.cache.objects.index import Index
 from dra_operator.cache.objects.loads import NodeLoads
 from dra_operator.cache.objects.pod_groups import PodGroupView
@@ -102,7 +102,7 @@ class State(Stores):
         self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
-        self.contention = Contention()
+        self.shared_drivers = SharedDrivers()
         self.pods_by_claim: Index[str] = Index()
         self.pods_by_template: Index[str] = Index()
         self.claims_by_owner: Index[str] = Index()
@@ -182,15 +182,15 @@ class State(Stores):
 
     def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
         """The drivers whose devices the classes may hold."""
-        return frozenset(map(self.contention.driver_of_class, classes))
+        return frozenset(map(self.shared_drivers.driver_of_class, classes))
 
-    def is_contested(self, allocation: AllocationResult) -> bool:
+    def has_shared_driver(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
-        return bool(self.contention) and any(map(self.contention.is_contested, drivers_in(allocation)))
+        return bool(self.shared_drivers) and any(map(self.shared_drivers.is_shared, drivers_in(allocation)))
 
     def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
         """Whether other schedulers may be giving away devices of the drivers right now."""
-        return self.contention.others_decide(drivers)
+        return self.shared_drivers.others_decide(drivers)
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dra_api.lazy_face import lazy
 
 if TYPE_CHECKING:
-    from .claims.other_makers import records_foreign_claim
+    from .claims.other_makers import records_claim_of_others
     from .control import Control
     from .shared.errors import BindingFailed, ControllerError, GenerationFailed, PlacementFailed
     from .shared.logbook import Line, tell
@@ -35,6 +35,6 @@ __all__ = [
     "UnknownController",
     "WorkQueue",
     "controllers_of",
-    "records_foreign_claim",
+    "records_claim_of_others",
     "tell",
 ]

@@ -162,7 +162,8 @@ class Control:
         self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
         self.releaser = self._releaser(groups, delayed_deletion, pauses)
         self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
-        self._conflict_check = ConflictCheck(self._is_contested, cluster.allocated_devices.holds, clock, times.grace)
+        holds = cluster.allocated_devices.holds
+        self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace)
         volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
         writing = Writing(self._claims, self._pods, counted, self._conflict_check, volumes, names)
         context = self._scheduling_context(writing, now, times, delayed_deletion, pauses)
@@ -331,9 +332,9 @@ class Control:
         """Have the pod planned now."""
         self.queues.add((Key("placement", pod.key),))
 
-    def _is_contested(self, allocation: AllocationResult) -> bool:
+    def _has_shared_driver(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler may have taken the same device: it has pods with claims to some, or may have."""
-        return not self._sees_others() or self.cluster.is_contested(allocation)
+        return not self._sees_others() or self.cluster.has_shared_driver(allocation)
 
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""

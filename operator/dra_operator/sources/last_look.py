@@ -1,6 +1,6 @@
 """Lists the claims before pods are bound to devices that another scheduler allocates as well.
 
-The watch of claims does not say whether it is broken or late. So pods whose devices are contested wait until the cache
+The watch of claims does not say whether it is broken or late. So pods whose drivers are shared wait until the cache
 has a list that was asked for after their grace (``conflict_check`` says why that is enough). One list serves all pods
 that wait. A failed one is repeated. A cluster without another scheduler is never listed.
 

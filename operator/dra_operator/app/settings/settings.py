@@ -144,7 +144,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=86400),
         _about("seconds that PersistentVolumeClaims have to be bound on the node of their first pod"),
     ] = _TIMES.volume_binding_timeout
-    contested_grace: Annotated[
+    conflict_check_grace: Annotated[
         float,
         Meta(ge=0, le=60),
         _about(

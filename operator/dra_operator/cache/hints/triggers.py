@@ -37,7 +37,7 @@ from dra_api.resource import (
 from dra_api.scheduling import PodGroup
 
 from dra_operator.cache.devices.allocated_devices import AssumedAllocation
-from dra_operator.cache.devices.contention import drivers_in
+from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.hints import pod_groups
 from dra_operator.cache.key import NOTHING, Key, Keys

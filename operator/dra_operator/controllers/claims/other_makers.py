@@ -13,7 +13,7 @@ from dra_api.core import Pod
 from .claim_names import is_ours
 
 
-def records_foreign_claim(before: Pod | None, now: Pod) -> bool:
+def records_claim_of_others(before: Pod | None, now: Pod) -> bool:
     """Whether between these two versions of a pod another controller recorded a claim for one of its entries."""
     if before is None or before.metadata.uid != now.metadata.uid or now.spec.node_name:
         return False

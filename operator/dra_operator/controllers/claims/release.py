@@ -143,8 +143,8 @@ class ClaimReleaser:
         if claim.metadata.deletion_timestamp is not None:
             return True
         allocation = claim.status.allocation
-        is_contested = allocation is not None and self._cluster.is_contested(allocation)
-        return bool(claim.status.reserved_for) and self._delayed_deletion.is_abundant and not is_contested
+        is_shared = allocation is not None and self._cluster.has_shared_driver(allocation)
+        return bool(claim.status.reserved_for) and self._delayed_deletion.is_abundant and not is_shared
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""

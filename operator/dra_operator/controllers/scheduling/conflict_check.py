@@ -9,8 +9,9 @@ device is held twice (``sources.last_look`` lists, when a pod ``asked`` for it).
 The watch may be faster than the answer to our write, so what it brought last of each claim is remembered. What was
 allocated before this process began counts as seen when it began.
 
-Where no other scheduler allocates (``contested`` says so) none of this is waited for, and nothing is listed. While the
-watch of pods is known to be broken, pods of another scheduler may come unseen, so all devices are contested.
+Where no other scheduler allocates (``has_shared_driver`` says so) none of this is waited for, and nothing is listed.
+While the watch of pods is known to be broken, pods of another scheduler may come unseen, so all drivers count as
+shared.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class ConflictCheck:
 
     def __init__(
         self,
-        contested: Callable[[AllocationResult], bool],
+        has_shared_driver: Callable[[AllocationResult], bool],
         holds: Callable[[str], bool],
         clock: Callable[[], float],
         grace: float,
     ) -> None:
-        self._contested, self._holds, self._clock, self._grace = contested, holds, clock, grace
+        self._has_shared_driver, self._holds, self._clock, self._grace = has_shared_driver, holds, clock, grace
         self._began = clock()
         self._written: dict[str, _Written] = {}
         self._shown: dict[str, str] = {}
@@ -96,7 +97,7 @@ class ConflictCheck:
     def is_unseen(self, claim: ResourceClaim) -> bool:
         """Whether the moment counts at which the watch shows the claim."""
         written = self._written.get(claim.metadata.uid)
-        return written is not None and written.seen == math.inf and self._is_contested(claim)
+        return written is not None and written.seen == math.inf and self._is_shared(claim)
 
     def wait(self, claims: Iterable[ResourceClaim]) -> float:
         """Seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come first."""
@@ -104,7 +105,7 @@ class ConflictCheck:
         return max((self._left(claim, now) for claim in claims), default=0.0)
 
     def _left(self, claim: ResourceClaim, now: float) -> float:
-        if not self._is_contested(claim):
+        if not self._is_shared(claim):
             return 0.0
         written = self._written.get(claim.metadata.uid)
         due = (self._began if written is None else written.seen) + self._grace
@@ -118,9 +119,9 @@ class ConflictCheck:
         self.asked.set()
         return math.inf
 
-    def _is_contested(self, claim: ResourceClaim) -> bool:
+    def _is_shared(self, claim: ResourceClaim) -> bool:
         allocation = claim.status.allocation
-        return allocation is not None and self._contested(allocation)
+        return allocation is not None and self._has_shared_driver(allocation)
 
 
 def _is_at_least(shown: str, written: str) -> bool:

@@ -76,7 +76,7 @@ class TimeSettings:
     placement_retries: BackoffSettings = BackoffSettings(first=0.05, longest=60.0, rate=100.0)
     time_slices: TimeSlices = TimeSlices()
     grace: float = 1.0
-    """From seeing our own write on contested devices to trusting it: what others decided before is written by then."""
+    """From seeing our own write on shared drivers to trusting it: what others decided before is written by then."""
     filter_timeout: float = 10.0
     """What the allocator may take for one node; 0: no limit."""
     volume_binding_timeout: float = 600.0

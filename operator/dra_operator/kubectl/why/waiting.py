@@ -87,7 +87,7 @@ def _tell_of_nodes(report: Report, made: Pipeline, cycle_state: CycleState, *, i
     report.add(ahead_in_line(made, cycle_state.pod))
     if report.is_clear:
         under_way = list(_under_way(cycle_state))
-        if due := ConflictCheckDue.of(cycle_state, made.cluster.is_contested):
+        if due := ConflictCheckDue.of(cycle_state, made.cluster.has_shared_driver):
             under_way.append(due.text)
         report.add(under_way)
         if not cycle_state.failed and places and not under_way:

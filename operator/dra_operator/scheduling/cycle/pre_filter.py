@@ -202,12 +202,14 @@ class ConflictCheckDue:
     claims: tuple[ResourceClaim, ...]
 
     @classmethod
-    def of(cls, cycle_state: CycleState, is_contested: Callable[[AllocationResult], bool]) -> ConflictCheckDue | None:
+    def of(
+        cls, cycle_state: CycleState, has_shared_driver: Callable[[AllocationResult], bool]
+    ) -> ConflictCheckDue | None:
         """None if a claim is still to be allocated or reserved, or no driver is shared."""
         pod, claims = cycle_state.pod, cycle_state.resource_claims
-        contested = [it for it in claims if it.status.allocation is not None and is_contested(it.status.allocation)]
+        shared = [it for it in claims if it.status.allocation is not None and has_shared_driver(it.status.allocation)]
         is_complete = all(it.status.allocation is not None and is_reserved_for(pod, it) for it in claims)
-        return cls(tuple(contested)) if contested and is_complete else None
+        return cls(tuple(shared)) if shared and is_complete else None
 
     @property
     def text(self) -> str:

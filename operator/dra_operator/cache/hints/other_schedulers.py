@@ -1,4 +1,4 @@
-"""Files what other schedulers have and want in ``contention``: their pods, and the claims that these use."""
+"""Files what other schedulers have and want in ``shared_drivers``: their pods, and the claims that these use."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dra_api.relations.references import (
 )
 from dra_api.resource import ResourceClaim
 
-from dra_operator.cache.devices.contention import drivers_in
+from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.state import State
 from dra_operator.scheduling.state import GATED
 
 
 def on_pod(cluster: State, change: Change[Pod]) -> None:
-    """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts as well."""
+    """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     for pod in change:
-        if pod is None or not _is_foreign(cluster, pod):
+        if pod is None or not _has_other_scheduler(cluster, pod):
             continue
         for use in claims_of_pod(pod):
             claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
@@ -37,43 +37,48 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
             continue  # filing this one now would make the pod look as if it came just now
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
-        cluster.contention.file(f"pod {pod.key}", classes=classes, is_queued=_is_queued(pod))
+        cluster.shared_drivers.file(f"pod {pod.key}", classes=classes, is_queued=_is_queued(pod))
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
     """A claim counts as long as a pod of another scheduler uses it; its devices may come free."""
     old, new = change
     if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
-        cluster.contention.freed(drivers_in(old.status.allocation))
+        cluster.shared_drivers.freed(drivers_in(old.status.allocation))
     if new is not None:
         _file(cluster, new)
     elif old is not None:
-        cluster.contention.file(old.key)
+        cluster.shared_drivers.file(old.key)
 
 
 def _file(cluster: State, claim: ResourceClaim) -> None:
     users = (pod for key in cluster.pods_by_claim.keys(claim.key) if (pod := cluster.pods.get(key)) is not None)
-    foreign = [pod for pod in users if _is_foreign(cluster, pod) and not pod_is_done(pod)]
+    theirs = [pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod)]
     allocation = claim.status.allocation
-    if not foreign:
-        if claim.key in cluster.contention:
-            cluster.contention.file(claim.key)
+    if not theirs:
+        if claim.key in cluster.shared_drivers:
+            cluster.shared_drivers.file(claim.key)
     elif allocation is not None:
-        cluster.contention.file(claim.key, drivers=drivers_in(allocation))
+        cluster.shared_drivers.file(claim.key, drivers=drivers_in(allocation))
     else:
-        is_queued = any(map(_is_queued, foreign))
-        cluster.contention.file(claim.key, classes=classes_of(claim), is_queued=is_queued)
+        is_queued = any(map(_is_queued, theirs))
+        cluster.shared_drivers.file(claim.key, classes=classes_of(claim), is_queued=is_queued)
 
 
-def _is_foreign(cluster: State, pod: Pod) -> bool:
+def _has_other_scheduler(cluster: State, pod: Pod) -> bool:
     """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
     return pod.spec.scheduler_name != cluster.scheduler_name and not pod.spec.scheduling_gates
 
 
 def _has_newer_version(cluster: State, pod: Pod, change: Change[Pod]) -> bool:
-    """Whether the change brings another version of the same foreign pod, which replaces what is filed."""
+    """Whether the change brings another version of the same pod, which replaces what is filed."""
     new = change.new
-    return new is not None and new is not pod and new.metadata.uid == pod.metadata.uid and _is_foreign(cluster, new)
+    return (
+        new is not None
+        and new is not pod
+        and new.metadata.uid == pod.metadata.uid
+        and _has_other_scheduler(cluster, new)
+    )
 
 
 def _is_queued(pod: Pod) -> bool:

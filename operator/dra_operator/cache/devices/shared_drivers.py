@@ -2,15 +2,15 @@
 
 Two schedulers that decide at the same moment may give one device to two claims: neither has seen the other's write.
 A scheduler that knows of the danger can wait until its own write has come back on the watch, and look again. Where no
-other scheduler allocates, that wait would be for nothing. So this module keeps count of *foreign* claims: those that a
-pod of another scheduler uses, allocated or still waiting.
+other scheduler allocates, that wait would be for nothing. So this module keeps count of the claims that a
+pod of another scheduler uses, allocated or still waiting, and calls their drivers *shared*.
 
 An allocated claim names its drivers. A waiting one names classes, and a class names its driver in a selector such as
 ``device.driver == "gpu.example.com"``; a class that does not say so stands for every driver.
 
 A claim or pod is *queued* as long as its scheduler has not said whether it can be placed: it may be deciding right
 now. What starts such decisions is counted as a *cluster event*: something was queued, or devices came free while a
-foreign claim waits.
+claim of theirs waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRIVER = re.compile(r"""\s*\(?\s*device\.driver\s*==\s*(?:"([^"\\]+)"|'([^'\\]+
 
 
 class OthersDecide(NamedTuple):
-    """Whether foreign claims have or want devices, want some, are queued, and how many cluster events there were."""
+    """Whether claims of theirs have or want devices, want some, are queued, and how many cluster events there were."""
 
     present: bool
     waiting: bool
@@ -37,8 +37,8 @@ class OthersDecide(NamedTuple):
     cluster_events: int
 
 
-class Contention:
-    """Foreign claims, and pods with extended resources, by driver or by class."""
+class SharedDrivers:
+    """Claims of other schedulers' pods, and pods with extended resources, by driver or by class."""
 
     def __init__(self) -> None:
         self._drivers: Index[str] = Index()
@@ -50,7 +50,7 @@ class Contention:
     def file(
         self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = (), *, is_queued: bool = False
     ) -> None:
-        """A foreign claim or pod holds devices of these drivers, or wants some of these classes; none: forget it."""
+        """A claim or pod of theirs holds devices of these drivers, or wants some of these classes; none: forget it."""
         wanted = frozenset(classes)
         self._drivers.file(key, drivers)
         self._classes.file(key, wanted)
@@ -74,7 +74,7 @@ class Contention:
         """The only driver whose devices can be in the class, or ``ANY_DRIVER``."""
         return self._class_drivers.get(name, ANY_DRIVER)
 
-    def is_contested(self, driver: str) -> bool:
+    def is_shared(self, driver: str) -> bool:
         """Whether another scheduler allocates devices of the driver, or may be about to."""
         return bool(self._drivers.keys(driver)) or self._is_among(self._classes, {driver})
 

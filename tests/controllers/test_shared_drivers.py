@@ -20,13 +20,13 @@ from objects import Make, Obj
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
-def add_foreign(world: World, make: type[Make]) -> None:
+def add_theirs(world: World, make: type[Make]) -> None:
     """A pod that the other scheduler is about to place."""
     world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
     world.api.add(PODS, make.pod("theirs", claims=[make.use("theirs")], schedulerName="default-scheduler"))
 
 
-def allocate_foreign(world: World, device: str) -> None:
+def allocate_theirs(world: World, device: str) -> None:
     """What the other scheduler writes."""
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
     users = [{"resource": "pods", "name": "theirs", "uid": world.api[PODS, "ns/theirs"]["metadata"]["uid"]}]
@@ -76,7 +76,7 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
 
 async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     async with world.running():
@@ -91,7 +91,7 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
 @pytest.mark.rule("AA-07")
 async def test_a_gate_opens_after_the_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
     gates = [{"name": "dra.kopf.dev/allocate"}]
     pod = make.pod("ours", claims=[make.use("ours")], schedulerName="default-scheduler", schedulingGates=gates)
@@ -110,7 +110,7 @@ async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_con
 ) -> None:
     """It waits until its allocation is confirmed."""
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     amounts = {"deviceclass.resource.kubernetes.io/gpu": "1"}
     world.api.add(PODS, make.pod("ours", containers=[make.asking("main", **amounts)]))
     await world.settle()
@@ -118,14 +118,14 @@ async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_con
     assert world.messages("BindingConditionsPending") == []
 
 
-@pytest.mark.parametrize("contested", [True, False])
+@pytest.mark.parametrize("is_shared", [True, False])
 async def test_the_moment_of_our_own_event_counts_where_another_scheduler_allocates(
-    contested: bool, world: World, make: type[Make]
+    is_shared: bool, world: World, make: type[Make]
 ) -> None:
     """Then Kopf must not be spared it, since it has to come behind the events before it."""
     world.furnish(devices=2)
-    if contested:
-        add_foreign(world, make)
+    if is_shared:
+        add_theirs(world, make)
     add_ours(world, make)
     world.start()
     async with world.running():
@@ -133,7 +133,7 @@ async def test_the_moment_of_our_own_event_counts_where_another_scheduler_alloca
         await idle(world)
         ours = world.cluster.claims.get("ns/ours")
         assert ours is not None
-        assert world.control.awaits(ours) is contested
+        assert world.control.awaits(ours) is is_shared
         await world.quiet()
         assert not world.control.awaits(ours)
 
@@ -142,7 +142,7 @@ async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too
     world: World, make: type[Make]
 ) -> None:
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     world.api.after = lambda call: world.bring_events() if call.sub == "status" else None
@@ -158,23 +158,21 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
 ) -> None:
     """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     async with world.running():
         if when == "before ours":
             held = world.api.events
             world.api.before = lambda call: (
-                allocate_foreign(world, "dev-0")
-                if call.sub == "status" and device_of(world, "theirs") is None
-                else None
+                allocate_theirs(world, "dev-0") if call.sub == "status" and device_of(world, "theirs") is None else None
             )
             await until_allocated(world)
             assert held
         else:
             await until_allocated(world)
             world.bring_events()
-            allocate_foreign(world, "dev-0")
+            allocate_theirs(world, "dev-0")
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
         assert world.node_of("ours") == "node-0"
@@ -188,7 +186,7 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
 ) -> None:
     monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     is_immediate = kind == "an immediate claim"
     annotations = {"dra.kopf.dev/allocate": "immediate"} if is_immediate else {}
     world.api.add(RESOURCE_CLAIMS, make.claim("ours", annotations=annotations))
@@ -203,7 +201,7 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
     async with world.running():
         await until_allocated(world)
         world.bring_events()
-        allocate_foreign(world, "dev-0")
+        allocate_theirs(world, "dev-0")
         world.api.events.clear()  # the watch is broken from here on
         if is_immediate:
             world.control.apply(
@@ -216,17 +214,17 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
         assert len(lists_of_claims(world)) > failures
 
 
-async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:
+async def test_all_drivers_count_as_shared_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:
     world.sees_others = False
     world.furnish(devices=2)
     add_ours(world, make)
     world.start()
-    add_foreign(world, make)
+    add_theirs(world, make)
     world.api.events.clear()  # neither the pod nor its claim was seen
     async with world.running():
         await until_allocated(world)
         world.bring_events()
-        allocate_foreign(world, "dev-0")
+        allocate_theirs(world, "dev-0")
         world.api.events.clear()
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
@@ -251,7 +249,7 @@ async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, mak
 
 async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     lost: list[Call] = []
@@ -266,7 +264,7 @@ async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: W
     async with world.running():
         await until_allocated(world)
         world.bring_events()
-        allocate_foreign(world, "dev-0")
+        allocate_theirs(world, "dev-0")
         world.api.events.clear()
         await world.quiet()
         assert lost
@@ -275,7 +273,7 @@ async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: W
 
 async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
     users = [{"resource": "pods", "name": "ours", "uid": world.api[PODS, "ns/ours"]["metadata"]["uid"]}]
@@ -287,7 +285,7 @@ async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(wo
     world.api.change(RESOURCE_CLAIMS, "ns/ours", edit)
     world.start()
     async with world.running():
-        allocate_foreign(world, "dev-0")
+        allocate_theirs(world, "dev-0")
         world.api.events.clear()
         await world.quiet()
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
@@ -295,12 +293,12 @@ async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(wo
 
 async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:
     world.furnish()
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     async with world.running():
         await until_allocated(world)
-        allocate_foreign(world, "dev-0")
+        allocate_theirs(world, "dev-0")
         await world.quiet()
         assert world.node_of("ours") is None
         assert device_of(world, "ours") is None
@@ -309,9 +307,9 @@ async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[
 
 def both_hold(world: World, make: type[Make], **ours: Any) -> None:
     """A claim of ours has the only device of the node, and one of the other scheduler as well, since a restart."""
-    add_foreign(world, make)
+    add_theirs(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("ours", **ours))
-    allocate_foreign(world, "dev-0")
+    allocate_theirs(world, "dev-0")
     allocation = world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["allocation"]
     world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim.update(status={"allocation": allocation}))
 
@@ -369,7 +367,7 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
     """The one gives the claim up, the other keeps its devices, which the watch has not shown yet."""
     world.times = replace(world.times, placement_retries=BackoffSettings(first=1000.0))
     world.furnish(devices=4)
-    add_foreign(world, make)
+    add_theirs(world, make)
     add_ours(world, make)
     world.start()
     update = world.api.update

@@ -13,7 +13,7 @@ from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_operator.allocator import Features, Inventory
 from dra_operator.allocator.published.predicates import Predicate
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.cache.devices.contention import Contention, driver_of
+from dra_operator.cache.devices.shared_drivers import SharedDrivers, driver_of
 from dra_operator.scheduling import ANY_DRIVER
 from objects import meta
 
@@ -48,9 +48,9 @@ def templated(revision: int, **status: Any) -> Pod:
     return convert(Pod, {"metadata": meta("p", revision), "spec": spec, "status": status})
 
 
-def is_contested(cluster: Cluster, driver: str) -> bool:
+def is_shared(cluster: Cluster, driver: str) -> bool:
     results = [GPU | {"driver": driver}]
-    return cluster.is_contested(convert(AllocationResult, {"devices": {"results": results}}))
+    return cluster.has_shared_driver(convert(AllocationResult, {"devices": {"results": results}}))
 
 
 @pytest.fixture
@@ -80,61 +80,63 @@ def test_a_class_is_of_the_driver_that_a_selector_demands(expressions: tuple[str
     assert driver_of(class_("c", *expressions)) == driver
 
 
-def test_where_only_this_scheduler_allocates_nothing_is_contested(cluster: Cluster) -> None:
+def test_where_only_this_scheduler_allocates_nothing_is_shared(cluster: Cluster) -> None:
     cluster.apply(claim(1, allocated=True))
     cluster.apply(pod(2, "dra-scheduler"))
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
 
 
 @pytest.mark.parametrize("first", ["claim", "pod"])
 @pytest.mark.parametrize("allocated", [True, False])
-def test_a_claim_that_a_foreign_pod_uses_contests_its_driver(allocated: bool, first: str, cluster: Cluster) -> None:
+def test_a_claim_that_a_pod_of_others_uses_makes_its_driver_shared(
+    allocated: bool, first: str, cluster: Cluster
+) -> None:
     objects = [claim(1, allocated=allocated), pod(2, "default-scheduler")]
     for obj in objects if first == "claim" else reversed(objects):
         cluster.apply(obj)
-    assert is_contested(cluster, "gpu.example.com")
-    assert not is_contested(cluster, "nic.example.com")
+    assert is_shared(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "nic.example.com")
     cluster.apply(pod(3, "default-scheduler", phase="Succeeded"))
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
 
 
 @pytest.mark.rule("AA-07")
-def test_a_foreign_pod_contests_nothing_while_it_is_gated(cluster: Cluster) -> None:
+def test_a_pod_of_others_shares_nothing_while_it_is_gated(cluster: Cluster) -> None:
     cluster.apply(claim(1))
     cluster.apply(pod(2, "default-scheduler", gate="dra.kopf.dev/allocate"))
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
     cluster.apply(pod(3, "default-scheduler"))
-    assert is_contested(cluster, "gpu.example.com")
+    assert is_shared(cluster, "gpu.example.com")
 
 
-def test_a_waiting_claim_of_a_class_without_driver_contests_all(cluster: Cluster) -> None:
+def test_a_waiting_claim_of_a_class_without_driver_makes_all_shared(cluster: Cluster) -> None:
     cluster.apply(claim(1, class_name="any"))
     cluster.apply(pod(2, "default-scheduler"))
-    assert is_contested(cluster, "nic.example.com")
+    assert is_shared(cluster, "nic.example.com")
     cluster.delete(ResourceClaim, "ns/c", "uid-c")
-    assert not is_contested(cluster, "nic.example.com")
+    assert not is_shared(cluster, "nic.example.com")
 
 
-def test_a_foreign_pod_contests_the_classes_of_its_template_before_its_claim_is_known(cluster: Cluster) -> None:
+def test_a_pod_of_others_shares_the_classes_of_its_template_before_its_claim_is_known(cluster: Cluster) -> None:
     cluster.apply(convert(ClaimTemplate, {"metadata": meta("t"), "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
     waiting = templated(2)
     cluster.apply(waiting)
-    assert is_contested(cluster, "gpu.example.com")
-    assert not is_contested(cluster, "nic.example.com")
+    assert is_shared(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "nic.example.com")
     cluster.apply(templated(3, resourceClaimStatuses=[{"name": "c", "resourceClaimName": "c"}]))
-    assert is_contested(cluster, "gpu.example.com")
+    assert is_shared(cluster, "gpu.example.com")
     cluster.apply(templated(4, resourceClaimStatuses=[{"name": "c"}]))  # its entry needs no claim
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
     cluster.apply(templated(5))
     cluster.delete(Pod, "ns/p", "uid-p")
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
 
 
-def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_class(cluster: Cluster) -> None:
+def test_a_pod_of_others_with_an_extended_resource_shares_the_driver_of_its_class(cluster: Cluster) -> None:
     asking = {"name": "main", "resources": {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}
     body = {"metadata": meta("e"), "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
     cluster.apply(convert(Pod, body))
-    assert is_contested(cluster, "gpu.example.com")
+    assert is_shared(cluster, "gpu.example.com")
     drivers = frozenset({"gpu.example.com"})
     came = cluster.others_decide(drivers)
     cluster.apply(convert(Pod, body | {"metadata": meta("e", 2, annotations={"a": "b"})}))
@@ -142,14 +144,14 @@ def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_clas
     cluster.apply(convert(Pod, body | {"metadata": meta("e", 3) | {"uid": "uid-f"}}))
     assert cluster.others_decide(drivers).cluster_events == came.cluster_events + 1, "another pod came"
     cluster.delete(Pod, "ns/e", "uid-f")
-    assert not is_contested(cluster, "gpu.example.com")
+    assert not is_shared(cluster, "gpu.example.com")
 
 
 def test_classes_that_do_not_exist_cost_nothing_however_many_pods_name() -> None:
     """Each decision of the operator went through all of them: 8,000 of one claim, in the claims of hundreds of pods."""
-    contention = Contention()
-    contention.put_class(class_("gpu", 'device.driver == "gpu.example.com"'))
-    contention.file("pod ns/p", classes=[f"absent-{number}" for number in range(50_000)], is_queued=True)
+    shared = SharedDrivers()
+    shared.put_class(class_("gpu", 'device.driver == "gpu.example.com"'))
+    shared.file("pod ns/p", classes=[f"absent-{number}" for number in range(50_000)], is_queued=True)
     begun = time.process_time()
-    assert not any(contention.others_decide({"gpu.example.com"}).present for _ in range(500))
+    assert not any(shared.others_decide({"gpu.example.com"}).present for _ in range(500))
     assert time.process_time() - begun < 0.5
