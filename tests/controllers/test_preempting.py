@@ -6,7 +6,6 @@ The operator works in virtual time: its pauses of ten seconds cost nothing.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
@@ -25,7 +24,6 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling.preemption import turns
-from dra_operator.controllers.shared.timing import TimeSlices
 from fake_api import ERRORS, Call, Nth
 from histories.clock import VirtualLoop
 from objects import Make, Obj
@@ -39,14 +37,10 @@ Story = Callable[[World], Awaitable[None]]
 
 
 def played(story: Story) -> World:
-    """The world after the story, in a loop whose time costs nothing.
-
-    What an attempt takes is real time, of which a busy machine gives and takes: no pause follows from it here.
-    """
+    """The world after the story, in a loop whose time costs nothing."""
 
     async def run() -> World:
         world = World(Features())
-        world.times = dataclasses.replace(world.times, time_slices=TimeSlices(rest=0.0))
         world.preemption = PreemptionSettings()
         world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
         await story(world)

@@ -24,7 +24,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.cache import Key, Source, check
-from dra_operator.controllers.shared.timing import BackoffSettings, TimeSlices
+from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.scheduling.state import GATE
 from fake_api import Call
 from objects import Make, Obj
@@ -305,8 +305,7 @@ async def test_a_write_that_always_ends_in_a_server_error_is_repeated_with_growi
     caplog.set_level(logging.DEBUG)  # only the first failure is a warning
     spec, is_failing = FAILING[what]
     furnish(world, make, nodes=1, devices=1)
-    backoff = BackoffSettings(first=0.01, rate=1000.0)
-    world.times = replace(world.times, placement_retries=backoff, time_slices=TimeSlices(rest=0.0))
+    world.times = replace(world.times, placement_retries=BackoffSettings(first=0.01, rate=1000.0))
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")], **spec))
     world.start()

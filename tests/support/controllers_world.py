@@ -15,7 +15,7 @@ from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOU
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cache import Cluster, Controller, Source, check
-from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings, TimeSlices
 from dra_operator.controllers.work.dispatcher import Postponed
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.last_look import LastLook
@@ -50,9 +50,10 @@ class TinyLanguage:
         return predicate
 
 
+WITHOUT_REST = TimeSlices(rest=0.0)
+"""What a decision takes is real time, of which a busy machine gives and takes: no pause follows from it."""
 SOON = 3.0
-"""Seconds: longer than first pauses after failures, than an allocation takes to count as seen, and than a key rests
-after a decision that took long on a busy machine."""
+"""Seconds: longer than first pauses after failures, and than an allocation takes to count as seen."""
 
 
 class World:
@@ -69,7 +70,7 @@ class World:
         self.sees_others = True
         """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET_STEPS
-        self.times = TimeSettings(workers=FEW, grace=0.02, unmade_claims=0.02)
+        self.times = TimeSettings(workers=FEW, grace=0.02, unmade_claims=0.02, time_slices=WITHOUT_REST)
         self.others: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""
 
