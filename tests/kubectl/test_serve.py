@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -27,10 +28,10 @@ from dra_operator.kubectl.reading import newest
 from dra_operator.kubectl.reading.snapshot_file import load
 from dra_operator.kubectl.serve import server
 from dra_operator.kubectl.serve.desk import Desk, TookTooLong
-from dra_operator.kubectl.serve.question import Question
+from dra_operator.kubectl.serve.question import Question, Reply
 from dra_operator.kubectl.serve.server import FIT, MOST_BODY_BYTES, address_of, running
 from fit_replays import differences
-from waiting import until
+from waiting import becomes, until
 
 FLEET = Path(__file__).parent / "fleet.yaml"
 TOKEN = "a-token-of-enough-letters"
@@ -151,10 +152,19 @@ async def test_who_asks_too_much_at_a_time_is_told_to_come_again(
     http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MOST_WAITING_QUESTIONS", 1)
-    question = {"manifests": manifests("pod.yaml"), "count": 300}
+    held, answer = threading.Event(), Desk.answer
+
+    def answer_when_told(desk: Desk, question: Question) -> Reply:
+        assert held.wait(60)
+        return answer(desk, question)
+
+    monkeypatch.setattr(Desk, "answer", answer_when_told)
+    question = {"manifests": manifests("pod.yaml")}
     async with serving() as address:
-        found = await asyncio.gather(*(asked(http, address, question) for _ in range(3)))
-        assert sorted(status for status, _ in found) == [200, 503, 503]
+        asking = [asyncio.create_task(asked(http, address, question)) for _ in range(3)]
+        await becomes(lambda: sum(task.done() for task in asking) == 2)
+        held.set()
+        assert sorted(status for status, _ in await asyncio.gather(*asking)) == [200, 503, 503]
         assert (await asked(http, address, question))[0] == 200
 
 
