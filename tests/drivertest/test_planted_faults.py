@@ -23,10 +23,12 @@ ABOUT_CONTENT = [
 PAGE = Path(__file__).resolve().parents[2] / "docs/driver-test.md"
 AT_ONCE = 6
 """Benches at the same time: most of the time is spent waiting for what a bad driver does not do."""
-EACH = 55
-"""Seconds for a fault, its bench included; 2 to 6 on a busy machine."""
+EACH = 200
+"""Seconds for a fault, its bench included; 2 to 6 on a busy machine, 34 on one with a load of 18 a core."""
+TIMEOUT = 1200
 
 
+@pytest.mark.timeout(TIMEOUT)
 @pytest.mark.parametrize("noun", NOUNS)
 async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench) -> None:
     room = asyncio.Semaphore(AT_ONCE)
@@ -36,7 +38,7 @@ async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench)
         for limits in (LIMITS, PATIENT) if planted.waits else (PATIENT,):  # the machine may have stalled
             options = {"limits": limits, "is_a_process": planted.is_a_process, "release": planted.release}
             async with bad_bench(planted.fault, **options) as bench:
-                result = await run_check(CHECKS[planted.check], bench, timeout=20)
+                result = await run_check(CHECKS[planted.check], bench, timeout=60)
             if result.verdict in (Verdict.FAILED, Verdict.WARNED) and planted.text in result.text:
                 return ""
         return f"{planted.fault}: {planted.check} {result.verdict}: {result.text!r} without {planted.text!r}"
@@ -49,7 +51,7 @@ async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench)
             return f"{planted.fault}: {planted.check} and its bench took longer than {EACH} s"
 
     rows = [planted for planted in FAULTS if planted.check.startswith(f"{noun}.")]
-    assert -(-len(rows) // AT_ONCE) * EACH < 300, "what takes too long has to be named before pytest ends the test"
+    assert -(-len(rows) // AT_ONCE) * EACH < TIMEOUT, "what takes too long has to be named before pytest ends the test"
     said = await asyncio.gather(*map(found_in_time, rows))
     assert [line for line in said if line] == []
 
