@@ -200,11 +200,17 @@ async def test_e2e_083_a_rule_evicts_the_running_pod(scene: Scene, second: Opera
     await scene.create_claim()
     await scene.create_pod(scene.pod())
     await scene.runs()
-    async with rule(scene, "None") as name:
-        found = await reported(scene, name, "NoEffect")
-        [condition] = found["status"]["conditions"]
-        assert condition["message"].startswith("1 published device selected. 1 allocated device selected. 1 pod ")
-        assert "deletionTimestamp" not in (await scene.get_pod())["metadata"]
+
+    async def counts_the_pod() -> bool:
+        """A rule is looked at once; the operator may have seen it before it saw that the pod has the device."""
+        async with rule(scene, "None") as name:
+            [condition] = (await reported(scene, name, "NoEffect"))["status"]["conditions"]
+            return str(condition["message"]).startswith(
+                "1 published device selected. 1 allocated device selected. 1 pod "
+            )
+
+    await until("a rule without effect counts the pod", counts_the_pod)
+    assert "deletionTimestamp" not in (await scene.get_pod())["metadata"]
     async with rule(scene, "NoExecute") as name:
         found = await reported(scene, name, "PodsPendingEviction")
         assert found["spec"]["taint"]["timeAdded"]
