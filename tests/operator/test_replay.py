@@ -235,8 +235,8 @@ def test_csv_and_the_picture_have_each_strategy(tmp_path: Path, capsys: pytest.C
     ("words", "message"),
     [
         (["--policy", "dot-product"], "--policy: 'dot-product' is no placement strategy, which a snapshot needs"),
-        (["--nodes", "nodes.csv"], "--nodes, --seed, --gangs: only with a table in CSV"),
-        (["--gangs"], "--nodes, --seed, --gangs: only with a table in CSV"),
+        (["--nodes", "nodes.csv"], "--nodes, --seed, --gangs, --moves: only with a table in CSV"),
+        (["--gangs"], "--nodes, --seed, --gangs, --moves: only with a table in CSV"),
         (["--inflate", "0"], "--inflate: expected a number above 0"),
         (["--jobs", "0"], "--jobs: expected a number from 1"),
         (["--plot", "/nowhere/x.svg", "--policy", "frag"], "--plot: /nowhere/x.svg: No such file or directory"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from dra_operator.quality.curve import measured
 from dra_operator.quality.fragmentation import Fragmentation
+from dra_operator.quality.moves import moved
 from dra_operator.quality.policies.choices import POLICIES
 from dra_operator.quality.prices import prices
 from dra_operator.quality.room import Room
@@ -90,6 +91,19 @@ def test_a_gang_is_placed_whole_or_not_at_all(policy: str) -> None:
     assert not list(placements)
     assert split > 0
     assert refused > 0
+
+
+@pytest.mark.parametrize("policy", ["best-fit", "emptiest"])
+def test_moves_allocate_more_and_no_node_has_more_than_there_is(policy: str) -> None:
+    run = Run(stand_in(1), POLICIES[policy])
+    found = moved(run, 2)
+    assert found.after > found.before
+    assert 0 < found.moved <= found.pods * 2 / 100
+    left = [run.state(node) for node in range(len(run.workload.nodes))]
+    assert min(min(it.gpus) for it in left) >= 0
+    assert min(it.cpu for it in left) >= 0
+    assert min(map(run.memory, range(len(left)))) >= 0
+    assert found.capacity - sum(sum(it.gpus) for it in left) == found.after
 
 
 class Left:

@@ -37,6 +37,22 @@ def test_the_table_has_a_row_for_each_policy_and_end(tables: list[str], capsys: 
     ]
 
 
+def test_moves_make_room_for_a_refused_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two shares lie on two GPUs, which leaves neither to a pod that wants a whole one."""
+    pods = "name,cpu_milli,num_gpu,gpu_milli\n" + "".join(
+        f"p{it},1000,1,{milli}\n" for it, milli in enumerate((400, 400, 1000, 200))
+    )
+    (tmp_path / "pods.csv").write_text(pods)
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,gpu\nn1,16000,1\nn2,16000,1\n")
+    words = ["simulate", "--trace", str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv")]
+    assert main([*words, "--policy", "emptiest", "--seed", "1-9", "--moves", "50", "-o", "json"]) == 0
+    moves = [it["moves"] for it in json.loads(capsys.readouterr().out)["runs"]]
+    spread = [it for it in moves if it["moved"]]
+    assert spread
+    for it in spread:
+        assert (it["moved"], it["placed"], it["after"]) == (1, 1, it["before"] + 1000)
+
+
 def test_several_processes_give_the_same_as_one(tables: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     words = [*tables, "--policy", "random,first-fit", "--seed", "5", "--inflate", "2", "-o", "csv"]
     assert main(words) == 0
@@ -72,6 +88,8 @@ def test_help_names_every_policy() -> None:
         (["--seed", "a"], "--seed: 'a' is not a seed; write a number"),
         (["--inflate", "0"], "--inflate: expected a number above 0"),
         (["--inflate", "nan"], "--inflate: expected a number above 0"),
+        (["--moves", "0"], "--moves: expected a percentage above 0"),
+        (["--moves", "1", "--gangs"], "--moves, --gangs: not together"),
         (["--jobs", "0"], "--jobs: expected a number from 1"),
         (["--plot", "/nowhere/x.svg", "--policy", "first-fit"], "--plot: /nowhere/x.svg: No such file or directory"),
         (["-f", "x.yaml"], "--trace: not together with"),

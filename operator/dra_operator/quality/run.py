@@ -13,7 +13,7 @@ import numpy as np
 
 from .fragmentation import Fragmentation
 from .policies.policy import Policy
-from .states import Floats, NodeKinds, StateTable, whole_devices
+from .states import Floats, NodeKinds, State, StateTable, whole_devices
 from .trace import Shape, TracePod
 from .workload import Workload, members
 
@@ -66,22 +66,47 @@ class Run:
             found.append(self.place(pod))
             if found[-1].node == NO_NODE_NUMBER:
                 for it in reversed(found[:-1]):
-                    self._take_back(it)
+                    self.take_back(it)
                 return [Placement(it, NO_NODE_NUMBER, (), 0, 0) for it in pods]
         return found
 
-    def _take_back(self, placement: Placement) -> None:
+    def take_back(self, placement: Placement) -> None:
         """The last placement on its node did not happen."""
         self._at[placement.node] = placement.left
         self._memory[placement.node] += placement.pod.memory
         self._changed.append(placement.node)
         self.placed -= 1
 
-    def place(self, pod: TracePod) -> Placement:
-        """The next pod."""
+    def refill(self, node: int, placements: Sequence[Placement]) -> None:
+        """From now on the node has these, on their devices, and no others."""
+        table, sees_memory = self.table, self._policy.looks_at_memory
+        state = table.state(self.empty[node])
+        for it in placements:
+            state = state.after(it.pod.shape, it.devices, it.pod.memory if sees_memory else 0)
+        self._at[node] = table.number(state)
+        self._memory[node] = self.workload.nodes[node].memory - sum(it.pod.memory for it in placements)
+        self._changed.append(node)
+
+    def number(self, node: int) -> int:
+        """The number of the state in which a node is."""
+        return self._at[node]
+
+    def state(self, node: int) -> State:
+        """The state in which a node is."""
+        return self.table.state(self._at[node])
+
+    def memory(self, node: int) -> int:
+        """MiB that a node has left."""
+        return int(self._memory[node])
+
+    def place(self, pod: TracePod, forbidden: int = NO_NODE_NUMBER) -> Placement:
+        """The next pod, on any node but one."""
         scores = self._scores(pod.shape)
         if pod.memory:
             scores = np.where(self._memory >= pod.memory, scores, -np.inf)
+        if forbidden != NO_NODE_NUMBER:
+            scores = scores.copy()
+            scores[forbidden] = -np.inf
         node = self._policy.pick(scores)
         if scores[node] == -np.inf:
             return Placement(pod, NO_NODE_NUMBER, (), 0, 0)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from .curve import Curve, measured
+from .moves import Moves, moved
 from .policies.choices import POLICIES
 from .run import Run
 from .trace import TraceNode, TracePod
@@ -28,6 +29,8 @@ class Cluster(NamedTuple):
     nodes: Sequence[TraceNode]
     inflate: float
     has_gangs: bool = False
+    move_percent: float = 0
+    """Pods that are moved at full demand, in percent of those that have a node."""
 
 
 class RunResult(NamedTuple):
@@ -36,6 +39,8 @@ class RunResult(NamedTuple):
     policy: str
     seed: int
     curve: Curve
+    moves: Moves | None = None
+    """None if none were asked for."""
 
 
 class Mean(NamedTuple):
@@ -57,5 +62,8 @@ class Mean(NamedTuple):
 def result(cluster: Cluster, policy: str, seed: int) -> RunResult:
     """Play one run."""
     its = workload(cluster.pods, cluster.nodes, seed, cluster.inflate, has_gangs=cluster.has_gangs)
-    run = Run(its, POLICIES[policy])
-    return RunResult(policy, seed, measured(run))
+    curve = measured(Run(its, POLICIES[policy]))
+    if not cluster.move_percent:
+        return RunResult(policy, seed, curve)
+    again = workload(cluster.pods, cluster.nodes, seed, cluster.inflate)
+    return RunResult(policy, seed, curve, moved(Run(again, POLICIES[policy]), cluster.move_percent))

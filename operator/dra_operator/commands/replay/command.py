@@ -85,10 +85,8 @@ def _strategies(text: str | None) -> list[str]:
 
 
 def _week(options: argparse.Namespace) -> Week:
-    if options.nodes or options.seed or options.gangs:
-        raise BadInput(
-            "--nodes, --seed, --gangs: only with a table in CSV; a snapshot has its nodes, and no chance plays a part"
-        )
+    if options.nodes or options.seed or options.gangs or options.moves:
+        raise BadInput("--nodes, --seed, --gangs, --moves: only with a table in CSV, not with a snapshot")
     load = 1.0 if options.inflate is None else options.inflate
     if not 0 < load <= MOST_LOAD_FACTOR:
         raise BadInput(f"--inflate: expected a number above 0, up to {MOST_LOAD_FACTOR:g}; got {load:g}")

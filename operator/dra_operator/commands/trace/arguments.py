@@ -19,7 +19,7 @@ NAMES: Final = (
 )
 """The policies, as ``quality.policies`` has them."""
 DEFAULT_POLICIES: Final = "emptiest,best-fit,fgd,frag"
-ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "jobs", "plot")
+ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "moves", "jobs", "plot")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,17 +49,28 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat or remove pods until they ask for X times the GPUs of the cluster; for a snapshot, X times as "
         "many pods (default: the pods as they are)",
     )
+    _add_variants(group)
+    group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
+    group.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="write an SVG picture: allocation over demand, or for a snapshot use and waiting pods over time",
+    )
+
+
+def _add_variants(group: argparse._ArgumentGroup) -> None:
+    """What is played otherwise than the table has it."""
     group.add_argument(
         "--gangs",
         action="store_true",
         default=None,
         help="a pod of several GPUs comes as a gang: as many pods of one GPU on any nodes, all at once or none",
     )
-    group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
     group.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="write an SVG picture: allocation over demand, or for a snapshot use and waiting pods over time",
+        "--moves",
+        type=float,
+        metavar="PERCENT",
+        help="when pods have asked for all GPUs, move so many percent of them, to make room for refused ones",
     )
 
 

@@ -20,6 +20,7 @@ from .report import csv_lines, json_document, table
 
 T = TypeVar("T")
 MOST_INFLATE_FACTOR: Final = 100.0
+MOST_MOVED_PERCENT: Final = 100.0
 
 
 def run_trace(options: argparse.Namespace) -> int:
@@ -56,7 +57,14 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     inflate = 0.0 if options.inflate is None else options.inflate
     if not (options.inflate is None or 0 < inflate <= MOST_INFLATE_FACTOR):
         raise BadInput(f"--inflate: expected a number above 0, up to {MOST_INFLATE_FACTOR:g}; got {inflate:g}")
-    cluster = Cluster(_read(options.trace, read_trace), _read(options.nodes, read_nodes), inflate, bool(options.gangs))
+    percent = 0.0 if options.moves is None else options.moves
+    if not (options.moves is None or 0 < percent <= MOST_MOVED_PERCENT):
+        raise BadInput(f"--moves: expected a percentage above 0, up to {MOST_MOVED_PERCENT:g}; got {percent:g}")
+    if options.moves is not None and options.gangs:
+        raise BadInput("--moves, --gangs: not together; members of gangs are not moved")
+    cluster = Cluster(
+        _read(options.trace, read_trace), _read(options.nodes, read_nodes), inflate, bool(options.gangs), percent
+    )
     if not any(node.gpus for node in cluster.nodes):
         raise BadInput(f"{options.nodes}: no node has a GPU, nothing to measure; see its column gpu")
     if not any(pod.shape.gpus for pod in cluster.pods):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from dra_operator.quality.moves import Moves
 from dra_operator.quality.study import Mean, RunResult
 
 FULL_DEMAND_PERCENT: Final = 100
@@ -35,6 +36,22 @@ def table(results: Sequence[RunResult]) -> Iterator[str]:
     yield ""
     yield "DEMAND and ALLOCATED are in % of the cluster's GPUs, LOST OF IDLE in % of the idle GPUs: what the pods that"
     yield "usually come could not use. After ± is half the confidence interval of 95 %."
+    for name, its in policies:
+        moves = [it.moves for it in its if it.moves is not None]
+        if moves:
+            yield ""
+            yield _moved(name, moves)
+
+
+def _moved(name: str, found: Sequence[Moves]) -> str:
+    runs = len(found)
+    share = Mean.of([100 * it.moved / it.pods for it in found]).value
+    gained = [100 * (it.after - it.before) / it.capacity for it in found]
+    moved, placed = sum(it.moved for it in found) / runs, sum(it.placed for it in found) / runs
+    return (
+        f"{name}: when pods have asked for all GPUs, {moved:.0f} moved pods ({share:.2f} %) give room to {placed:.0f} "
+        f"refused ones: {Mean.of(gained).value:+.2f} points of allocation, mean of the runs"
+    )
 
 
 def by_policy(results: Sequence[RunResult]) -> list[tuple[str, list[RunResult]]]:
@@ -65,6 +82,7 @@ def json_document(results: Sequence[RunResult]) -> Iterator[str]:
         {
             "policy": it.policy,
             "seed": it.seed,
+            "moves": None if it.moves is None else it.moves._asdict(),
             "points": [{"demand": p, "allocated": allocated, "lost": lost} for p, allocated, lost in _points(it)],
         }
         for it in results
