@@ -9,6 +9,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,16 +26,22 @@ def main() -> int:
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         return done.returncode
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
-    console.print(Text("$ make demo", style="bold"))
-    for line in done.stdout.splitlines():
-        console.print(styled(line))
-    PICTURE.write_text(console.export_svg(title="kopf-dra"))
+    draw(["$ make demo", *done.stdout.splitlines()], PICTURE)
     return 0
 
 
+def draw(lines: Sequence[str], picture: Path) -> None:
+    """Draw a terminal with these lines."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO())
+    for line in lines:
+        console.print(styled(line))
+    picture.write_text(console.export_svg(title="kopf-dra"))
+
+
 def styled(line: str) -> Text:
-    """A line of the demo: headings, which begin with the time, in colour."""
+    """A command in bold, and a heading of the demo, which begins with the time, in colour."""
+    if line.startswith("$ "):
+        return Text(line, style="bold")
     return Text(line, style="bold cyan" if re.match(r" *\d+\.\ds  ", line) else "")
 
 
