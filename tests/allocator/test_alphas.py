@@ -127,7 +127,7 @@ def test_devices_on_a_counter_set_need_a_group_in_common(
 
 
 def test_two_sets_have_to_admit_a_device_that_draws_on_both() -> None:
-    """K37-CG-04."""
+    """Each set is compared for itself (K37-CG-04)."""
     both = part("c", "x")
     both["consumesCounters"].append({**both["consumesCounters"][0], "counterSet": "t"})
     for second, expected in (("x", [["r=drv/p/c"]]), ("y", "none")):
@@ -137,7 +137,7 @@ def test_two_sets_have_to_admit_a_device_that_draws_on_both() -> None:
 
 
 def test_groups_of_devices_for_other_nodes_count() -> None:
-    """K37-CG-05."""
+    """The counters are of the whole pool (K37-CG-05)."""
     sets, here, there = (parts(part("b", "y"))[1], parts(part("b", "y"))[0], parts(part("a", "x"))[0])
     there["metadata"]["name"], there["spec"]["nodeName"] = "there", "n2"
     slices = [sets, here, there]
@@ -188,7 +188,7 @@ def test_with_the_gate_off_a_slice_with_groups_is_as_if_it_were_not_there(
 
 
 def test_a_slice_that_gets_groups_with_the_gate_off_is_forgotten_and_comes_back() -> None:
-    """K37-CG-09."""
+    """The slice that it had before does not stay (K37-CG-09)."""
     cluster = lab(parts(part("a")), [claim(request("r"))], features=OFF)
     inventory = cluster.allocator.inventory
     for groups, expected in ((("x",), "none"), ((), [["r=drv/p/a"]]), (("x",), "none")):
@@ -300,7 +300,7 @@ def _devices(slices: list[Json]) -> list[Json]:
 
 
 def test_with_the_gate_off_a_derived_attribute_is_an_error_and_1_36_does_not_know_it() -> None:
-    """K37-DA-05."""
+    """The error comes before the expression is looked at (K37-DA-05)."""
     assert failure(THREE, computing("r", "broken(", count=2), features=OFF) == (
         "claim default/c, request r: has derived attributes, but the DRADerivedAttributes feature is disabled"
     )
@@ -333,7 +333,7 @@ def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arr
     ],
 )
 def test_an_expression_that_gives_no_attribute_ends_the_attempt(expression: str, text: str) -> None:
-    """K37-DA-10; DA8."""
+    """It does not compile, it fails, or its value is of another type (K37-DA-10; DA8 of the specification)."""
     assert failure(THREE, computing(expression=expression)).startswith(text)
 
 
@@ -342,7 +342,7 @@ def test_an_expression_that_gives_no_attribute_ends_the_attempt(expression: str,
     ['"x"', "1", "true", 'semver("1.2.3")', 'device.attributes["drv"].model.size()', 'device.driver == "drv"'],
 )
 def test_every_type_of_attribute_can_be_computed(expression: str) -> None:
-    """K37-DA-09."""
+    """Each is compared by type and value (K37-DA-09)."""
     assert derived(THREE, computing(count=3, expression=expression)) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
 
 
@@ -355,7 +355,7 @@ def test_a_computed_list_is_compared_with_the_gate_for_lists() -> None:
 
 
 def test_other_requests_of_the_constraint_use_what_is_published() -> None:
-    """K37-DA-08; DA10."""
+    """The computed value hides the published one for the request that computes it only (K37-DA-08; DA10)."""
     slices = pool(
         device("d1", model="A100-40"),
         device("d2", model="H100-80", extra={"attributes": {FAMILY: {"string": "A100"}, "nic": {"bool": True}}}),

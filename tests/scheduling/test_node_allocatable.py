@@ -72,7 +72,7 @@ def amounts(found: NodeUse | Obstacle) -> dict[str, str]:
 def test_what_devices_take_of_their_node(
     brings: Json, results: list[Json], containers: int, expected: dict[str, str]
 ) -> None:
-    """K37-NA-01 to K37-NA-03."""
+    """The mapping counts once, overhead for the pod and for each container (K37-NA-01 to K37-NA-03)."""
     assert amounts(use(brings, results, using(containers))) == expected
 
 
@@ -96,7 +96,7 @@ def test_what_is_recorded_is_what_is_counted() -> None:
 
 
 def test_a_device_that_consumes_no_capacity_at_all_is_an_error() -> None:
-    """K37-NA-01."""
+    """What it would map is not known (K37-NA-01)."""
     with pytest.raises(ClaimError, match="claim ns/c: device drv/p/d maps capacity cpus to the node"):
         use(CPUS, [result()])
 
@@ -111,7 +111,7 @@ def test_a_device_that_consumes_no_capacity_at_all_is_an_error() -> None:
     ids=["N6", "its own", "N5"],
 )
 def test_a_claim_with_a_mapped_device_is_for_one_pod(brings: Json, uid: str, text: str) -> None:
-    """K37-NA-05."""
+    """A claim with nothing but overhead may be shared (K37-NA-05)."""
     found = use(brings, [result(cpus="1")], reserved=[{"resource": "pods", "name": "x", "uid": uid}])
     assert (found.text if isinstance(found, Obstacle) else "") == text
 
