@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 SERVICES = ["registration.v1", "dra.v1", "dra.v1beta1", "health.v1", "health.v1alpha1", "podresources.v1"]
@@ -87,10 +88,11 @@ def test_both_versions_of_health_have_the_same_messages() -> None:
     """Library, agent and kit read and write those of v1 for both."""
 
     def fields(version: str) -> dict[str, object]:
-        descriptor = importlib.import_module(f"dra_proto.health.{version}.api_pb2").DESCRIPTOR
+        file = descriptor_pb2.FileDescriptorProto()
+        importlib.import_module(f"dra_proto.health.{version}.api_pb2").DESCRIPTOR.CopyToProto(file)
         return {
-            message.name: [(field.number, field.name, field.type, field.label) for field in message.fields]
-            for message in descriptor.message_types_by_name.values()
+            message.name: [(field.number, field.name, field.type, field.label) for field in message.field]
+            for message in file.message_type
         }
 
     assert fields("v1") == fields("v1alpha1")
