@@ -14,6 +14,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import pipeline
 from dra_operator.kubectl.why.pods import why_pod
+from dra_operator.kubectl.why.report import Report
 from objects import Make, Obj, user
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,6 +56,23 @@ def lines(*pods: Pod, lease: str = "") -> list[str]:
     return why_pod(pipeline(Observed([*objects, high], NOW)), high).lines
 
 
+def gang(rank: int = 10, free: int = 0, topology: str = "") -> Report:
+    """A gang of two, which both want a device of a node with two; all but ``free`` of them are held by ``low`` pods."""
+    wishes = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "2"}
+    if topology:
+        wishes["dra.kopf.dev/gang-topology"] = topology
+    members = [pod(name, rank, annotations=wishes) for name in ("g-0", "g-1")]
+    low = [pod(f"low-{number}", number, "node-0") for number in range(2 - free)]
+    claims = [claim(it.metadata.name, f"dev-{number}") for number, it in enumerate(low)]
+    objects: list[Object] = [
+        convert(DeviceClass, Make.device_class()),
+        convert(Node, Make.node("node-0")),
+        convert(ResourceSlice, Make.slice("node-0", 2)),
+        *(claim(it.metadata.name) for it in members),
+    ]
+    return why_pod(pipeline(Observed([*objects, *claims, *low, *members], NOW)), members[1])
+
+
 LOW = pod("low", 1, "node-0")
 WHO = "1 pod of lower priority on node node-0, after which it fits: ns/low (priority 1)"
 
@@ -79,3 +97,28 @@ def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
 
 def test_of_a_pod_that_nobody_ends_for_no_victim_is_named() -> None:
     assert not any("lower priority" in it for it in lines(pod("equal", 10, "node-0")))
+
+
+# --- gangs ---
+
+
+def test_a_pod_of_a_gang_is_judged_with_the_others() -> None:
+    report = gang(free=1)
+    assert not report.is_clear, "alone it would fit"
+    assert report.lines[0].startswith(
+        "pod ns/g-1: gang g: only 1 of 2 pods fit together; pod g-0 fits on no other node"
+    )
+    whole = gang(free=2)
+    assert whole.is_clear
+    assert whole.lines[0] == "pod ns/g-1: gang g fits together: g-1 on node-0, g-0 on node-0"
+
+
+def test_what_the_places_of_a_gang_need_in_common_is_named() -> None:
+    report = gang(free=2, topology="example.com/rack")
+    assert report.lines[0] == "pod ns/g-1: gang g: no node has the label example.com/rack"
+
+
+def test_the_victims_for_a_gang_are_named() -> None:
+    who = "2 pods of lower priority, after which all of gang g fits: ns/low-1 (priority 1), ns/low-0 (priority 0)"
+    assert f"with --preemption the operator would end {who}" in [it.strip() for it in gang().lines]
+    assert not any("of lower priority" in it for it in gang(rank=1).lines)

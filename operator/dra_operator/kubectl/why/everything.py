@@ -11,8 +11,10 @@ from dra_operator.commands.simulated.gate_report import gated_by_others
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Plan, pre_filter
-from dra_operator.scheduling.state import is_at_gate
+from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
+
+from .gang import together
 
 
 class WaitingGroup(Fact, frozen=True):
@@ -31,9 +33,10 @@ class WaitingGroup(Fact, frozen=True):
 def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Of those pods that have no node and ask for devices; the largest group first."""
     found: dict[tuple[str, bool], list[str]] = {}
+    gangs: dict[str, tuple[str, bool]] = {}
     for pod in pods:
         if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
-            text, clear = _verdict(made, pod)
+            text, clear = _verdict(made, pod, gangs)
             found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
     groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
     return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
@@ -53,12 +56,19 @@ def is_waiting(pod: Pod) -> bool:
     return not pod.spec.node_name and not pod_is_done(pod)
 
 
-def _verdict(made: Pipeline, pod: Pod) -> tuple[str, bool]:
+def _verdict(made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]]) -> tuple[str, bool]:
+    """``gangs`` has what was said of a gang, for its other pods."""
     if pod.spec.scheduling_gates and not is_at_gate(pod):
         return gated_by_others(pod), False
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
         return found.text, False
+    wish = made.cluster.gang_of(pod)
+    if isinstance(wish, Gang) and wish.key in gangs:
+        return gangs[wish.key]
+    if (gang := together(made, found, preempts=False)) is not None:
+        said = gangs[gang.gang.key] = "nothing holds it back" if gang.is_clear else gang.text, gang.is_clear
+        return said
     answer = made.planned(found)
     return ("nothing holds it back", True) if isinstance(answer, Plan) else (answer.message, False)
 

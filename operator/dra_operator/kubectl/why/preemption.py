@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -20,8 +20,13 @@ SOON = timedelta(minutes=1)
 
 def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
     """A post filter."""
+    return preempt(failed, terms_of(made))
+
+
+def terms_of(made: Pipeline) -> PreemptionTerms:
+    """What preemption has to know of the cluster."""
     cluster = made.cluster
-    terms = PreemptionTerms(
+    return PreemptionTerms(
         find_pod=cluster.pods.get,
         may_end=partial(_may_end, made),
         is_leaving=partial(_is_leaving, made),
@@ -30,19 +35,22 @@ def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapse
         members=cluster.placed_of_gang,
         budgets=cluster.budgets,
     )
-    return preempt(failed, terms)
 
 
-def victims(made: Pipeline, pod: Pod, nominated: PostFilterResult) -> Iterator[str]:
+def victims(made: Pipeline, nominated: PostFilterResult) -> Iterator[str]:
     """Who ends for the pod, and where."""
-    node, ends = nominated.nominated_node, nominated.victims
-    if nominated.awaited:
-        names, one = listed(it.key for it in nominated.awaited), len(nominated.awaited) == 1
-        yield f"it fits on node {node} once {names} {'has' if one else 'have'} ended, being deleted already"
+    yield from who_ends(made, "it fits", nominated.victims, nominated.awaited, f" on node {nominated.nominated_node}")
+
+
+def who_ends(made: Pipeline, fits: str, ends: Sequence[Pod], awaited: Sequence[Pod], where: str = "") -> Iterator[str]:
+    """``fits`` says what is possible then."""
+    if awaited:
+        names, one = listed(it.key for it in awaited), len(awaited) == 1
+        yield f"{fits}{where} once {names} {'has' if one else 'have'} ended, being deleted already"
     if not ends:
         return
     names = listed(f"{it.key} (priority {priority(it)})" for it in ends)
-    what = f"{counted(len(ends), 'pod')} of lower priority on node {node}, after which it fits: {names}"
+    what = f"{counted(len(ends), 'pod')} of lower priority{where}, after which {fits}: {names}"
     yield f"it ends {what}" if made.settings.preemption else f"with --preemption the operator would end {what}"
 
 

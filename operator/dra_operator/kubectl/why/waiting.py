@@ -30,6 +30,7 @@ from .claim_making import unmade
 from .fixes.change import Fix
 from .fixes.search import FixSearch
 from .fixes.trial import Trial
+from .gang import Together, together
 from .node_report import node_report
 from .preemption import preemption, victims
 from .published import Published
@@ -57,18 +58,32 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         return report
     for binding in found.failed.values():
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
+    if places and (gang := together(made, found, preempts=places)) is not None:
+        return _of_gang(report, made, found, gang)
     answer = made.planned(found, partial(preemption, made) if places else None)
     report.is_clear = isinstance(answer, Plan)
     if isinstance(answer, NoPlace) and answer.is_error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
     _tell_of_nodes(report, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
-        report.add(victims(made, pod, answer.nominated))
+        report.add(victims(made, answer.nominated))
     if isinstance(answer, Plan) and answer.strategy:
         report.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
     if isinstance(answer, Plan) and answer.scores:
         scores = ", ".join(f"{name} {each}" for name, each in answer.scores)
         report.say(f"best is {answer.node} with a score of {total(answer.scores)}: {scores}", indent=2)
+    return report
+
+
+def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Together) -> Report:
+    """All of it is judged together: where one pod alone would fit says nothing."""
+    report.is_clear = gang.is_clear
+    report.say(f"{title(cycle_state.pod)}: {gang.text}")
+    report.add(_outdated(made, cycle_state))
+    report.add(gang.victims(made))
+    report.add(ahead_in_line(made, cycle_state.pod))
+    if gang.is_clear:
+        report.add(_free_to_go(cycle_state.pod))
     return report
 
 

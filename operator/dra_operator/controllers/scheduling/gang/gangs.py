@@ -27,11 +27,11 @@ from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
 from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot, pre_filter
-from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
+from .same_places import same_values
 
 WITH_GANG = NONE._replace(reason="with-gang")
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are forgotten
@@ -134,7 +134,7 @@ class Gangs:
         self._leaders[gang.key] = pod.key
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
-        same, is_unsure = self._same(gang, running), self._is_unsure
+        same, is_unsure = same_values(self._cluster, gang, running), self._is_unsure
         return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room)
 
     def _await_claims(self, gang: Gang, pod: Pod, unmade: Sequence[Pod]) -> Decided:
@@ -164,15 +164,6 @@ class Gangs:
         if leader.key == state.pod.key or self._cluster.pods.get(leader.key, leader.metadata.uid) is None:
             return False
         return refusal.covers(gang, state.pod.key, fingerprint(state))
-
-    def _same(self, gang: Gang, running: list[Pod]) -> SameValues:
-        """What the places have in common, and what pods of the gang that run already have of it."""
-        nodes = (self._cluster.nodes.get(self._cluster.node_of(pod)) for pod in running if gang.topology)
-        labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
-        label = next((it for it in labels if it is not None), None)
-        claims = (claim for pod in running if gang.attribute for _, claim in self._cluster.claims_of(pod))
-        held = (claim.status.allocation for claim in claims if claim is not None)
-        return SameValues(gang.topology, gang.attribute, label, tuple(it for it in held if it is not None))
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""
