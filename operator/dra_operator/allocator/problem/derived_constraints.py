@@ -27,7 +27,7 @@ class DerivedConstraint(Ledger):
     def __init__(
         self, attribute: str, column_of: Callable[[Request], Column], device_id: Callable[[int], DeviceId]
     ) -> None:
-        self._attribute = attribute
+        self._compared = attribute
         self._column_of = column_of
         self._device_id = device_id
         self._taken: list[Values] = []
@@ -63,7 +63,7 @@ class DerivedConstraint(Ledger):
         return bool(request.usable & column.failed)
 
     def _error(self, device: int, request: Request, cause: Exception) -> DerivedAttributeError:
-        what = f"derived attribute {self._attribute}"
+        what = f"derived attribute {self._compared}"
         if isinstance(cause, CompileFailure):
             return DerivedAttributeError(f"compile {what} of request {request.name}: {cause}: correct the expression")
         return DerivedAttributeError(
@@ -76,7 +76,7 @@ class DerivedMatch(DerivedConstraint):
     """``matchAttribute``: all devices have a value in common."""
 
     def __str__(self) -> str:
-        return f"equal {self._attribute}"
+        return f"equal {self._compared}"
 
     def _admitted(self, devices: int, column: Column) -> int:
         if not self._taken:
@@ -95,7 +95,7 @@ class DerivedDistinct(DerivedConstraint):
     """``distinctAttribute``: no two devices have a value in common."""
 
     def __str__(self) -> str:
-        return f"distinct {self._attribute}"
+        return f"distinct {self._compared}"
 
     def _admitted(self, devices: int, column: Column) -> int:
         for values in self._taken:
