@@ -15,6 +15,7 @@ from dra_api.core import Pod
 from dra_kube import (
     DEVICE_TAINT_RULES,
     EVENTS,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -188,6 +189,54 @@ async def test_many_pods_of_one_slice_go(world: World, make: type[Make]) -> None
     assert metric(world, DELETIONS) == 40
     deletions = [call.name for call in world.api.calls if call.plural == "pods" and call.verb == "delete"]
     assert len(deletions) == len(set(deletions)) == 40
+
+
+async def group_runs(world: World, make: type[Make], mode: str) -> None:
+    """Three running pods of a PodGroup, of which the second one has a tainted device, and one of no group."""
+    furnish(world, make, pods=4)
+    world.features = Features(taint_rules=True, generic_workload=True)
+    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}, "disruptionMode": {mode: {}}}
+    world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec})
+    grouped = {"podGroupName": "group"}
+    for number in range(3):
+        world.api.change(PODS, f"ns/{name_of(number)}", lambda it: it["spec"].update(schedulingGroup=grouped))
+
+    def taint_one(slice_: Obj) -> None:
+        slice_["spec"]["devices"][1]["taints"] = [TAINT]
+
+    world.api.change(RESOURCE_SLICES, "node-a-gpu.example.com", taint_one)
+
+
+@pytest.mark.parametrize(("mode", "left"), [("single", ["pod", "pod-2", "pod-3"]), ("all", ["pod-3"])])
+async def test_the_pods_of_a_group_go_together_if_it_says_so(
+    world: World, make: type[Make], mode: str, left: list[str]
+) -> None:
+    await group_runs(world, make, mode)
+    await world.settle()
+    assert pods(world) == left
+    deletions = [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
+    assert deletions[-1] == "pod-1"
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 4, 5])
+async def test_after_a_crash_the_rest_of_a_group_goes_as_well(world: World, make: type[Make], writes: int) -> None:
+    await group_runs(world, make, "all")
+    done = 0
+
+    def before(_: Call) -> Exception | None:
+        nonlocal done
+        done += 1
+        return ServerError(503, "ServiceUnavailable", "down") if done > writes else None
+
+    world.api.before = before
+    world.start()
+    async with world.running():
+        for _ in range(30):
+            world.bring_events()
+            await world.tick()
+    world.api.before = lambda _: None
+    await world.settle()
+    assert pods(world) == ["pod-3"]
 
 
 @pytest.mark.rule("TE-05")

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 from dra_api.events import Event
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
-from dra_api.scheduling import PodGroup
+from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.whatif.drain import drained
+from dra_operator.kubectl.whatif.movable import movable_pods
+from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.why.pods import why_pod
 from msgspec import structs
 from objects import Make
@@ -82,3 +85,23 @@ def test_a_pod_of_a_group_is_told_what_it_waits_for(case: str) -> None:
     pod = convert(Pod, raw)
     lines = why_pod(pipeline(Observed([*objects, pod], NOW), ON), pod).lines
     assert any(expected in str(line) for line in lines), lines
+
+
+def running(name: str, node: str) -> Pod:
+    raw = Make.pod(name, node=node, schedulingGroup={"podGroupName": "group"})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
+    raw["metadata"].update(uid=f"uid-{name}", annotations={"dra.kopf.dev/movable": "true"}, ownerReferences=[owner])
+    return convert(Pod, {**raw, "status": {"phase": "Running"}})
+
+
+@pytest.mark.parametrize(("mode", "torn"), [("single", False), ("all", True)])
+def test_a_drain_names_pods_elsewhere_that_end_with_those_of_the_node_and_none_of_them_is_moved(
+    mode: str, torn: bool
+) -> None:
+    said = convert(DisruptionMode, {mode: {}})
+    as_one = structs.replace(group(), spec=structs.replace(group().spec, disruption_mode=said))
+    nodes = [convert(Node, Make.node(name)) for name in ("node-0", "node-1")]
+    seen = Observed([as_one, *nodes, running("a", "node-0"), running("b", "node-1")], NOW)
+    found = drained(Overlay(pipeline(seen, ON)), nodes[0])
+    assert [(it.group, it.left) for it in found.torn] == ([("ns/group", ("ns/b",))] if torn else [])
+    assert [pod.metadata.name for pod in movable_pods(seen, None)] == ([] if torn else ["a", "b"])

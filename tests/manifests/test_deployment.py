@@ -85,8 +85,8 @@ async def test_the_examples_run_that_need_gates(site: Site) -> None:
     await kubectl("apply", "--validate=strict", "-f", f"{more}/pool-status.yaml")
     request = ("resourcepoolstatusrequest", "pool-status")
     await kubectl("wait", "--for=condition=Complete", *request, "--timeout=60s")
-    free = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].availableDevices}")
-    assert sum(map(int, free.split())) == 15
+    tainted = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].unavailableDevices}")
+    assert sum(map(int, tainted.split())) == 15
 
 
 async def gangs_start_together(site: Site) -> None:

@@ -280,6 +280,13 @@ class State(Stores):
                 return None
         return next(iter(self.pods_by_gang.values_of(pod.key)), None)
 
+    def ending_with(self, pod: Pod) -> Iterator[Pod]:
+        """The other pods with a node that end when this one does, because their PodGroup says so."""
+        group = self.groups.of(pod)
+        for mate in self.groups.active(group.key) if group is not None and ends_as_one(group) else ():
+            if mate.spec.node_name and mate.metadata.uid != pod.metadata.uid:
+                yield mate
+
     def placed_of_gang(self, gang: str) -> Iterator[Pod]:
         """The pods of the gang with this key, or of the PodGroup, that run, or are on their way to a node."""
         for pod in map(self.pods.get, (*self.pods_by_gang.keys(gang), *self.groups.members.keys(gang))):

@@ -94,7 +94,22 @@ def everything(cluster: State) -> Iterator[Keys]:
 
 
 def eviction_of(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
-    """When the pod has to go, and why. ``undated``: since when a taint without a time counts."""
+    """When the pod has to go, and why. ``undated``: since when a taint without a time counts.
+
+    A pod of a PodGroup that ends as one goes with the first one of the others, whose key is handled when that is due.
+    """
+    found = own_eviction(cluster, pod, undated)
+    if not pod.spec.node_name:
+        return found
+    for mate in cluster.ending_with(pod):
+        its = own_eviction(cluster, mate, undated)
+        if its is not None and (found is None or its.due < found.due):
+            found = its
+    return found
+
+
+def own_eviction(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
+    """As ``eviction_of``, for devices of the pod itself."""
     rules = cluster.evicting_rules.values()
     return pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, rules, undated)
 

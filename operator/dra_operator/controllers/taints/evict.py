@@ -13,6 +13,9 @@ again. Each names the UID of the pod, so that a successor of the same name is sa
 3. it is deleted, with its own grace period.
 
 A pod that is due later is checked every minute, because a clock may be set and a computer may sleep.
+
+The pods of a PodGroup with the disruption mode ``all`` end together: when one has to go, all do. Those without a taint
+of their own go first, since after a crash nothing but the taint of the others says that they have to.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from dra_api.core import Pod
@@ -41,16 +44,22 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_UIDS = 500  # UIDs of evicted pods
 EVICTION_LOOK_SECONDS = 60.0  # seconds
+MATES_LOOK_SECONDS = 1.0
+"""Between two looks whether the others of a PodGroup have gone."""
 
 
 @dataclass(slots=True)
 class _Planned:
-    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion."""
+    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion.
+
+    ``waits_until``: so long at most for others of its PodGroup.
+    """
 
     pod: Pod
     eviction: Eviction
     since: datetime
     is_told: bool = False
+    waits_until: datetime | None = None
 
 
 class PodEvictor:
@@ -124,6 +133,9 @@ class PodEvictor:
             if eviction.due > self._now():
                 self._queue.add((Key("eviction", pod.key),))
                 return
+            if self._goes_later(fresh):
+                self._queue.add_after(Key("eviction", pod.key), MATES_LOOK_SECONDS)
+                return
             self._tell(fresh)
             await self._pods.mark_disrupted(fresh, DEVICE_TAINT)
             await self._pods.delete(fresh)
@@ -131,6 +143,20 @@ class PodEvictor:
             self._forget(pod.key)
             return
         self._deleted(fresh, eviction)
+
+    def _goes_later(self, pod: Pod) -> bool:
+        """Whether others end with the pod only because of its taint: they go first. A minute is enough for them."""
+        now, planned = self._now(), self._planned[pod.key]
+        if evictions.own_eviction(self._cluster, pod, now) is None:
+            return False
+        left = [it for it in self._cluster.ending_with(pod) if not self._is_going(it)]
+        waiting = [it for it in left if evictions.own_eviction(self._cluster, it, now) is None]
+        if not waiting:
+            return False
+        if planned.waits_until is None:
+            planned.waits_until = now + timedelta(seconds=EVICTION_LOOK_SECONDS)
+        self._queue.add(Key("eviction", it.key) for it in waiting)
+        return now < planned.waits_until
 
     def _tell(self, pod: Pod) -> None:
         planned = self._planned[pod.key]

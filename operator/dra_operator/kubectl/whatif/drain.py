@@ -43,6 +43,13 @@ class BudgetFact(Fact, frozen=True):
     pods: tuple[str, ...]
 
 
+class TornGroup(Fact, frozen=True):
+    """A PodGroup that says that its pods end together, of which pods run elsewhere as well (``left``)."""
+
+    group: str
+    left: tuple[str, ...]
+
+
 class Draining(Fact, frozen=True):
     """``is_clear``: every pod finds a place, and no budget refuses."""
 
@@ -50,6 +57,7 @@ class Draining(Fact, frozen=True):
     is_clear: bool
     pods: Sequence[Displaced]
     budgets: Sequence[BudgetFact]
+    torn: Sequence[TornGroup] = ()
 
     @property
     def is_placed(self) -> bool:
@@ -75,8 +83,9 @@ def drained(overlay: Overlay, node: Node) -> Draining:
     for key, outcome in successors(overlay, moving).items():
         found[key] = _replaced(outcome, found[key])
     budgets = tuple(_budgets(overlay, going))
+    torn = tuple(_torn(overlay, node.metadata.name, going))
     is_clear = all(one.fate not in ("waits", "ends") for one in found.values()) and all(it.allowed for it in budgets)
-    return Draining(name=node.metadata.name, is_clear=is_clear, pods=list(found.values()), budgets=budgets)
+    return Draining(name=node.metadata.name, is_clear=is_clear, pods=list(found.values()), budgets=budgets, torn=torn)
 
 
 def pods_on(cluster: Cluster, node: str) -> list[Pod]:
@@ -99,6 +108,15 @@ def _replaced(outcome: Placed | NotPlaced, before: Displaced) -> Displaced:
     if isinstance(outcome, Placed):
         return replace(before, node=outcome.node, devices=outcome.devices)
     return replace(before, fate="waits", reason=outcome.reason)
+
+
+def _torn(overlay: Overlay, node: str, pods: Sequence[Pod]) -> Iterator[TornGroup]:
+    """An eviction ends one pod; that its group is left in part is for people to know."""
+    groups = {group.key: pod for pod in pods if (group := overlay.cluster.groups.of(pod)) is not None}
+    for key, pod in groups.items():
+        left = tuple(it.key for it in overlay.cluster.ending_with(pod) if it.spec.node_name != node)
+        if left:
+            yield TornGroup(group=key, left=left)
 
 
 def _budgets(overlay: Overlay, pods: Sequence[Pod]) -> Iterator[BudgetFact]:
