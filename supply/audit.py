@@ -35,8 +35,8 @@ def judge(report: Any) -> tuple[int, list[str]]:
             continue
         clean += not package["vulns"]
         for flaw in package["vulns"]:
-            mended = ", ".join(flaw["fix_versions"]) or "no version yet"
-            found.append(f"{package['name']} {package['version']}: {flaw['id']}, mended in {mended}")
+            fixed = ", ".join(flaw["fix_versions"]) or "no version yet"
+            found.append(f"{package['name']} {package['version']}: {flaw['id']}, fixed in {fixed}")
     lines = [f"VULNERABLE: {line}" for line in found]
     total = len(report["dependencies"])
     if skipped:

@@ -464,7 +464,7 @@ async def test_a_missing_permission_is_tried_again_and_reported_in_the_log(
 
 
 @pytest.mark.parametrize("after", [1, 2, 3], ids=["reading", "marking", "deleting"])
-async def test_a_crash_after_any_request_is_mended_by_the_next_process(
+async def test_a_crash_after_any_request_is_completed_by_the_next_process(
     world: World, make: type[Make], after: int
 ) -> None:
     furnish(world, make, TAINT)

@@ -111,7 +111,7 @@ async def mend(cluster: LiveCluster, proxy: FaultProxy) -> None:
         ("spec.devices.requests", "none", mend),
     ],
 )
-async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_is_mended_or_gone(
+async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_is_corrected_or_gone(
     cluster: LiveCluster,
     proxy: FaultProxy,
     supervising: Supervising,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"name": "kopf", "version": "1.45.2", "vulns": []}
 FLAW = {"id": "PYSEC-2026-1", "fix_versions": ["3.0", "3.1"], "aliases": [], "description": "x"}
 BAD = {"name": "jinja2", "version": "2.4.1", "vulns": [FLAW]}
-UNMENDED = {"name": "old", "version": "1.0", "vulns": [FLAW | {"fix_versions": []}]}
+UNFIXED = {"name": "old", "version": "1.0", "vulns": [FLAW | {"fix_versions": []}]}
 UNKNOWN = {"name": "private", "skip_reason": "Dependency not found on PyPI and could not be audited: private (1.0)"}
 
 
@@ -37,10 +37,8 @@ def audit(tmp_path: Path, stdout: str, stderr: str, code: int) -> tuple[int, str
     ("packages", "theirs", "ours", "said"),
     [
         pytest.param([GOOD], 0, 0, ["1 of 1 packages have no known vulnerability"], id="clean"),
-        pytest.param(
-            [GOOD, BAD], 1, 1, ["VULNERABLE: jinja2 2.4.1: PYSEC-2026-1, mended in 3.0, 3.1"], id="vulnerable"
-        ),
-        pytest.param([UNMENDED], 1, 1, ["old 1.0: PYSEC-2026-1, mended in no version yet"], id="not mended"),
+        pytest.param([GOOD, BAD], 1, 1, ["VULNERABLE: jinja2 2.4.1: PYSEC-2026-1, fixed in 3.0, 3.1"], id="vulnerable"),
+        pytest.param([UNFIXED], 1, 1, ["old 1.0: PYSEC-2026-1, fixed in no version yet"], id="not fixed"),
         pytest.param(
             [UNKNOWN], 0, 75, ["NOT AUDITED: the service does not know 1 of 1 packages: private"], id="none known"
         ),

@@ -53,7 +53,7 @@ class LastLook:
         listed = await self._api.list_as(RESOURCE_CLAIMS, ResourceClaim, keep=without_bulk)
         for raw, error in listed.malformed:
             self._malformed_objects.take(RESOURCE_CLAIMS, raw, error)
-        # The devices of a salvaged claim count already; the watch says when it is mended.
+        # The devices of a partially decoded claim count already; the watch says when it is corrected.
         for claim in listed.items:
             if claim.key not in self._malformed_objects.partially_decoded:
                 self._control.apply(Source.CONFLICT_CHECK, claim)

@@ -63,7 +63,7 @@ class MalformedObjects:
             del self.partially_decoded[key]
             self._hold(entry.uid, None)
 
-    def mended(self, key: str, uid: str) -> bool:
+    def corrected(self, key: str, uid: str) -> bool:
         """The cache has a readable version of the claim, whose devices count from now on; whether others were counted
         before."""
         entry = self.partially_decoded.pop(key, None)
@@ -77,7 +77,7 @@ class MalformedObjects:
         uid = meta.get("uid")
         if not results or not isinstance(uid, str):
             return ""
-        self.mended(key, uid)
+        self.corrected(key, uid)
         self.partially_decoded[key] = PartiallyDecoded(uid, str(meta.get("resourceVersion")))
         self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
         devices = ", ".join(str(DeviceId.of(result)) for result in results)

@@ -78,7 +78,7 @@ class Reception:
             self.pod_seen(control.cluster.pods.get(obj.key), obj)
         control.apply(Source.WATCH, obj, None if was_cut(raw) else current)
         is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
-        if resource == RESOURCE_CLAIMS and is_taken_in and malformed_objects.mended(obj.key, obj.metadata.uid):
+        if resource == RESOURCE_CLAIMS and is_taken_in and malformed_objects.corrected(obj.key, obj.metadata.uid):
             control.look_again()  # it may hold less than before
 
     def _is_over(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:

@@ -10,5 +10,5 @@ suite plays the corpus and a short seeded run of changes; for hours::
     PYTHONPATH=tests/support .venv/bin/python -m fuzz cdi --seconds 3600 --guided   # needs: pip install atheris
 
 ``--guided`` lets libFuzzer keep what reaches new lines. A finding is written to the current folder; ``python -m fuzz
-TARGET FILE`` plays it again, and a mended one belongs into the corpus.
+TARGET FILE`` plays it again, and a fixed one belongs into the corpus.
 """

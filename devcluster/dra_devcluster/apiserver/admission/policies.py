@@ -63,7 +63,7 @@ class Policies:
     def check(self, request: AdmissionRequest) -> list[str]:
         """Raises the refusal that the first policy asks for; gives back the warnings of the others."""
         if request.resource.group == _GROUP:
-            return []  # a wrong policy must not keep itself from being mended
+            return []  # a wrong policy must not keep itself from being corrected
         warnings = []
         refusals = []
         for bound in self._all():

@@ -22,7 +22,7 @@ class GenerationFailed(ControllerError):
 
 
 class ReleaseFailed(ControllerError):
-    """A consumer of the claim is malformed; nothing else would say when it is mended or gone."""
+    """A consumer of the claim is malformed; nothing else would say when it is corrected or gone."""
 
 
 class PlacementFailed(ControllerError):

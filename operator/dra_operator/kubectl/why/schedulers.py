@@ -1,4 +1,4 @@
-"""Who places a pod, and whether that scheduler works: by its Lease, and by whether anybody has looked at the pod."""
+"""Who places a pod, and whether that scheduler works: by its Lease, and by whether any has looked at the pod."""
 
 from __future__ import annotations
 
