@@ -125,8 +125,7 @@ async def test_its_operator_binds_a_pod_and_sends_traces(account: Path) -> None:
 async def binds_a_pod(server: DevApiServer, account: Path, collector: str) -> None:
     async with Api(connection(server.write_kubeconfig(account / "kubeconfig"))) as api:
         cluster = LiveCluster(api)
-        await cluster.furnish()
-        await cluster.add_template()
+        await cluster.furnish(template=True)
         await cluster.add_pod("p")
         host, port = give(account, server.kubeconfig)
         words = [f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}", "HOSTNAME=dra-operator-0"]

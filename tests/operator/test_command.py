@@ -76,8 +76,7 @@ async def running(*arguments: str) -> AsyncIterator[Running]:
 async def test_it_works_until_a_signal_and_then_ends_with_0(
     number: signal.Signals, cluster: LiveCluster, kubeconfig: Path
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with running("--kubeconfig", str(kubeconfig), "--metrics-port", "0", "--check-invariants") as operator:
         address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
         await cluster.place("pod")

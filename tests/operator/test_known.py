@@ -183,8 +183,7 @@ def test_an_answer_that_is_no_list_stays_as_it_is(page: bytes) -> None:
 async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
     cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cluster.furnish(nodes=3)
-    await cluster.add_template()
+    await cluster.furnish(nodes=3, template=True)
     async with supervising() as site:
         heard: list[str] = []
         received = site.operator.received
@@ -212,8 +211,7 @@ def records_of_kopf() -> set[str]:
 async def test_kopf_keeps_no_record_of_an_object_whose_end_the_operator_brought_about(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("pod")
@@ -229,8 +227,7 @@ async def test_kopf_keeps_no_record_of_an_object_whose_end_the_operator_brought_
 async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("pod")
@@ -287,8 +284,7 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
 async def test_a_new_pod_does_not_wait_for_answers_to_writes(
     cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.heard()

@@ -67,8 +67,7 @@ async def test_the_deployments_command_works_as_a_user_without_name_and_home(
     cluster: LiveCluster, kubeconfig: Path, as_stranger: list[str]
 ) -> None:
     """A pod that appears after the start is placed: Kopf delivers."""
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     nameless = {"USER", "HOME", "LOGNAME", "LNAME", "USERNAME", "HOSTNAME"}
     environment = {name: value for name, value in os.environ.items() if name not in nameless}
     process = await asyncio.create_subprocess_exec(
@@ -146,8 +145,7 @@ def failing_kopf(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not_live(
     cluster: LiveCluster, supervising: Supervising, failing_kopf: list[bool]
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising(Options(limits=Limits(failing=6.0))) as site:
         await site.unready("restarting Kopf: Kopf ended with OSError('No username")
         assert site.is_live()
@@ -212,8 +210,7 @@ async def test_kopf_ends_in_good_order_while_events_come_in(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A watcher that is cancelled between two events leaves a task, and Kopf waits for that for seconds."""
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     caplog.set_level(logging.DEBUG, "kopf._core.reactor.running")
     async with supervising() as site:
         await site.ready()
@@ -248,8 +245,7 @@ async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
 
 
 async def test_the_view_is_kept_when_kopf_is_started_again(cluster: LiveCluster, supervising: Supervising) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         view = site.operator.control.cluster

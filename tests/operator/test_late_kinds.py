@@ -45,8 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     absent = ExitStack()
     absent.enter_context(proxy.suffering(Refuse(Target(resource=GROUP), code=404)))
     async with supervising(Options(check_invariants=True)) as site:
@@ -179,8 +178,7 @@ async def test_device_taint_rules_are_heard_of_only_with_their_gate(
 async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_taints_are_on(
     cluster: LiveCluster, supervising: Supervising, gates: dict[str, bool], release: Release, counts: bool
 ) -> None:
-    await cluster.furnish(devices=2)
-    await cluster.add_template()
+    await cluster.furnish(devices=2, template=True)
     taint = {"key": "bad", "effect": "NoSchedule"}
     spec = {"deviceSelector": {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}, "taint": taint}
     await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})

@@ -97,8 +97,7 @@ async def pair(site: Site, cluster: LiveCluster) -> tuple[Operator, Operator]:
 
 
 async def start_pair(site: Site, cluster: LiveCluster, *options: str) -> tuple[Operator, Operator]:
-    await cluster.furnish(devices=4)
-    await cluster.add_template()
+    await cluster.furnish(devices=4, template=True)
     first = await site.start("first", *options)
     await first.command.says("leading")
     second = await site.start("second", *options)
@@ -190,8 +189,7 @@ async def started(operator: Operator) -> bool:
 async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what_it_knows(
     site: Site, cluster: LiveCluster
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     only = await site.start("only", *SHORT, "-v")
     await until("the only one is ready", only.is_ready)
     with site.proxy.suffering(Refuse(Target(resource="leases"), code=503)):
@@ -295,8 +293,7 @@ async def test_a_candidate_asks_again_after(fault: Fault, site: Site) -> None:
 
 
 async def test_a_server_that_takes_2_seconds_for_each_write_is_worked_with(site: Site, cluster: LiveCluster) -> None:
-    await cluster.furnish(devices=1)
-    await cluster.add_template()
+    await cluster.furnish(devices=1, template=True)
     writes = ("create", "update", "patch")
     with site.proxy.suffering(Delay(Target(verbs=writes, client="operator"), before=(2.2, 2.2))):
         operator = await site.start("operator")

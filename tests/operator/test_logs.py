@@ -143,8 +143,7 @@ def secrets_in(kubeconfig: Path) -> list[str]:
 
 async def log_of(cluster: LiveCluster, kubeconfig: Path, folder: Path, *options: str) -> str:
     """What the operator logs while a pod is placed."""
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with operator_process(kubeconfig, folder / "log", "own", *options) as operator:
         await operator.becomes_ready()
         await cluster.place("pod")

@@ -122,8 +122,7 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
     end: Callable[[LiveCluster, FaultProxy], Awaitable[None]],
 ) -> None:
     monkeypatch.setattr(audit, "AUDIT_GAP_SECONDS", 0.1)
-    await cluster.furnish(devices=2)
-    await cluster.add_template()
+    await cluster.furnish(devices=2, template=True)
     await hold_a_device(cluster)
     with proxy.suffering(Mangle(CLAIMS, field=field, value=value)):
         async with supervising() as site:
@@ -144,8 +143,7 @@ async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
 ) -> None:
     """From the watch, and with an entry that names no device beside one that does."""
     monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)  # it would see that no server has the claim
-    await cluster.furnish(devices=1)
-    await cluster.add_template()
+    await cluster.furnish(devices=1, template=True)
     results = [{"device": 7}, {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}]
     claim = {
         "metadata": {"name": "odd", "namespace": "ns", "uid": "u-odd", "resourceVersion": "1"},

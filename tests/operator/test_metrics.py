@@ -47,8 +47,7 @@ def served(registry: CollectorRegistry) -> Iterator[Family]:
 async def test_the_page_lists_every_metric_with_its_type_and_labels(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("pod")

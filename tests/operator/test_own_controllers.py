@@ -64,8 +64,7 @@ async def manager(api: Api, monkeypatch: pytest.MonkeyPatch) -> ControllerManage
 async def test_claims_are_left_to_a_controller_manager_until_it_dies(
     manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish(devices=4)
-    await cluster.add_template()
+    await cluster.furnish(devices=4, template=True)
     await manager.start()
     async with supervising() as site:
         await site.ready()
@@ -84,8 +83,7 @@ async def test_claims_are_left_to_a_controller_manager_until_it_dies(
 async def test_a_controller_manager_that_comes_is_noticed(
     manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish(devices=4)
-    await cluster.add_template()
+    await cluster.furnish(devices=4, template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("ours")
@@ -104,8 +102,7 @@ async def test_a_controller_manager_that_comes_is_noticed(
 async def test_a_controller_manager_without_a_lease_shows_by_its_first_claim(
     manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish(devices=0)
-    await cluster.add_template()
+    await cluster.furnish(devices=0, template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.add_pod("first")
@@ -126,8 +123,7 @@ async def test_a_controller_manager_without_a_lease_shows_by_its_first_claim(
 async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
     manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
 ) -> None:
-    await cluster.furnish(devices=4)
-    await cluster.add_template()
+    await cluster.furnish(devices=4, template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("pod")
@@ -146,8 +142,7 @@ async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
 async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
     manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
 ) -> None:
-    await cluster.furnish(devices=1)
-    await cluster.add_template()
+    await cluster.furnish(devices=1, template=True)
     async with supervising() as site:
         await site.ready()
         await cluster.place("victim")

@@ -48,8 +48,7 @@ async def test_the_operator_starts_over_when_the_server_went_back_in_time(
     supervising: Supervising,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     lists = Target(client="own", verbs=("list",), resource="deviceclasses")
     async with supervising() as site:
         await site.ready()

@@ -47,8 +47,7 @@ async def told_when_others_are_watched(site: Site) -> str:
 async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_until_it_may(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising(Options(check_invariants=True, limits=replace(QUICK, idle=60.0))) as site:
         await site.ready()
         with proxy.suffering(Refuse(target("watch"), code=403, message="pods is forbidden")):
@@ -85,8 +84,7 @@ async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     """As every aggregated API may be: discovery lists its group and answers 503 for its version."""
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     with proxy.suffering(Refuse(Target(resource="/apis/networking.k8s.io/v1"), code=503)):
         async with supervising() as site:
             await site.ready(30)
@@ -97,8 +95,7 @@ async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
 async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, resource: str
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         with proxy.suffering(Refuse(target("watch", resource), code=410, count=1)):
@@ -112,8 +109,7 @@ async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
 async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         (watcher,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for pods"))
@@ -126,8 +122,7 @@ async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
 async def test_a_pod_is_bound_at_once_only_if_pods_and_claims_of_others_are_seen(
     cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     asked: set[Resource] = set()
 
     def sees(_: Streams, resource: Resource) -> bool:
@@ -151,8 +146,7 @@ async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
 ) -> None:
     """Kopf fails when they vanish; then it runs without them until they are back, be it in an older version."""
     monkeypatch.setattr(supervisor, "SERVED_LOOK_SECONDS", 0.1)
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with supervising() as site:
         await site.ready()
         with proxy.suffering(Unserved(Target(group="resource.k8s.io"))):

@@ -10,8 +10,7 @@ from waiting import until
 
 
 async def test_pods_get_devices_and_give_them_back(cluster: LiveCluster, operating: Operating) -> None:
-    await cluster.furnish(devices=1)
-    await cluster.add_template()
+    await cluster.furnish(devices=1, template=True)
     async with operating() as runner:
         await cluster.add_pod("first")
         pod = await cluster.bound("first")
@@ -46,8 +45,7 @@ async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_
     cluster: LiveCluster, operating: Operating
 ) -> None:
     """Nothing is wrong with the other node's device, and still the pod waits (E2E-055)."""
-    await cluster.furnish(devices=1, selector='device.attributes["gpu.example.com"].healthy')
-    await cluster.add_template()
+    await cluster.furnish(devices=1, selector='device.attributes["gpu.example.com"].healthy', template=True)
     async with operating():
         await cluster.add_pod("odd")
 
@@ -59,8 +57,7 @@ async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_
 
 
 async def test_kopf_writes_nothing_of_its_own(cluster: LiveCluster, operating: Operating) -> None:
-    await cluster.furnish()
-    await cluster.add_template()
+    await cluster.furnish(template=True)
     async with operating():
         await cluster.add_pod("pod")
         pod = await cluster.bound("pod")

@@ -25,8 +25,14 @@ class LiveCluster:
         self.api = api
 
     async def furnish(
-        self, *, nodes: int = 1, devices: int = 2, selector: str = 'device.driver == "gpu.example.com"'
+        self,
+        *,
+        nodes: int = 1,
+        devices: int = 2,
+        selector: str = 'device.driver == "gpu.example.com"',
+        template: bool = False,
     ) -> None:
+        """Nodes with devices of the class ``gpu``; on demand also a template of claims for one of them."""
         await self.api.create(NAMESPACES, {"metadata": {"name": "ns"}})
         await self.api.create(
             DEVICE_CLASSES,
@@ -34,6 +40,8 @@ class LiveCluster:
         )
         for number in range(nodes):
             await self.add_node(f"node-{number}", devices)
+        if template:
+            await self.add_template()
 
     async def add_node(self, name: str, devices: int) -> None:
         status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}
