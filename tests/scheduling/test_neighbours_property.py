@@ -15,6 +15,7 @@ from neighbour_strategies import labels, node_labels, selectors
 from placement_lab import labelled, node
 
 NAMES, NAMESPACES = ["n0", "n1", "n2"], ["ns", "other"]
+NAMESPACE_OF = {"p0": "ns", "p1": "ns", "p2": "other", "p3": "other"}
 
 
 @st.composite
@@ -57,9 +58,10 @@ def constraints(draw: st.DrawFn) -> list[Json]:
 
 @st.composite
 def pods(draw: st.DrawFn, name: str) -> Json:
+    """A version of the pod: all that are placed have the same namespace, since they have one UID."""
     meta: Json = {
         "name": name,
-        "namespace": draw(st.sampled_from(["ns", "ns", "other"])),
+        "namespace": draw(st.sampled_from(["ns", "ns", "other"])) if name == "comes" else NAMESPACE_OF[name],
         "uid": f"uid-{name}",
         "labels": draw(labels),
     }
@@ -84,7 +86,7 @@ def steps(draw: st.DrawFn) -> tuple[str, Any, Any]:
         return kind, draw(st.sampled_from(NAMES)), None
     if kind == "namespace":
         return kind, draw(st.sampled_from(NAMESPACES)), draw(labels)
-    name = draw(st.sampled_from(["p0", "p1", "p2", "p3"]))
+    name = draw(st.sampled_from(sorted(NAMESPACE_OF)))
     return (
         (kind, name, draw(pods(name))) if kind == "no pod" else (draw(st.sampled_from(NAMES)), name, draw(pods(name)))
     )
