@@ -39,7 +39,6 @@ from dra_operator.allocator import (
 from dra_operator.commands.case_files import JSON, add_cases_argument, answer_all, read_cases
 from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
-from dra_operator.commands.replay.command import run_replay
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.commands.trace.arguments import add_trace_arguments, given_without_trace
 from dra_operator.controllers.scheduling.mix_text import Asked, MixError, read_mix
@@ -173,6 +172,8 @@ def _answer_trace(options: argparse.Namespace) -> int:
     if options.cases or options.file or options.node or options.sequential:
         raise BadInput("--trace: not together with a file of cases, -f, --node or --sequential")
     if is_snapshot(options.trace):
+        from dra_operator.commands.replay.command import run_replay  # loads what plays many runs at once
+
         return run_replay(options)
     if options.feature_gates:
         raise BadInput("--feature-gates: of a trace only with a snapshot, in YAML or JSON")
