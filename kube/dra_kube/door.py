@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
+from dra_kube.listening import stop_listening
+
 MOST_CONNECTIONS: Final = 64
 HEAD_SECONDS: Final = 5.0
 LIFE_SECONDS: Final = 60.0
@@ -51,7 +53,7 @@ async def open_door(
             address = server.sockets[0].getsockname()
             yield str(address[0]), int(address[1])
         finally:
-            server.close()
+            await stop_listening(server)
     finally:
         loop.set_exception_handler(before)
 
