@@ -32,11 +32,20 @@ def in_thread(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> 
 
 
 async def _end_tasks() -> None:
-    """End what is left on the loop: connections whose TLS handshake is under way belong to no server yet."""
+    """End what is left on the loop: connections whose TLS handshake is under way belong to no server yet.
+
+    asyncio loses the socket of one whose handshake is ended before it began.
+    """
+    await _turns()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     if others:
         await asyncio.wait(others)
-    for _ in range(10):  # iterations of the loop, in which connections notice their end, and close
+    await _turns()
+
+
+async def _turns() -> None:
+    """Some iterations of the loop, in which connections notice their beginning or their end."""
+    for _ in range(10):
         await asyncio.sleep(0)

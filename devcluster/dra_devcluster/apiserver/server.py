@@ -17,12 +17,13 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import NEWEST, Release
+from dra_kube.listening import stop_listening
 from dra_kube.request_log import REQUESTS
 
 from dra_devcluster.background import in_thread
@@ -62,6 +63,8 @@ _CONTROLLERS = (
     DefaultScheduler,
 )
 _GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops
+_BACKLOG_CONNECTIONS = 128
+"""Connections that wait to be accepted."""
 
 
 class DevApiServer:
@@ -180,12 +183,15 @@ class DevApiServer:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         stack.callback(self._end_watches)
-        site = web.TCPSite(runner, self.host, self.port, ssl_context=self._identity.tls)
+        accept = cast(Callable[[], asyncio.Protocol], server)
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(
+                accept, self.host, self.port, ssl=self._identity.tls, backlog=_BACKLOG_CONNECTIONS
+            )
         except OSError as error:
             raise ServerError(_why_not(self.host, self.port, error)) from error
-        self.port = runner.addresses[0][1]
+        stack.push_async_callback(stop_listening, listening)
+        self.port = listening.sockets[0].getsockname()[1]
 
     def _end_watches(self) -> None:
         for collection in self.registry.store.collections():
@@ -203,18 +209,37 @@ class DevApiServer:
 
 
 class _Server(web.Server):
-    """Ends connections whose TLS handshake is over only after the shutdown: aiohttp does not."""
+    """Leaves no connection open when it is over.
 
-    _is_over = False
+    aiohttp closes the connections that it knows of. It neither knows of those whose TLS handshake is over only then,
+    nor waits until a client has answered the end of its TLS session, which a client that is busy does late.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._is_over = False
+        self._is_empty = asyncio.Event()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        self._open[handler] = transport
         if self._is_over:
             transport.abort()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._open.pop(handler, None)
+        if self._is_over and not self._open:
+            self._is_empty.set()
 
     async def shutdown(self, timeout: float | None = None) -> None:
         self._is_over = True
         await super().shutdown(timeout)
+        for transport in self._open.values():
+            transport.abort()
+        if self._open:
+            await self._is_empty.wait()
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

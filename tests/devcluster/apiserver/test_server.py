@@ -129,6 +129,25 @@ async def test_a_connection_that_is_made_while_the_server_stops_is_closed() -> N
             assert await asyncio.to_thread(_is_closed, secured)
 
 
+async def test_a_client_that_does_not_answer_the_end_of_its_session_holds_no_connection_open() -> None:
+    """As a client that is busy: TLS waits for 30 s until it answers."""
+    async with DevApiServer() as server:
+        context = ssl.create_default_context(cafile=str(server.ca_file))
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        secured = await asyncio.to_thread(context.wrap_socket, client, server_hostname="127.0.0.1")
+    with secured, socket.fromfd(secured.fileno(), socket.AF_INET, socket.SOCK_STREAM) as raw:
+        raw.settimeout(20)
+        while await asyncio.to_thread(_received, raw):
+            pass
+
+
+def _received(raw: socket.socket) -> bytes:
+    try:
+        return raw.recv(4096)
+    except ConnectionError:
+        return b""
+
+
 def _is_closed(secured: ssl.SSLSocket) -> bool:
     try:
         return secured.recv(1) == b""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
@@ -16,6 +16,7 @@ from api_call import api_call
 from dra_devcluster.apiserver.identity.certificates import make_identity
 from dra_devcluster.apiserver.identity.kubeconfig import kubeconfig, write_kubeconfig
 from dra_kube import Connection
+from dra_kube.listening import stop_listening
 
 from .active import ActiveFaults, AnyFault
 from .answer import refusal
@@ -49,9 +50,11 @@ class FaultProxy:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             stack.callback(self.break_streams)
-            site = web.TCPSite(runner, HOST, 0, ssl_context=self._identity.tls)
-            await site.start()
-            self.url = f"https://{HOST}:{runner.addresses[0][1]}"
+            accept = cast(Callable[[], asyncio.Protocol], server)
+            loop = asyncio.get_running_loop()
+            listening = await loop.create_server(accept, HOST, 0, ssl=self._identity.tls, backlog=128)
+            stack.push_async_callback(stop_listening, listening)
+            self.url = f"https://{HOST}:{listening.sockets[0].getsockname()[1]}"
             self._stack = stack.pop_all()
         return self
 

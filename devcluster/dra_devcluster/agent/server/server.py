@@ -21,9 +21,10 @@ import hmac
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from aiohttp import web
+from dra_kube.listening import stop_listening
 from dra_kube.request_log import REQUESTS
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -64,14 +65,16 @@ class NodeServer:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, ADDRESS, 0).start()
-        self.port = self._runner.addresses[0][1]
+        accept = cast(Callable[[], asyncio.Protocol], self._runner.server)
+        self._listening = await asyncio.get_running_loop().create_server(accept, ADDRESS, 0)
+        self.port = self._listening.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
+        await stop_listening(self._listening)
         await self._runner.cleanup()
 
     @web.middleware
