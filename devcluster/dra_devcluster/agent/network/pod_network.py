@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Self
@@ -126,7 +127,7 @@ class PodNetwork(Network):
     async def _listen(self) -> None:
         """Take connections to the API server. Raises NetworkError."""
         try:
-            listener = await asyncio.to_thread(self.socket)  # the pause process takes a moment to start
+            listener = await _in_thread(self.socket)  # the pause process takes a moment to start
         except OSError:
             assert self._pause_process.stderr is not None
             problem = await asyncio.to_thread(self._pause_process.stderr.read)
@@ -164,6 +165,29 @@ def can_be_relayed(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.IPv4Address(host).is_loopback
     return False
+
+
+async def _in_thread(make: Callable[[], socket.socket]) -> socket.socket:
+    """What ``make`` makes; if the wait is cancelled, it is closed as soon as it is there. Raises OSError."""
+    made: Future[socket.socket] = Future()
+
+    def work() -> None:
+        try:
+            made.set_result(make())
+        except OSError as error:
+            made.set_exception(error)
+
+    try:
+        await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        made.add_done_callback(_close_unused)
+        raise
+    return made.result()
+
+
+def _close_unused(made: Future[socket.socket]) -> None:
+    if made.exception() is None:
+        made.result().close()
 
 
 async def _relay(one: Streams, other: Streams) -> None:

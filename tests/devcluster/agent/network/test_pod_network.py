@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,26 @@ async def test_a_relay_that_is_cancelled_leaves_no_open_connection(unread: int) 
         with pytest.raises(asyncio.CancelledError):
             await relay
         assert [near.fileno(), far.fileno()] == [-1, -1]
+
+
+async def test_a_network_that_is_given_up_while_it_opens_leaves_no_socket() -> None:
+    """As when an agent stops: the thread that waits for the first socket cannot be stopped."""
+    asked, go, made = threading.Event(), threading.Event(), socket.socket()
+
+    class Slow(PodNetwork):
+        def socket(self) -> socket.socket:
+            asked.set()
+            assert go.wait(60)
+            return made
+
+    ours, theirs = socket.socketpair()
+    process = await asyncio.to_thread(subprocess.Popen, ["sleep", "60"], stderr=subprocess.PIPE)
+    network = Slow(process, ours, ("127.0.0.1", 1))
+    opening = asyncio.create_task(network._listen())
+    await becomes(asked.is_set)
+    opening.cancel()
+    await asyncio.wait((opening,))
+    await network.close()
+    theirs.close()
+    go.set()
+    await becomes(lambda: made.fileno() == -1)
