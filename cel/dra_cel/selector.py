@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from dra_api.cache import Cache
+from dra_api.resource import Device
 
 from .analysis.checker import check
 from .analysis.constants import Constants
 from .analysis.cost import estimate
+from .analysis.deciding_values import DecidingValues, Values, deciding_values
 from .analysis.driver_terms import driver_terms
 from .analysis.references import Reference, references
 from .analysis.validators import validate
@@ -30,7 +32,10 @@ from .syntax.parser import parse
 from .syntax.tree import Node, nodes
 
 KEPT_SELECTOR_BYTES: Final = 48 << 20
-"""What remembered selectors may take in sum: 2,500 usual ones, or nine of the largest that the API server admits."""
+"""What remembered selectors may take in sum: 1,500 usual ones, or nine of the largest that the API server admits."""
+MOST_ANSWERS: Final = 16
+"""Answers that one selector remembers."""
+_VALUE_BYTES: Final = 256
 _PROGRAM_BYTES: Final = 4096
 _NODE_BYTES: Final = 1024
 _DRIVER_TERM_UNITS: Final = 1000
@@ -107,6 +112,16 @@ class Selector(Program):
         """The most units that a device can cost; one more than the limit stands for all that is beyond it."""
         provable = self.worst <= environment.cost_limit
         self._fast = compile_selector(self._root, environment, self._constants) if provable else None
+        self._answers: dict[Values, bool] = {}
+
+    @cached_property
+    def _decides_by(self) -> DecidingValues | None:
+        return deciding_values(self._root, self._constants)
+
+    @property
+    def answer_bytes(self) -> int:
+        """What the remembered answers may take."""
+        return MOST_ANSWERS * _VALUE_BYTES * self._decides_by.number if self._decides_by is not None else 0
 
     @cached_property
     def references(self) -> frozenset[Reference]:
@@ -130,6 +145,22 @@ class Selector(Program):
                 if run(term.code, Machine(bindings, term.slots, _DRIVER_TERM_UNITS)) is False:
                     return True
         return False
+
+    def selects(self, driver: str, device: Device, prepare: Callable[[str, Device], PreparedDevice]) -> bool:
+        """Whether the device is selected, as for an earlier one that differs in nothing that the expression reads.
+
+        ``prepare`` makes a device ready for ``matches``, and is called only if need be. Raises EvaluationError.
+        """
+        values = self._decides_by.of(driver, device) if self._decides_by is not None else None
+        if values is None:
+            return self.matches(prepare(driver, device))
+        answer = self._answers.get(values)
+        if answer is None:
+            answer = self.matches(prepare(driver, device))
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[values] = answer
+        return answer
 
     def matches(self, device: PreparedDevice) -> bool:
         """Whether the device is selected. Raises EvaluationError."""
@@ -186,7 +217,7 @@ _Outcome = Selector | CompileError
 
 def _weight(key: tuple[str, Environment], outcome: _Outcome) -> int:
     if isinstance(outcome, Selector):
-        return outcome.memory
+        return outcome.memory + outcome.answer_bytes
     return 8 * len(key[0]) + 8 * len(outcome.message) + 1024 * len(outcome.issues)
 
 

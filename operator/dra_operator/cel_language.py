@@ -50,7 +50,7 @@ class CelSelectors:
         """A predicate on devices. Raises CompileError."""
         selector = compile(expression, self._environment)
         return Weighed(
-            lambda driver, device: selector.matches(self._prepare(driver, device)),
+            lambda driver, device: selector.selects(driver, device, self._prepare),
             selector.worst,
             lambda driver, device: selector.matches_in_parts(self._prepare(driver, device)),
             selector,

@@ -9,6 +9,7 @@ from dra_cel.syntax.tree import Call, Fold, Ident, Node, Select, nodes, walk_cha
 from .constants import Constants
 
 Path = tuple[str, ...]
+KINDS = ("attributes", "capacity")
 
 
 class Reference(NamedTuple):
@@ -29,17 +30,17 @@ def references(root: Node, constants: Constants) -> frozenset[Reference]:
     found: set[Reference] = set()
     for node in nodes(root):  # parents first, so that a name is bound before its uses are met
         if isinstance(node, Fold) and node.is_bind:
-            bound[node.accu] = _path(node.init, bound, constants)
-        path = _path(node, bound, constants)
+            bound[node.accu] = path_of(node.init, bound, constants)
+        path = path_of(node, bound, constants)
         if isinstance(node, Call) and node.function == "@in":
             name = constants.get(node.args[0])
-            path = (*_path(node.args[1], bound, constants), name) if isinstance(name, str) else ()
-        if len(path) >= 4 and path[0] == "device" and path[1] in ("attributes", "capacity"):
+            path = (*path_of(node.args[1], bound, constants), name) if isinstance(name, str) else ()
+        if len(path) >= 4 and path[0] == "device" and path[1] in KINDS:
             found.add(Reference(*path[1:4]))
     return frozenset(found)
 
 
-def _path(node: Node, bound: dict[str, Path], constants: Constants) -> Path:
+def path_of(node: Node, bound: dict[str, Path], constants: Constants) -> Path:
     """The names on the way to a value, up to the first that is not constant."""
     start, selections = walk_chain(node)
     if not isinstance(start, Ident):

@@ -8,11 +8,12 @@ one is dropped, what was begun on a device is dropped with it, and the next atte
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import NamedTuple
 
 from dra_api.resource import Device
 
-from .predicates import COSTLY_UNITS, DEFAULT_COST_UNITS, Compiled, Predicate, Verdicts, Weighed
+from .predicates import COSTLY_UNITS, DEFAULT_COST_UNITS, Compiled, Parts, Predicate, Verdicts, Weighed
 
 
 class Evaluation:
@@ -27,8 +28,6 @@ class Evaluation:
         self._raised = within.raised
         self._work: Generator[str, None, None] | None = None
         self._users = 0
-        self._due: str | None = None
-        """The costly selector that was asked about a device: there is a pause once the answer is noted."""
         self.failures: dict[int, tuple[str, Exception]] = {}
         """By device: the costly selector that failed on it, and how."""
 
@@ -60,45 +59,85 @@ class Evaluation:
             self._work = None
 
     def _evaluate_all(self, driver: str, devices: Sequence[Device], compiled: Compiled) -> Generator[str, None, None]:
-        predicates = [(expression, compiled.predicate(expression)) for expression in self._expressions]
+        asked = [_Asked.of(expression, compiled) for expression in self._expressions]
+        is_cheap = all(one.in_parts is None for one in asked)
         while self._next < len(devices):
-            if self._within.true >> self._next & 1:
-                yield from self._evaluate_on(self._next, driver, devices[self._next], predicates, compiled)
+            number, due = self._next, None
+            if self._within.true >> number & 1:
+                if is_cheap:
+                    due = self._evaluate_on(number, driver, devices[number], asked, compiled)
+                else:
+                    due = yield from self._evaluate_in_parts(number, driver, devices[number], asked, compiled)
             self._next += 1
-            if self._due is not None:
-                due, self._due = self._due, None
+            if due is not None:
                 yield due
         compiled.in_work.left(self)
 
     def _evaluate_on(
-        self, number: int, driver: str, device: Device, predicates: Sequence[tuple[str, Predicate]], compiled: Compiled
-    ) -> Generator[str, None, None]:
-        expression = ""
+        self, number: int, driver: str, device: Device, asked: Sequence[_Asked], compiled: Compiled
+    ) -> str | None:
+        """Note the answer of cheap selectors. Returns the one after which there is a pause."""
+        due = None
         try:
-            for expression, predicate in predicates:
-                payer = "" if expression in compiled.common else expression
-                cost = predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST_UNITS
-                if isinstance(predicate, Weighed) and cost > COSTLY_UNITS:
-                    compiled.in_work.entered(self, self._tenant)
-                    self._due = payer
-                    answer = yield from _paused(predicate, driver, device, payer)
-                else:
-                    answer = predicate(driver, device)
-                    if compiled.spend(cost):
-                        yield payer
+            for one in asked:
+                answer = one.test(driver, device)
+                if compiled.spend(one.cost):
+                    due = one.payer
                 if not answer:
-                    return
-        except Exception as error:
+                    return due
+        except Exception:
             self._raised |= 1 << number
-            if compiled.is_costly(expression):
-                self.failures[number] = expression, error
         else:
             self._true |= 1 << number
+        return due
+
+    def _evaluate_in_parts(
+        self, number: int, driver: str, device: Device, asked: Sequence[_Asked], compiled: Compiled
+    ) -> Generator[str, None, str | None]:
+        """The same for selectors of which some are costly."""
+        due = None
+        for one in asked:
+            try:
+                if one.in_parts is not None:
+                    compiled.in_work.entered(self, self._tenant)
+                    due = one.payer
+                    answer = yield from _paused(one.in_parts(driver, device), one.payer)
+                else:
+                    answer = one.test(driver, device)
+                    if compiled.spend(one.cost):
+                        yield one.payer
+            except Exception as error:
+                self._raised |= 1 << number
+                if one.in_parts is not None:
+                    self.failures[number] = one.expression, error
+                return due
+            if not answer:
+                return due
+        self._true |= 1 << number
+        return due
 
 
-def _paused(predicate: Weighed, driver: str, device: Device, payer: str) -> Generator[str, None, bool]:
+class _Asked(NamedTuple):
+    """A selector that is asked about device after device. ``payer``: whose time that takes."""
+
+    expression: str
+    test: Predicate
+    in_parts: Callable[[str, Device], Parts] | None
+    """Instead of ``test`` if it is costly."""
+    payer: str
+    cost: int
+
+    @classmethod
+    def of(cls, expression: str, compiled: Compiled) -> _Asked:
+        predicate, payer = compiled.predicate(expression), "" if expression in compiled.common else expression
+        if not isinstance(predicate, Weighed):
+            return cls(expression, predicate, None, payer, DEFAULT_COST_UNITS)
+        in_parts = predicate.in_parts if predicate.cost > COSTLY_UNITS else None
+        return cls(expression, predicate.test, in_parts, payer, predicate.cost)
+
+
+def _paused(parts: Parts, payer: str) -> Generator[str, None, bool]:
     """A costly predicate's answer."""
-    parts = predicate.in_parts(driver, device)
     while True:
         try:
             next(parts)

@@ -7,7 +7,7 @@ one kind), and lives as long as its slices stay as they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cached_property
 
@@ -47,16 +47,11 @@ class PoolView:
         self.numbers = {device.name: number for number, device in enumerate(self.devices)}
         self.origin: tuple[Slice, ...] = tuple(s for s in self.slices for _ in s.devices)
         self.everywhere = (1 << len(self.devices)) - 1
-        self.binding = self._where(lambda device: bool(device.binding_conditions))
-        self.consuming = self._where(lambda device: bool(device.consumes_counters))
-        self.shareable = self._where(lambda device: bool(device.allow_multiple_allocations))
-        self.has_request_policy = self._where(
-            lambda device: any(c.request_policy for c in (device.capacity or {}).values())
-        )
-        """Devices whose request policies may forbid what a plain request consumes (section 9)."""
+        self.binding = self.consuming = self.shareable = self.has_request_policy = self.tainted = 0
+        """Devices with such fields; request policies may forbid what a plain request consumes (section 9)."""
+        self._sort_devices()
         self.skipping = self._of_slices(lambda slice_: bool(slice_.spec.skip_node_operations))
         """Devices without some calls of whose driver the node has to manage."""
-        self.tainted = self._where(lambda device: bool(device.taints))
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
         self.last = any(device.binding_conditions is not None for device in self.devices)
         self._every_slice = (*slices, *others)
@@ -95,12 +90,18 @@ class PoolView:
             return f"{lead} two devices are named {twice}"
         return f"{lead} {self.counters.fault}"
 
-    def _where(self, holds: Callable[[Device], bool]) -> int:
-        bits = 0
+    def _sort_devices(self) -> None:
         for number, device in enumerate(self.devices):
-            if holds(device):
-                bits |= 1 << number
-        return bits
+            if device.binding_conditions:
+                self.binding |= 1 << number
+            if device.consumes_counters:
+                self.consuming |= 1 << number
+            if device.allow_multiple_allocations:
+                self.shareable |= 1 << number
+            if device.taints:
+                self.tainted |= 1 << number
+            if device.capacity and any(it.request_policy for it in device.capacity.values()):
+                self.has_request_policy |= 1 << number
 
     def _of_slices(self, holds: Callable[[Slice], bool]) -> int:
         bits = shift = 0
