@@ -104,22 +104,23 @@ class Cluster(State):
     def load(self, objects: Iterable[Object]) -> None:
         """Take in the objects of one read, as ``apply`` does one by one, where no caller asks whom that concerns.
 
-        In a large cluster nearly all objects are pods and claims: what follows from a new one is noted, no more.
+        In a large cluster nearly all objects are of four kinds: what follows from a new one is noted, no more.
         """
+        notes: dict[type[Object], Callable[[Change[Any]], object]] = {
+            Pod: self._note_pod,
+            ResourceClaim: self._note_claim,
+            ResourceSlice: self._note_slice,
+            Node: self._note_node,
+        }
         for obj in objects:
-            if not isinstance(obj, Pod | ResourceClaim):
+            note = notes.get(type(obj))
+            if note is None:
                 self.apply(obj)
                 continue
             store, absorb = self._rooms[type(obj)]
             change = store.put(self._as_known(without_bulk(obj)))
-            if change is None:
-                continue
-            if change.old is not None:
-                absorb(change)
-            elif isinstance(obj, Pod):
-                self._note_pod(change)
-            else:
-                self._note_claim(change)
+            if change is not None:
+                note(change) if change.old is None else absorb(change)
 
     def _as_known(self, obj: Object) -> Object:
         """Without what is of features that are off."""
@@ -315,14 +316,18 @@ class Cluster(State):
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
+        self._note_node(change)
+        if change.new is None and change.old is not None:
+            name = change.old.metadata.name
+            return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
+        return triggers.on_node(self, change)
+
+    def _note_node(self, change: Change[Node]) -> None:
         old, new = change
         if new is not None:
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
         elif old is not None:
             self._loaded_nodes.remove(old.metadata.name)
-            name = old.metadata.name
-            return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
-        return triggers.on_node(self, change)
 
     def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
@@ -384,12 +389,17 @@ class Cluster(State):
             self._wait_no_more(key)
 
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
+        evicted = self._note_slice(change)
+        return (*triggers.on_slice(self, change), *evicted)
+
+    def _note_slice(self, change: Change[ResourceSlice]) -> Keys:
+        """What follows from a slice in the inventory and in the taints of devices; whom these taints concern."""
         if change.new is not None:
             self.inventory.put_slice(change.new)
             self.shared_drivers.freed((change.new.spec.driver,))
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
-        return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
+        return evictions.on_slice(self, change)
 
     def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
         if change.new is not None:
