@@ -63,9 +63,11 @@ def as_outcome(expected: Answer) -> Outcome:
     if expected.outcome == "error":
         return Failed("", AllocationError(expected.error))
     kinds: dict[str, type[Refused | NodeFailure]] = {"none": Refused, "nodeError": NodeFailure}
-    return kinds[expected.outcome](
-        "", lambda: Refusal("", Rule.COMBINATION, RefusedClaim(""), "", detail=expected.error)
-    )
+
+    def explain(*, hints: bool = True) -> Refusal:
+        return Refusal("", Rule.COMBINATION, RefusedClaim(""), "", detail=expected.error)
+
+    return kinds[expected.outcome]("", explain)
 
 
 def test_the_oracle_gives_the_recorded_answers_of_the_reference() -> None:

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from dra_api.resource import AllocationResult
 
@@ -47,6 +47,13 @@ class Allocated:
         return sum(8 - choice.index for choice in self.chosen)
 
 
+class Explain(Protocol):
+    """Works out why a problem has no solution."""
+
+    def __call__(self, *, hints: bool = True) -> Refusal:
+        """``hints``: also what would help."""
+
+
 @dataclass(frozen=True, eq=False)
 class Unfit:
     """The claims do not fit the node. Why is worked out when it is asked for: mostly another node fits.
@@ -55,13 +62,18 @@ class Unfit:
     """
 
     node: str
-    explain: Callable[[], Refusal]
+    explain: Explain
     steps: int = 0
 
     @cached_property
     def refusal(self) -> Refusal:
         """Which request could not be served, and what was in the way."""
         return self.explain()
+
+    @cached_property
+    def outline(self) -> Refusal:
+        """The refusal without its hints, which take as long as all the rest: for comparing many nodes."""
+        return self.explain(hints=False)
 
 
 class Refused(Unfit):

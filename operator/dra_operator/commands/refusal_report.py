@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
@@ -31,15 +31,22 @@ def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
 
 
 def grouped(
-    refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, program: ClaimProgram, held: Holders
+    refusals: Iterable[tuple[Node, Refusal]],
+    inventory: Inventory,
+    program: ClaimProgram,
+    held: Holders,
+    full: Callable[[Refusal], Refusal] = lambda refusal: refusal,
 ) -> Iterator[str]:
-    """Lines for each request and rule that stopped nodes: the closest node in full, the others by name."""
+    """Lines for each request and rule that stopped nodes: the closest node in full, the others by name.
+
+    ``full`` gives what is shown of that node if the refusals are outlines.
+    """
     groups: dict[tuple[RefusedClaim, str, Rule], list[tuple[Node, Refusal]]] = {}
     for node, refusal in refusals:
         groups.setdefault((refusal.claim, refusal.request, refusal.rule), []).append((node, refusal))
     for members in sorted(groups.values(), key=len, reverse=True):
         node, best = max(members, key=lambda member: member[1].closeness)
-        yield from in_full(best, node, inventory, program, held)
+        yield from in_full(full(best), node, inventory, program, held)
         others = [other.metadata.name for other, _ in members if other is not node]
         if others:
             more = counted(len(others), "other node fails", "other nodes fail")

@@ -24,12 +24,15 @@ NAMED_DEVICES = 8
 """The most devices in use that a refusal names."""
 
 
-def refuse(problem: Problem) -> Refusal:
-    """The refusal of a problem without solution. It has a request, because claims without requests always fit."""
+def refuse(problem: Problem, *, hints: bool = True) -> Refusal:
+    """The refusal of a problem without solution. It has a request, because claims without requests always fit.
+
+    Without ``hints`` it says of a request that is short of devices which one, and not more: for comparing nodes.
+    """
     for domains in problem.domains:
         if all(domain.short for domain in domains):
             closest = max(domains, key=lambda domain: domain.usable.bit_count() - domain.need)
-            return _shortage(problem, closest, len(domains))
+            return _shortage(problem, closest, len(domains), hints=hints)
     for domains in problem.domains:
         for domain in domains:
             for constraint in domain.comparing:
@@ -42,7 +45,7 @@ def refuse(problem: Problem) -> Refusal:
     return _refusal(problem, domain, meant(problem, domain), Rule.COMBINATION, why, needs)
 
 
-def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
+def _shortage(problem: Problem, domain: Domain, alternatives: int, *, hints: bool) -> Refusal:
     """The first check that left too little is to blame."""
     left = problem.matching(domain)
     lost: list[Tally] = []
@@ -57,7 +60,7 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
         is_invalid = any(pool.status is Status.INVALID for pool in offered.troubled)
         rule = Rule.INVALID_POOL if is_invalid else Rule.NO_DEVICES
     assert rule is not None, "a request that is short has lost devices to some check"
-    why = hint(Shortage(problem, domain, rule, gone))
+    why = hint(Shortage(problem, domain, rule, gone)) if hints else Hint()
     if alternatives > 1:
         why = Hint(f"{why.detail}; the closest of {alternatives} alternatives", why.fix)
     return _refusal(problem, domain, offered, rule, why, lost=tuple(lost))

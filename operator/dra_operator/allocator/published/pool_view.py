@@ -7,7 +7,7 @@ one kind), and lives as long as its slices stay as they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import cached_property
 

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from dra_api.core import Node
 
-from dra_operator.allocator import Refusal
+from dra_operator.allocator import DeviceId, Refusal
 from dra_operator.cache import Cluster
 from dra_operator.commands.refusal_report import grouped, holders, names
-from dra_operator.scheduling import CycleState, Fits, Obstructed, PodFilter
+from dra_operator.scheduling import CycleState, Fits, Lacking, Obstructed, PodFilter
 from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
@@ -64,9 +64,9 @@ def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
     if would:
         yield f"{whose} would serve the claims" + (f" on {names(would)}" if len(would) < len(members) else "")
         return
-    lacking = [one.lacking.refusal for one in members if one.lacking is not None]
+    lacking = [one.lacking for one in members if one.lacking is not None]
     if lacking:
-        best = max(lacking, key=lambda refusal: refusal.closeness)
+        best = max(lacking, key=lambda one: one.outline.closeness).refusal
         where = f" ({best.node} is the closest)" if len(members) > 1 else ""
         yield f"and {whose} would not suffice either{where}: {best.line()}"
 
@@ -77,18 +77,26 @@ def _lacking(
     """Nodes whose devices do not do. Those without any that is asked for are one line, unless all are such."""
     members = [one for one in said if one.lacking is one.answer]
     has_some = any(not one.has_none for one in said)
-    without = [one.state.name for one in said if one.has_none and (has_some or one not in members)]
+    without = [one.state.name for one in said if one.has_none and (has_some or one.lacking is not one.answer)]
     members = [one for one in members if not one.has_none or not has_some]
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
+    by_node: dict[str, Lacking] = {}
     for one in members:
         if one.lacking is not None:
-            refusals.setdefault(one.lacking.demand, []).append((one.state.node, replace(one.lacking.refusal, fix="")))
-    held = holders(cluster.claims) if refusals else {}
+            refusals.setdefault(one.lacking.demand, []).append((one.state.node, one.lacking.outline))
+            by_node[one.state.name] = one.lacking
+    held: dict[DeviceId, str] = {}
+
+    def full(outline: Refusal) -> Refusal:
+        claims = {claim.key: claim for device in outline.held for claim in cluster.holders(device)}
+        held.update(holders(claims.values()))
+        return replace(by_node[outline.node].refusal, fix="")
+
     for demand, of_nodes in refusals.items():
-        yield from grouped(of_nodes, cycle_state.allocator.inventory, demand.program, held)
+        yield from grouped(of_nodes, cycle_state.allocator.inventory, demand.program, held, full)
     if without:
         yield f"{names(without)}: no device that is asked for"
-    lacking = [one.lacking.refusal for one in said if one.lacking is not None]
+    lacking = [one.outline for one in said if one.outline is not None]
     yield from troubled_pools(lacking, cluster, now)
     yield from taint_sources(lacking, cycle_state, cluster)
     yield from wanted_values(lacking, cycle_state, published)

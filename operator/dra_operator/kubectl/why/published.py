@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
 from dra_api.resource import ResourceSlice
 from dra_cel import Reference
@@ -14,17 +15,29 @@ from dra_operator.kubectl.facts.devices import value_text
 class Published:
     """Over all slices that are given; each value with how many devices have it."""
 
-    def __init__(self, slices: Iterable[ResourceSlice]) -> None:
-        self.drivers: Counter[str] = Counter()
-        self._values: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
-        for slice_ in slices:
+    def __init__(self, slices: Collection[ResourceSlice]) -> None:
+        self._slices = slices
+
+    @cached_property
+    def drivers(self) -> Counter[str]:
+        """How many devices each publishes."""
+        found: Counter[str] = Counter()
+        for slice_ in self._slices:
+            if slice_.spec.devices:
+                found[slice_.spec.driver] += len(slice_.spec.devices)
+        return found
+
+    @cached_property
+    def _values(self) -> Mapping[tuple[str, str, str], Counter[str]]:
+        found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+        for slice_ in self._slices:
             driver = slice_.spec.driver
             for device in slice_.spec.devices or ():
-                self.drivers[driver] += 1
                 for name, attribute in (device.attributes or {}).items():
-                    self._values[("attributes", *_qualified(name, driver))][value_text(attribute)] += 1
+                    found[("attributes", *_qualified(name, driver))][value_text(attribute)] += 1
                 for name, capacity in (device.capacity or {}).items():
-                    self._values[("capacity", *_qualified(name, driver))][str(capacity.value)] += 1
+                    found[("capacity", *_qualified(name, driver))][str(capacity.value)] += 1
+        return found
 
     def values(self, name: Reference) -> Mapping[str, int]:
         """The values of one name, the most frequent first."""

@@ -16,15 +16,13 @@ def ahead_in_line(made: Pipeline, pod: Pod) -> Iterator[str]:
     """One line if there are some."""
     cluster, rank = made.cluster, pod.spec.priority or 0
     classes = {name for _, claim in cluster.claims_of(pod) if claim is not None for name in _classes(claim)}
-    keys = {key for name in classes for key in cluster.claims_by_class.keys(name)}
-    pods = {
-        key: other for claim in keys for key in cluster.pods_by_claim.keys(claim) if (other := cluster.pods.get(key))
-    }
-    ahead = [
-        key
-        for key, other in sorted(pods.items())
-        if (other.spec.priority or 0) > rank and not other.spec.node_name and not pod_is_done(other)
-    ]
+    waiting = (other for other in cluster.pods if not other.spec.node_name and not pod_is_done(other))
+    ahead = sorted(
+        other.key
+        for other in waiting
+        if (other.spec.priority or 0) > rank
+        and any(classes & cluster.claims_by_class.values_of(key) for key in cluster.pods_by_claim.values_of(other.key))
+    )
     if ahead:
         wait = "waits" if len(ahead) == 1 else "wait"
         what = f"{counted(len(ahead), 'pod')} of higher priority {wait} for devices of the same classes"

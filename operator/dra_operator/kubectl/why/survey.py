@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-from dra_operator.allocator import AllocationError, Rule
+from dra_operator.allocator import AllocationError, Refusal, Rule
 from dra_operator.scheduling import (
     CycleState,
     Faulty,
@@ -24,7 +25,7 @@ SURVEYED_NODES: Final = 6
 """Nodes on which fixes are looked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeSaid:
     """``answer`` is what the pipeline goes by; ``devices`` what the devices say where a rule is in the way."""
 
@@ -32,30 +33,35 @@ class NodeSaid:
     answer: NodeStatus
     devices: NodeStatus | None = None
 
-    @property
+    @cached_property
     def lacking(self) -> Lacking | None:
         """What devices lack, if they do."""
         return next((one for one in (self.answer, self.devices) if isinstance(one, Lacking)), None)
 
-    @property
+    @cached_property
+    def outline(self) -> Refusal | None:
+        """That without the hints."""
+        return self.lacking.outline if self.lacking is not None else None
+
+    @cached_property
     def has_none(self) -> bool:
         """No device there is of a kind that is asked for, and no pool may have some."""
-        lacking = self.lacking
-        return lacking is not None and lacking.refusal.rule is Rule.NO_DEVICES and not lacking.refusal.pools
+        outline = self.outline
+        return outline is not None and outline.rule is Rule.NO_DEVICES and not outline.pools
 
     @property
     def _alike(self) -> tuple[object, ...]:
         """Equal for nodes for which the same changes help."""
-        lacking = self.lacking
-        why = (lacking.refusal.claim, lacking.refusal.request, lacking.refusal.rule) if lacking is not None else ()
+        outline = self.outline
+        why = (outline.claim, outline.request, outline.rule) if outline is not None else ()
         return (self.answer.kind, getattr(self.answer, "obstacle", None), why)
 
     @property
     def _distance(self) -> tuple[object, ...]:
         """How far the node is from taking the pod: first by what is in the way, then by its devices."""
-        lacking = self.lacking
-        ways = isinstance(self.answer, Obstructed) + (lacking is not None)
-        closeness = tuple(-each for each in lacking.refusal.closeness) if lacking is not None else ()
+        outline = self.outline
+        ways = isinstance(self.answer, Obstructed) + (outline is not None)
+        closeness = tuple(-each for each in outline.closeness) if outline is not None else ()
         return (not isinstance(self.answer, Faulty), ways, closeness, -self._room, self.state.name)
 
     @property

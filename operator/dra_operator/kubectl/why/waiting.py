@@ -93,7 +93,7 @@ def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) 
 
 
 def _tell_of_nodes(report: Report, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:
-    published = Published(made.seen.every(ResourceSlice) or made.cluster.slices)
+    published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
     pod_filter = PodFilter(cycle_state)
     said = list(survey(cycle_state, pod_filter))
     if not is_error:

@@ -63,6 +63,11 @@ class Lacking:
         return self.demand.in_terms_of_pod(self.outcome.refusal)
 
     @property
+    def outline(self) -> Refusal:
+        """The refusal without its hints, for comparing nodes."""
+        return self.demand.in_terms_of_pod(self.outcome.outline)
+
+    @property
     def text(self) -> str:
         """The refusal in one line."""
         return self.refusal.line()

@@ -39,8 +39,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     for container in pod.spec.containers or ():
         running = add(running, _container_requests(container))
     wanted = _with_pod_level(_largest(peak, running), pod.spec.resources)
-    overhead = {name: quantity.nanos for name, quantity in (pod.spec.overhead or {}).items()}
-    return {**add(wanted, overhead), POD_SLOTS: NANO}
+    for name, quantity in (pod.spec.overhead or {}).items():
+        wanted[name] = wanted.get(name, 0) + quantity.nanos
+    return {**wanted, POD_SLOTS: NANO}
 
 
 def extended_resources(pod: Pod) -> list[str]:
@@ -137,4 +138,6 @@ def _with_pod_level(containers: Amounts, resources: ResourceRequirements | None)
 
 
 def _largest(one: Amounts, other: Amounts) -> dict[str, int]:
+    if not one:
+        return dict(other)
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
