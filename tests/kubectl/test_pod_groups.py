@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.events import Event
 from dra_api.meta import Object
-from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.observed.observed import Observed
@@ -84,6 +84,37 @@ def test_a_pod_of_a_group_is_told_what_it_waits_for(case: str) -> None:
         raw["status"].update(RECORDED)
     pod = convert(Pod, raw)
     lines = why_pod(pipeline(Observed([*objects, pod], NOW), ON), pod).lines
+    assert any(expected in str(line) for line in lines), lines
+
+
+WORDS = {
+    "both fit": (2, True, "gang of PodGroup group fits together: a on node-0, b on node-0"),
+    "one device is missing": (1, True, "gang of PodGroup group: only 1 of 2 pods fit together; "),
+    "a claim is not made": (2, False, "waits for pod b of its gang, which is not tried: "),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_a_pod_of_a_gang_is_told_what_holds_all_of_them_back(case: str) -> None:
+    devices, is_made, expected = WORDS[case]
+    objects: list[Object] = [
+        structs.replace(COMPOSITE, spec=structs.replace(group(gang={"minCount": 2}).spec, resource_claims=None)),
+        convert(Node, Make.node("node-0")),
+        convert(ResourceSlice, Make.slice("node-0", devices)),
+        convert(DeviceClass, Make.device_class()),
+        TEMPLATE,
+    ]
+    for name in ("a", "b"):
+        raw = Make.pod(name, [Make.FROM_TEMPLATE], schedulingGroup={"podGroupName": "group"})
+        raw["metadata"]["uid"] = f"uid-{name}"
+        if is_made or name == "a":
+            raw["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": f"{name}-gpu"}]
+            objects.append(
+                convert(ResourceClaim, Make.claim(f"{name}-gpu", uid=f"claim-{name}", owner=raw["metadata"]))
+            )
+        objects.append(convert(Pod, raw))
+    pod = next(it for it in objects if isinstance(it, Pod))
+    lines = why_pod(pipeline(Observed(objects, NOW), ON), pod).lines
     assert any(expected in str(line) for line in lines), lines
 
 
