@@ -26,10 +26,10 @@ from dra_operator.kubectl.cli import main, parser
 from dra_operator.kubectl.observed.pipeline import Settings
 from dra_operator.kubectl.reading import newest
 from dra_operator.kubectl.reading.snapshot_file import load
-from dra_operator.kubectl.serve import server
+from dra_operator.kubectl.serve import clerk
 from dra_operator.kubectl.serve.desk import Desk, TookTooLong
 from dra_operator.kubectl.serve.question import Question, Reply
-from dra_operator.kubectl.serve.server import FIT, MOST_BODY_BYTES, address_of, running
+from dra_operator.kubectl.serve.server import FIT, address_of, running
 from fit_replays import differences
 from waiting import becomes, until
 
@@ -104,7 +104,7 @@ async def test_errors_say_what_is_wrong(http: ClientSession) -> None:
         ({"manifests": [*pod, 5]}, {}, 400, f"manifests[{len(pod)}]: expected a Kubernetes object"),
         ({"manifests": []}, {}, 400, "the manifests hold no Pod"),
         ({"manifests": pod, "drain": "gpu-9"}, {}, 400, "there is no node gpu-9"),
-        (b" " * (MOST_BODY_BYTES + 1), {}, 413, "a question has at most"),
+        (b" " * (clerk.MOST_QUESTION_BYTES + 1), {}, 413, "a question has at most"),
         ({"manifests": pod}, {"Content-Type": "text/plain"}, 415, "send the question as"),
         ({"manifests": pod}, {"Origin": "http://evil.example.com"}, 403, "web pages may not ask"),
         ({"manifests": pod}, {"Host": "dra.example.com:80"}, 403, "this host is not served"),
@@ -151,7 +151,7 @@ def test_an_answer_that_takes_too_long_ends_and_leaves_nothing_behind() -> None:
 async def test_who_asks_too_much_at_a_time_is_told_to_come_again(
     http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MOST_WAITING_QUESTIONS", 1)
+    monkeypatch.setattr(clerk, "MOST_WAITING_QUESTIONS", 1)
     held, answer = threading.Event(), Desk.answer
 
     def answer_when_told(desk: Desk, question: Question) -> Reply:
@@ -172,13 +172,13 @@ async def test_an_old_view_is_read_again_first_and_not_used_if_that_fails(
     http: ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
-    monkeypatch.setattr(server, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(clerk, "OLDEST_SECONDS", 0.0)
     kubeconfig = tmp_path / "kubeconfig"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
     async with AsyncExitStack() as stack:
         api_server = await stack.enter_async_context(DevApiServer())
         api_server.write_kubeconfig(kubeconfig)
-        words = ["--serve", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--request-timeout", "1s"]
+        words = ["--serve", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--request-timeout", "30s"]
         async with running(options(*words)) as address:
             status, found = await asked(http, address, {"manifests": [pod]})
             assert (status, found["answer"]["fits"]) == (200, False)

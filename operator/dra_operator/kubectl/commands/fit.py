@@ -16,6 +16,7 @@ from dra_operator.kubectl.arguments import (
 from dra_operator.kubectl.edge import answered
 
 LOOPBACK: Final = "127.0.0.1:8484"
+GRPC_LOOPBACK: Final = "127.0.0.1:8485"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"answer such questions over HTTP instead, on this address ({LOOPBACK})",
     )
     parser.add_argument(
-        "--token-file", metavar="FILE", help="with --serve: who asks has to send the token in this file"
+        "--serve-grpc",
+        nargs="?",
+        const=GRPC_LOOPBACK,
+        metavar="HOST:PORT",
+        help=f"the same by gRPC, alone or beside --serve ({GRPC_LOOPBACK})",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="with these two: who asks has to send the token in this file"
     )
     add_namespace_argument(parser, every=False)
     add_output_argument(parser)
@@ -53,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    if options.serve is None:
+    if options.serve is None and options.serve_grpc is None:
         return answered(options, "reading.fit")
     from dra_operator.kubectl.serve.server import serve  # only here: help does without a server
 

@@ -1,1 +1,1 @@
-"""``kubectl dra fit --serve``: answers whether pods would fit, by HTTP, to queue managers and autoscalers."""
+"""``kubectl dra fit --serve``: answers whether pods would fit, by HTTP and gRPC, to queue managers and autoscalers."""

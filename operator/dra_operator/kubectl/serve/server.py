@@ -1,4 +1,6 @@
-"""The server of ``fit --serve``: who may ask, and how much. It only reads the cluster, with the rights of who runs it.
+"""The server of ``fit --serve`` and ``--serve-grpc``: who may ask, and how much.
+
+It only reads the cluster, with the rights of who runs it.
 
 Anyone who may ask learns what is free and, from what is in the way, the names of others' pods. On loopback every
 user of this machine may; at any other address those who have the token. A web page of another site may not: it can send
@@ -11,7 +13,7 @@ import argparse
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,17 +29,14 @@ from dra_operator.kubectl.observed.pipeline import Settings
 from dra_operator.kubectl.reading.newest import NewestView
 from dra_operator.kubectl.until_ended import serve_until_ended
 
+from .clerk import MOST_QUESTION_BYTES, Busy, Clerk
 from .desk import Desk, TookTooLong
-from .question import Question, question_of
+from .question import question_of
 
 FIT: Final = "/v1/fit"
 HEALTH: Final = "/healthz"
-MOST_BODY_BYTES: Final = 1 << 20
 BODY_SECONDS: Final = 5.0
 """In which a question has to arrive."""
-MOST_WAITING_QUESTIONS: Final = 64
-OLDEST_SECONDS: Final = 10.0
-"""Age of the view from which on a question waits for the next read."""
 IDLE_SECONDS: Final = 30.0
 """For which a connection may be silent between two questions."""
 LIFE_SECONDS: Final = 3600.0
@@ -48,17 +47,36 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until interrupted; returns the exit code."""
-    return serve_until_ended(running(options), f"POST questions to {FIT}; end with Ctrl-C")
+    how = f"POST questions to {FIT}; " if options.serve is not None else ""
+    return serve_until_ended(running(options), f"{how}end with Ctrl-C")
 
 
 @asynccontextmanager
 async def running(options: argparse.Namespace) -> AsyncIterator[str]:
-    """The address, served inside the block. Raises Problem."""
-    host, port = address_of(options.serve)
-    token = _token(options.token_file, host)
+    """The addresses, a line each, served inside the block. Raises Problem."""
+    wanted = {"--serve": options.serve, "--serve-grpc": options.serve_grpc}
+    places = {option: address_of(text, option) for option, text in wanted.items() if text is not None}
+    token = _token(options.token_file, {option: host for option, (host, _) in places.items()})
     newest = NewestView(options, partial(Desk, settings=Settings.of(options)))
     await newest.start()
-    runner = web.AppRunner(application(newest, token), access_log=None, logger=REQUESTS, keepalive_timeout=IDLE_SECONDS)
+    clerk = Clerk(newest)
+    try:
+        async with AsyncExitStack() as stack:
+            found = []
+            if (place := places.get("--serve")) is not None:
+                found.append(await stack.enter_async_context(_http(application(newest, clerk, token), *place)))
+            if (place := places.get("--serve-grpc")) is not None:
+                from .grpc_door import grpc_door  # only here: loading grpc takes as long as a start
+
+                found.append(await stack.enter_async_context(grpc_door(clerk, *place, token)))
+            yield "\n".join(found)
+    finally:
+        await newest.stop()
+
+
+@asynccontextmanager
+async def _http(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None, logger=REQUESTS, keepalive_timeout=IDLE_SECONDS)
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:
@@ -69,22 +87,23 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
             yield f"http://{f'[{found}]' if ':' in found else found}:{taken}"
     finally:
         await runner.cleanup()
-        await newest.stop()
 
 
-def address_of(text: str) -> tuple[str, int]:
+def address_of(text: str, option: str = "--serve") -> tuple[str, int]:
     """``HOST:PORT``. Raises Problem."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Problem(f"--serve {text}: expected HOST:PORT, such as 127.0.0.1:8484 or [::]:8484", ExitCode.USAGE)
+        raise Problem(f"{option} {text}: expected HOST:PORT, such as 127.0.0.1:8484 or [::]:8484", ExitCode.USAGE)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _token(path: str | None, host: str) -> str:
+def _token(path: str | None, hosts: Mapping[str, str]) -> str:
+    """``hosts``: by option."""
     if path is None:
-        if not _is_loopback(host):
-            problem = f"--serve {host}: others can reach this address: give the token that they need by --token-file"
-            raise Problem(problem, ExitCode.USAGE)
+        for option, host in hosts.items():
+            if not _is_loopback(host):
+                remedy = "give the token that they need by --token-file"
+                raise Problem(f"{option} {host}: others can reach this address: {remedy}", ExitCode.USAGE)
         return ""
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
@@ -103,10 +122,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def application(newest: NewestView[Desk], token: str) -> web.Application:
+def application(newest: NewestView[Desk], clerk: Clerk, token: str) -> web.Application:
     """``token`` is empty where all who reach the port may ask."""
-    app = web.Application(middlewares=[_errors], client_max_size=MOST_BODY_BYTES)
-    service = Service(newest, token)
+    app = web.Application(middlewares=[_errors], client_max_size=MOST_QUESTION_BYTES)
+    service = Service(newest, clerk, token)
     app.router.add_post(FIT, service.fit)
     app.router.add_get(HEALTH, service.health)
     return app
@@ -115,21 +134,18 @@ def application(newest: NewestView[Desk], token: str) -> web.Application:
 class Service:
     """One method for each path."""
 
-    def __init__(self, newest: NewestView[Desk], token: str) -> None:
-        self._newest, self._token = newest, token
-        self._waiting = 0
+    def __init__(self, newest: NewestView[Desk], clerk: Clerk, token: str) -> None:
+        self._newest, self._clerk, self._token = newest, clerk, token
 
     async def fit(self, request: web.Request) -> web.Response:
         """Whether the pods of a question would fit."""
         if refused := self._refusal(request):
             return refused
-        if self._waiting >= MOST_WAITING_QUESTIONS:
-            return _busy(f"{self._waiting} questions wait: ask again")
-        self._waiting += 1
         try:
-            return await self._answer(request)
-        finally:
-            self._waiting -= 1
+            with self._clerk.turn():
+                return await self._answer(request)
+        except Busy as busy:
+            return _busy(str(busy))
 
     async def health(self, _: web.Request) -> web.Response:
         """Whether the view is not too old to answer, or was not asked for."""
@@ -143,14 +159,7 @@ class Service:
         except TimeoutError:
             return _error(408, f"the question did not arrive within {BODY_SECONDS:g}s")
         try:
-            question: Question = question_of(body)
-            reading = self._newest.renew()
-            if self._newest.age_seconds > OLDEST_SECONDS:
-                if reading is not None:
-                    await asyncio.shield(reading)
-                if (problem := self._newest.problem) is not None:
-                    return _busy(f"the cluster could not be read: {problem}")
-            reply = await self._newest.ask(lambda desk: desk.answer(question))
+            reply = await self._clerk.answer(question_of(body))
         except Problem as fault:
             return _error(400, str(fault))
         except TookTooLong as error:
@@ -177,7 +186,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPRequestEntityTooLarge:
-        return _error(413, f"a question has at most {MOST_BODY_BYTES} bytes: ask for fewer objects at a time")
+        return _error(413, f"a question has at most {MOST_QUESTION_BYTES} bytes: ask for fewer objects at a time")
     except web.HTTPException as error:
         return _error(error.status, f"{error.reason}: POST a question to {FIT}")
 

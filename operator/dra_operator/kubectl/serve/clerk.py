@@ -1,0 +1,55 @@
+"""Takes questions to the desk, whatever their protocol: few at a time, and to no view that is too old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dra_operator.kubectl.reading.newest import NewestView
+
+from .desk import Desk
+from .question import Question, Reply
+
+MOST_QUESTION_BYTES: Final = 1 << 20
+MOST_WAITING_QUESTIONS: Final = 64
+OLDEST_SECONDS: Final = 10.0
+"""Age of the view from which on a question waits for the next read."""
+
+
+class Busy(Exception):
+    """The question may be asked again."""
+
+
+class Crowded(Busy):
+    """Too many ask at this time."""
+
+
+class Clerk:
+    """One for all protocols of a service."""
+
+    def __init__(self, newest: NewestView[Desk]) -> None:
+        self._newest = newest
+        self._waiting = 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Inside the block a question is read and answered. Raises Crowded."""
+        if self._waiting >= MOST_WAITING_QUESTIONS:
+            raise Crowded(f"{self._waiting} questions wait: ask again")
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def answer(self, question: Question) -> Reply:
+        """Raises Problem, TookTooLong, and Busy if the cluster could not be read."""
+        reading = self._newest.renew()
+        if self._newest.age_seconds > OLDEST_SECONDS:
+            if reading is not None:
+                await asyncio.shield(reading)
+            if (problem := self._newest.problem) is not None:
+                raise Busy(f"the cluster could not be read: {problem}")
+        return await self._newest.ask(lambda desk: desk.answer(question))

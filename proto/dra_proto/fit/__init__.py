@@ -1,0 +1,1 @@
+"""Versions of the contract of ``kubectl dra fit --serve-grpc``."""

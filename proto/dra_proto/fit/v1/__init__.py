@@ -1,0 +1,1 @@
+"""Generated from ``api.proto`` beside this file."""

@@ -1,0 +1,108 @@
+"""``kubectl dra fit --serve-grpc``: the answers are those of HTTP, and each refusal has its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from aiohttp import ClientSession
+from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.cli import parser
+from dra_operator.kubectl.serve import clerk
+from dra_operator.kubectl.serve.server import FIT, running
+from dra_proto.fit.v1 import api_pb2 as messages
+from dra_proto.fit.v1 import api_pb2_grpc as services
+
+FLEET = Path(__file__).parent / "fleet.yaml"
+TOKEN = "a-token-of-enough-letters"
+
+
+def texts(name: str) -> list[str]:
+    return [json.dumps(one) for one in yaml.safe_load_all(FLEET.with_name(name).read_text())]
+
+
+@asynccontextmanager
+async def serving(*words: str) -> AsyncIterator[tuple[str, Any]]:
+    """What it prints, and a client of the last address."""
+    options = parser(["fit"]).parse_args(["fit", "--serve-grpc", "127.0.0.1:0", "--from", str(FLEET), *words])
+    async with running(options) as addresses:
+        async with grpc.aio.insecure_channel(addresses.splitlines()[-1]) as channel:
+            yield addresses, services.FitStub(channel)
+
+
+async def code_of(client: Any, question: messages.Question, *metadata: tuple[str, str]) -> tuple[str, str]:
+    try:
+        await client.Ask(question, metadata=metadata)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, error.details() or ""
+    return "OK", ""
+
+
+async def test_an_answer_says_what_the_one_by_http_says() -> None:
+    cases: list[dict[str, Any]] = [
+        {},
+        {"max": True, "left": True},
+        {"count": 3, "drain": "gpu-1"},
+        {"max": True, "without": ["gpu-1"]},
+        {"max": True, "add_nodes": texts("new-node.yaml")},
+    ]
+    async with ClientSession() as http, serving("--serve", "127.0.0.1:0") as (addresses, client):
+        for fields in cases:
+            manifests = texts("pod.yaml")
+            found = await client.Ask(messages.Question(manifests=manifests, **fields))
+            question: dict[str, Any] = {"manifests": list(map(json.loads, manifests)), **fields}
+            if "add_nodes" in question:
+                question["addNodes"] = list(map(json.loads, question.pop("add_nodes")))
+            async with http.post(f"{addresses.splitlines()[0]}{FIT}", json=question) as got:
+                said = await got.json()
+            answer = said["answer"]
+            assert (found.taken, found.fits, found.copies) == (said["taken"], answer["fits"], answer["copies"])
+            places = [(one.pod, one.node, list(one.devices), one.reason) for one in found.pods]
+            assert places == [(one["pod"], one["node"], one["devices"], one["reason"]) for one in answer["pods"]]
+            assert found.next.reason == (answer["next"] or {"reason": ""})["reason"]
+            assert [(one.device_class, one.largest) for one in found.left] == [
+                (one["deviceClass"], one["largest"]) for one in answer["left"]
+            ]
+            drained = answer["drained"]["pods"] if answer["drained"] else []
+            assert [(one.pod, one.fate, one.node) for one in found.drained] == [
+                (one["pod"], one["fate"], one["node"]) for one in drained
+            ]
+
+
+async def test_each_refusal_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = texts("pod.yaml")
+    async with serving() as (_, client):
+        for question, code, text in [
+            (messages.Question(manifests=pod), "OK", ""),
+            (messages.Question(), "INVALID_ARGUMENT", "the manifests hold no Pod"),
+            (messages.Question(manifests=["{"]), "INVALID_ARGUMENT", "manifests[0]: not JSON: "),
+            (messages.Question(manifests=pod, count=2, max=True), "INVALID_ARGUMENT", "count and max exclude"),
+            (messages.Question(manifests=pod, drain="gpu-9"), "INVALID_ARGUMENT", "there is no node gpu-9"),
+            (messages.Question(manifests=[" " * clerk.MOST_QUESTION_BYTES]), "RESOURCE_EXHAUSTED", ""),
+        ]:
+            found = await code_of(client, question)
+            assert (found[0], found[1][: len(text)]) == (code, text)
+        monkeypatch.setattr(clerk, "MOST_WAITING_QUESTIONS", 0)
+        assert await code_of(client, messages.Question(manifests=pod)) == (
+            "RESOURCE_EXHAUSTED",
+            "0 questions wait: ask again",
+        )
+
+
+async def test_the_token_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    question = messages.Question(manifests=texts("pod.yaml"))
+    async with serving("--token-file", str(file)) as (_, client):
+        assert (await code_of(client, question))[0] == "UNAUTHENTICATED"
+        assert (await code_of(client, question, ("authorization", "Bearer other")))[0] == "UNAUTHENTICATED"
+        assert (await code_of(client, question, ("authorization", f"Bearer {TOKEN}")))[0] == "OK"
+    with pytest.raises(Problem, match=r"--serve-grpc 0\.0\.0\.0: others can reach this address"):
+        async with serving("--serve-grpc", "0.0.0.0:0"):
+            pass
