@@ -28,7 +28,7 @@ async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterat
     )
     task = asyncio.create_task(dispatcher.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield queue
     finally:
         task.cancel()

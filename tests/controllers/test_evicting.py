@@ -326,7 +326,7 @@ async def test_what_spares_a_pod_that_was_due_later_is_reported(
     async with started(world):
         change(world)
         await caught_up(world)
-        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED])
         world.now = "2026-01-01T01:00:00Z"
         await look_now(world)
     assert pods(world) == ["pod"]
@@ -512,7 +512,7 @@ async def test_a_taint_that_goes_while_the_pod_is_read_spares_it(world: World, m
 
     world.api.after = change
     async with started(world):
-        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED])
     assert pods(world) == ["pod"]
 
 
@@ -615,7 +615,7 @@ async def test_a_rule_tells_the_end_by_itself(
             await becomes(lambda: control.queues.of("taint-rules").is_quiet)
             remove_pod(world)
             await caught_up(world)
-        await becomes(lambda: condition(world)["reason"] == reason, seconds=10)
+        await becomes(lambda: condition(world)["reason"] == reason)
 
 
 async def test_a_rule_reports_that_a_pod_came_to_its_devices(
@@ -628,7 +628,7 @@ async def test_a_rule_reports_that_a_pod_came_to_its_devices(
         world.now = "2026-01-01T00:00:10Z"
         furnish(world, make, tolerations=[{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}])
         await caught_up(world)
-        await becomes(lambda: condition(world)["reason"] == "PodsPendingEviction", seconds=10)
+        await becomes(lambda: condition(world)["reason"] == "PodsPendingEviction")
 
 
 async def test_a_rule_that_only_looks_counts_and_deletes_nothing(world: World, make: type[Make]) -> None:
@@ -706,7 +706,7 @@ async def test_a_rule_that_goes_or_changes_spares_the_pods_that_were_due_later(
     async with started(world):
         change(world)
         await caught_up(world)
-        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED])
     assert pods(world) == ["pod"]
 
 

@@ -45,7 +45,7 @@ async def ample(world: World, make: type[Make], devices: int = 3) -> AsyncIterat
 async def added(world: World, make: type[Make], *, until: tuple[str, str, str | None]) -> None:
     """A second pod comes; returns when this write was made for it."""
     world.api.add(PODS, make.pod("second", claims=[make.FROM_TEMPLATE]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while until not in writes(world):
             world.bring_events()
             await world.tick()

@@ -229,7 +229,7 @@ async def test_a_shared_claim_whose_last_pod_cannot_be_bound_gives_its_device_ba
         if name == "first":
             return await bind(resource, name, subresource, body, namespace)
         world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while users() != ["second"]:
                 world.bring_events()
                 await world.tick()
@@ -260,7 +260,7 @@ async def test_an_allocation_without_consumer_stays_when_its_first_pod_cannot_be
     world.api.before = lambda call: REFUSALS["by a webhook"] if call.sub == "binding" else None
     world.start()
     async with world.running():
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not world.messages("FailedScheduling"):
                 world.bring_events()
                 await world.tick()

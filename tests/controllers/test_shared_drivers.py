@@ -383,7 +383,7 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
         if body["metadata"]["name"] != "refused":
             return await update(resource, body, subresource)
         come("second", "shared")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while users() != ["first", "second"]:
                 await world.tick()
         raise ERRORS["forbidden"]()
@@ -396,7 +396,7 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
         world.bring_events()
         world.api.update = refuse  # type: ignore[method-assign]
         come("first", "shared", "refused")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not device_of(world, "shared") or users() != ["second"]:
                 await world.tick()
         await idle(world)

@@ -52,7 +52,7 @@ async def test_each_node_renews_its_lease_so_that_a_node_lifecycle_controller_le
     async def renewed() -> bool:
         return all(map(str.__gt__, await beats(), first))
 
-    await until("every Lease renewed", renewed, seconds=20)
+    await until("every Lease renewed", renewed)
 
 
 async def test_e2e_021_an_init_container_uses_an_external_claim(scene: Scene) -> None:

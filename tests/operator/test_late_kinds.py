@@ -108,7 +108,7 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
     await until("loaded", loaded)
     assert loads[1] == WATCHED.keys() - loads[0] - OPTIONAL
     api.served |= OPTIONAL
-    await asyncio.wait_for(looking, 10)
+    await asyncio.wait_for(looking, 60)
     assert loads[2] == OPTIONAL
 
 

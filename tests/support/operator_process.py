@@ -61,7 +61,7 @@ class OperatorProcess:
     async def stop(self) -> int:
         """End it as Kubernetes does; its exit code."""
         self.signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     async def probe(self, path: str) -> int:
