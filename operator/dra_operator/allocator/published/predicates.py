@@ -11,7 +11,7 @@ says what it may cost, and one that may cost much is evaluated in parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol
 
 from dra_api.resource import Device, DeviceAttribute
 
@@ -63,7 +63,11 @@ class Weighed:
 
 
 class Language(Protocol):
-    """The language of selectors."""
+    """The language of selectors.
+
+    One that can compute attributes as well has ``attribute(expression)``: how, and the most units that it may cost on a
+    device; raises when the expression cannot be compiled.
+    """
 
     def compile(self, expression: str) -> Predicate:
         """Raises when the expression cannot be compiled."""
@@ -71,14 +75,6 @@ class Language(Protocol):
 
 Derive = Callable[[str, Device], DeviceAttribute]
 """``(driver, device) -> attribute``; raises when the expression fails on the device."""
-
-
-@runtime_checkable
-class DerivingLanguage(Protocol):
-    """A language that can compute attributes as well."""
-
-    def attribute(self, expression: str) -> tuple[Derive, int]:
-        """With the most units that it may cost on a device. Raises when the expression cannot be compiled."""
 
 
 class Verdicts(NamedTuple):
@@ -126,9 +122,10 @@ class Compiled:
         Raises NotEvaluated for one that must not be evaluated in one go.
         """
         try:
-            if not isinstance(self._language, DerivingLanguage):
+            compute: Callable[[str], tuple[Derive, int]] | None = getattr(self._language, "attribute", None)
+            if compute is None:
                 raise CompileFailure("the language knows no derived attributes")
-            derive, cost = self._language.attribute(expression)
+            derive, cost = compute(expression)
         except Exception as error:
             failure = CompileFailure(str(error))
 
