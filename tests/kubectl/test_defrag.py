@@ -11,17 +11,23 @@ from typing import Any
 import pytest
 from defrag_campaign import fewest, fleet_of, found, replayed
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import CONFIG_MAPS, NODES, PODS, Api, connection
 from dra_operator.kubectl.labels import selecting
 from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import pipeline
 from dra_operator.kubectl.reading.snapshot_file import load
 from dra_operator.kubectl.repair.move import Surprise, moved
+from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
+from dra_operator.kubectl.whatif.overlay import Overlay
 from msgspec.structs import replace
+from objects import Make, user
 from waiting import until
 
 FLEET = load(str(Path(__file__).parent / "fleet.yaml"))
@@ -57,6 +63,64 @@ def test_a_budget_that_allows_no_disruption_keeps_its_pods() -> None:
     spent = {"metadata": {"name": "no", "namespace": "ml"}, "spec": {"selector": {"matchLabels": {"app": "batch"}}}}
     seen = Observed([*FLEET.objects, convert(PodDisruptionBudget, spent)], FLEET.taken)
     assert names(seen, "app in (batch,web)") == ["web-a", "web-b", "web-c", "web-d"]
+
+
+def gangs_of(*, willing: int = 2, topology: str = "kubernetes.io/hostname") -> Observed:
+    """Two nodes with two devices, of which pods of a running gang have one each, and a gang of two that waits."""
+    owner = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}]
+    objects: list[Object] = [convert(DeviceClass, Make.device_class())]
+    for number in range(2):
+        node, held, wanted = f"node-{number}", f"web-{number}", f"g-{number}"
+        running = gang_pod(held, "web", node=node, ownerReferences=owner)
+        if number >= willing:
+            del running["metadata"]["annotations"]["dra.kopf.dev/movable"]
+        waiting = gang_pod(wanted, "g")
+        if topology:
+            waiting["metadata"]["annotations"]["dra.kopf.dev/gang-topology"] = topology
+        result = {"request": "req", "driver": "gpu.example.com", "pool": node, "device": "dev-0"}
+        fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+        selector = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        allocation = {"devices": {"results": [result]}, "nodeSelector": selector}
+        status = {"allocation": allocation, "reservedFor": [user(held)]}
+        objects += [
+            convert(Node, {**Make.node(node), "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}}),
+            convert(ResourceSlice, Make.slice(node, 2)),
+            convert(ResourceClaim, {**Make.claim(held, uid=f"uid-claim-{held}"), "status": status}),
+            convert(ResourceClaim, Make.claim(wanted, uid=f"uid-claim-{wanted}")),
+            convert(Pod, running),
+            convert(Pod, waiting),
+        ]
+    return Observed(objects, FLEET.taken, namespace="ns")
+
+
+def gang_pod(name: str, gang: str, node: str = "", **meta: Any) -> dict[str, Any]:
+    body = Make.pod(name, claims=[Make.use(name)], node=node)
+    wish = {"dra.kopf.dev/gang": gang, "dra.kopf.dev/gang-size": "2", "dra.kopf.dev/movable": "true"}
+    return {**body, "metadata": {**body["metadata"], "uid": f"uid-{name}", "annotations": wish, **meta}}
+
+
+def for_gang(seen: Observed) -> Defragmentation:
+    overlay = Overlay(pipeline(seen))
+    waiting = [pod for pod in seen.every(Pod) if not pod.spec.node_name]
+    return defragmented_for_gang(overlay, waiting, movable_pods(seen, None), 4, 10_000, lambda: False)
+
+
+def test_the_fewest_moves_are_found_after_which_a_gang_fits_together() -> None:
+    found = for_gang(gangs_of())
+    assert (found.pod, found.node) == ("gang g", "node-0")
+    assert [(move.pod, move.source, move.target) for move in found.moves] == [("ns/web-0", "node-0", "node-1")]
+    assert found.waits_for.startswith("only 1 of 2 pods fit together on nodes with the same value of")
+    free = for_gang(gangs_of(topology=""))
+    assert free.node
+    assert not free.moves
+
+
+def test_pods_of_a_gang_stay_unless_all_of_it_may_move() -> None:
+    assert names(gangs_of()) == ["web-0", "web-1"]
+    assert names(gangs_of(willing=1)) == []
+    found = for_gang(gangs_of(willing=1))
+    assert not found.node
+    assert found.reason == "not found: no plan of up to 4 moves"
 
 
 async def owner_of_pods(api: Api) -> dict[str, Any]:

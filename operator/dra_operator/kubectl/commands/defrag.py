@@ -18,7 +18,7 @@ from dra_operator.kubectl.edge import answered
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--for", dest="wanted", metavar="pod/NAME", help="the waiting pod that is to fit")
+    parser.add_argument("--for", dest="wanted", metavar="pod/NAME", help="the waiting pod that is to fit, or gang/NAME")
     add_files_argument(parser, "the pod that is to fit, before it exists, and what it refers to")
     parser.add_argument(
         "--movable-selector",

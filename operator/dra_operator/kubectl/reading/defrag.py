@@ -15,13 +15,15 @@ from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings
 from dra_operator.kubectl.observed.sanitized import MOVABLE
 from dra_operator.kubectl.tables.notes import SHOWN, joined, notes_on, require
-from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented
+from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented, defragmented_for_gang
 from dra_operator.kubectl.whatif.drain_answer import BUDGETS
 from dra_operator.kubectl.whatif.fitting import overlay_of
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
+from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Copies, Wanted
 from dra_operator.kubectl.words import target_of
+from dra_operator.scheduling.state import Gang
 from dra_operator.wording import counted
 
 from .wanted_pods import read_wanted
@@ -39,7 +41,7 @@ def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
     """What the search finds. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes", "pods")
     if bool(options.wanted) == bool(options.file):
-        raise Problem("name the pod by --for pod/NAME, or its manifest by -f FILE", ExitCode.USAGE)
+        raise Problem("name what is to fit by --for pod/NAME or gang/NAME, or its manifest by -f FILE", ExitCode.USAGE)
     wanted = read_wanted(options.file, (), seen.namespace) if options.file else Wanted(())
     if options.file and wanted.size != 1:
         raise Problem(
@@ -47,10 +49,18 @@ def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
         )
     selected = selecting(options.movable_selector) if options.movable_selector is not None else None
     overlay = overlay_of(seen, Settings.of(options), wanted)
-    pod = next(Copies(wanted, overlay.cluster).copy()) if options.file else _waiting(seen, options.wanted)
-    end = time.monotonic() + options.timeout
-    movable = movable_pods(seen, selected)
-    return defragmented(overlay, pod, movable, options.max_moves, MOST_NODE_QUESTIONS, lambda: time.monotonic() > end)
+    end: float = time.monotonic() + options.timeout
+    movable, limits = movable_pods(seen, selected), (options.max_moves, MOST_NODE_QUESTIONS)
+
+    def is_over() -> bool:
+        return time.monotonic() > end
+
+    if options.file:
+        return defragmented(overlay, next(Copies(wanted, overlay.cluster).copy()), movable, *limits, is_over)
+    kind, name = target_of([options.wanted], ("pod", "gang"))
+    if kind == "gang":
+        return defragmented_for_gang(overlay, _gang(overlay, seen.namespace, name), movable, *limits, is_over)
+    return defragmented(overlay, _waiting(seen, name), movable, *limits, is_over)
 
 
 def answer_of(seen: Observed, found: Defragmentation) -> Answer:
@@ -69,8 +79,19 @@ def answer_of(seen: Observed, found: Defragmentation) -> Answer:
     return Answer(table if found.moves else None, list(_lines(found)), found, notes=notes, code=code)
 
 
-def _waiting(seen: Observed, target: str) -> Pod:
-    _, name = target_of([target], ("pod",))
+def _gang(overlay: Overlay, namespace: str, name: str) -> list[Pod]:
+    """The pods of the gang that wait. ``name``: that of the gang, or of the Job, PodGroup or group that it is."""
+    cluster = overlay.cluster
+    for pod in cluster.pods:
+        gang = cluster.gang_of(pod) if pod.metadata.namespace == namespace else None
+        if isinstance(gang, Gang) and gang.title.rpartition(" ")[2] == name:
+            if waiting := cluster.members_of(gang)[1]:
+                return waiting
+            raise Problem(f"no pod of gang {gang.title} waits for a node")
+    raise Problem(f"there is no gang {name} in namespace {namespace}")
+
+
+def _waiting(seen: Observed, name: str) -> Pod:
     pod = seen.one(Pod, f"{seen.namespace}/{name}")
     if pod is None:
         raise Problem(f"there is no pod {name} in namespace {seen.namespace}")

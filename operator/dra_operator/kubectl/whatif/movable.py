@@ -1,6 +1,7 @@
 """Which pods may be moved: those that say so, that a controller makes again, and that no budget protects now.
 
-Pods of a PodGroup that ends as one stay: a move ends a pod alone.
+Pods of a PodGroup that ends as one stay: a move ends a pod alone. A pod of another gang is moved only if each running
+pod of the gang may be moved, and if the gang asks for no topology and no attribute.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dra_api.scheduling import PodGroup
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.sanitized import MOVABLE
 from dra_operator.scheduling.preemption import Budget
-from dra_operator.scheduling.state import ends_as_one
+from dra_operator.scheduling.state import Gang, ends_as_one, gang_of
 
 from .drain import STAYING
 
@@ -38,4 +39,19 @@ def movable_pods(seen: Observed, selected: Callable[[Mapping[str, str] | None], 
             continue
         if all(it.allowed > 0 for namespace, it in budgets if namespace == meta.namespace and it.covers(pod)):
             found.append(pod)
-    return sorted(found, key=lambda pod: pod.key)
+    unwilling = _unwilling(seen, {pod.metadata.uid for pod in found})
+    return sorted((pod for pod in found if pod.metadata.uid not in unwilling), key=lambda pod: pod.key)
+
+
+def _unwilling(seen: Observed, movable: set[str]) -> set[str]:
+    """The UIDs of running pods of gangs whose pods stay."""
+    groups = {group.key: group for group in seen.every(PodGroup)}
+    gangs: dict[str, set[str]] = {}
+    staying = set[str]()
+    for pod in seen.every(Pod):
+        gang = gang_of(pod, groups.get(f"{pod.metadata.namespace}/{group_name(pod)}"))
+        if pod.spec.node_name and not pod_is_done(pod) and isinstance(gang, Gang):
+            gangs.setdefault(gang.key, set()).add(pod.metadata.uid)
+            if gang.has_domain or pod.metadata.uid not in movable:
+                staying.add(gang.key)
+    return {uid for key in staying for uid in gangs[key]}

@@ -1,4 +1,4 @@
-"""The fewest moves after which a pod fits: one move more is allowed each time that all plans with fewer have failed.
+"""The fewest moves after which a pod or a gang fits: one more is allowed when all plans with fewer have failed.
 
 A move evicts a pod, and places its successor on a node; each must be possible when it is made. For a node A the search
 asks how many pods have to leave at least, wherever they go: the smallest sets whose eviction lets the wanted pod in.
@@ -49,10 +49,14 @@ class OutOfBudget(Exception):
 
 @dataclass
 class MoveSearch:
-    """``wanted`` has its claims. ``is_over``: whether the time is up. A step is one question about one node."""
+    """``fits`` says whether one of the ``goals`` is reached: the wanted pod fits on this node, or the gang fits.
+
+    ``is_over``: whether the time is up. A step is one question.
+    """
 
     overlay: Overlay
-    wanted: Pod
+    goals: Sequence[str]
+    fits: Callable[[str], bool]
     movable: Sequence[Pod]
     most_steps: int
     is_over: Callable[[], bool] = lambda: False
@@ -64,10 +68,10 @@ class MoveSearch:
     def plan(self, most_moves: int) -> Plan | None:
         """The plan with the fewest moves; None if there is none with so many. Raises OutOfBudget."""
         self._nodes = sorted(self.overlay.cluster.nodes.keys())
-        for node in self._nodes:
+        for node in self.goals:
             if self._fits(node):
                 return Plan(node, ())
-        open_nodes = {node: pods for node in self._nodes if (pods := self._in_the_way(node))}
+        open_nodes = {node: pods for node in self.goals if (pods := self._in_the_way(node))}
         for allowed in range(1, most_moves + 1):
             for by_scheduler in (True, False):
                 self._failed.clear()
@@ -165,7 +169,7 @@ class MoveSearch:
 
     def _fits(self, node: str) -> bool:
         self._step()
-        return self.overlay.fits_on(self.wanted, node)
+        return self.fits(node)
 
     def _step(self) -> None:
         self.steps += 1

@@ -26,6 +26,7 @@ from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.held_back import HeldBack
 from dra_operator.commands.simulated.placing import apply_changed, closed_gate, refusal, reserve
 from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.why.gang import Together, together
 from dra_operator.scheduling import (
     CycleState,
     Fits,
@@ -113,6 +114,11 @@ class Overlay:
         """Whether the pod, which has its claims, can run on the node."""
         state = self._pre_filtered(pod)
         return isinstance(state, CycleState) and self._plan_on(state, node) is not None
+
+    def together(self, pod: Pod) -> Together | None:
+        """What becomes of the gang of the pod, all of which have their claims; None if it cannot be tried."""
+        state = self._pre_filtered(pod)
+        return together(self.made, state, preempts=False) if isinstance(state, CycleState) else None
 
     def with_claims(self, pod: Pod) -> tuple[Pod, HeldBack | None]:
         """The pod with the claims that are made for it, and what keeps it from being tried."""

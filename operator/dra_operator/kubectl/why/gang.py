@@ -40,6 +40,11 @@ class Together:
         return isinstance(self.answer, tuple)
 
     @property
+    def nodes(self) -> str:
+        """Where they are then; empty if they do not fit."""
+        return listed(dict.fromkeys(plan.node for plan in self.answer)) if isinstance(self.answer, tuple) else ""
+
+    @property
     def text(self) -> str:
         """In the words of the condition."""
         if isinstance(self.answer, NoPlace):
