@@ -30,6 +30,8 @@ _CONTROLLERS = (
 _TOKEN = "envtest-admin"
 VERSIONS = ("v1", "v1alpha3", "v1beta1", "v1beta2")
 """Of resource.k8s.io; v1alpha3 has the ResourcePoolStatusRequests, which their gate adds."""
+GATED_VERSIONS = {"GenericWorkload": "scheduling.k8s.io/v1alpha2"}
+"""What is served with a gate only; the versions are those of Kubernetes 1.36."""
 
 
 def assets() -> Path | None:
@@ -48,6 +50,7 @@ def real_api_server(
 ) -> Iterator[Path]:
     """Starts the servers on loopback and yields an administrator's kubeconfig; they end with the context.
 
+    The ``gates`` are set for the API server, and for all servers of a stock control plane.
     Raises ProcessEnded as soon as one of them ends by itself at start, and at the end of the block if one did since.
     """
     without = "ServiceAccount" if stock else "ServiceAccount,TaintNodesByCondition"  # taints need a remover
@@ -58,7 +61,7 @@ def real_api_server(
         manager = binaries / "kube-controller-manager"
         if stock:
             patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
-            flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *patient]
+            flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *patient, *_gates(gates or {})]
             own = [f"--service-account-private-key-file={plane.key}", "--use-service-account-credentials"]
             own += ["--kube-api-qps=100", "--kube-api-burst=200"]  # 20 a second would be 10 claims a second
             plane.servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
@@ -149,8 +152,13 @@ def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[
 
 def _features(versions: Mapping[str, bool], gates: Mapping[str, bool]) -> list[str]:
     served = [f"resource.k8s.io/{version}={str(value).lower()}" for version, value in versions.items()]
+    served += [f"{version}=true" for gate, version in GATED_VERSIONS.items() if gates.get(gate)]
+    return [f"--runtime-config={','.join(served)}", *_gates(gates)]
+
+
+def _gates(gates: Mapping[str, bool]) -> list[str]:
     on = [f"{gate}={str(value).lower()}" for gate, value in gates.items()]
-    return [f"--runtime-config={','.join(served)}", f"--feature-gates={','.join(on)}"]
+    return [f"--feature-gates={','.join(on)}"] if on else []
 
 
 @dataclass(frozen=True)

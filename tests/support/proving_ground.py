@@ -252,9 +252,11 @@ class ProvingGround:
 
 
 @asynccontextmanager
-async def proving_ground(folder: Path, seed: int = 0) -> AsyncIterator[ProvingGround]:
-    """An empty one."""
-    with _api_server(folder) as kubeconfig:
+async def proving_ground(
+    folder: Path, seed: int = 0, gates: Mapping[str, bool] | None = None
+) -> AsyncIterator[ProvingGround]:
+    """An empty one, whose servers have these feature gates as well."""
+    with _api_server(folder, gates or {}) as kubeconfig:
         to_server = connection(kubeconfig)
         async with Api(to_server, timeout=PATIENCE) as api, FaultProxy(to_server, seed=seed) as proxy:
             async with Witness(api) as witness, node_stub(api):
@@ -264,15 +266,15 @@ async def proving_ground(folder: Path, seed: int = 0) -> AsyncIterator[ProvingGr
 
 
 @contextmanager
-def _api_server(folder: Path) -> Iterator[Path]:
+def _api_server(folder: Path, gates: Mapping[str, bool]) -> Iterator[Path]:
     binaries = envtest.assets()
     if binaries and not missing():
         servers = folder / "servers"
         servers.mkdir()
-        with envtest.real_api_server(binaries, servers, stock=True) as kubeconfig:
+        with envtest.real_api_server(binaries, servers, stock=True, gates=gates) as kubeconfig:
             yield kubeconfig
     else:
-        with serve_in_thread() as server:
+        with serve_in_thread(feature_gates=gates) as server:
             yield server.write_kubeconfig(folder / "kubeconfig")
 
 

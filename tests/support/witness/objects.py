@@ -19,6 +19,9 @@ class SeenClaim:
     devices: frozenset[str]
     shares: frozenset[str]
     reserved_for: frozenset[str]
+    """The uids of pods."""
+    groups: frozenset[str]
+    """The names of the PodGroups that it is reserved for."""
     owner: str
     """The uid of the pod it was generated for, if it was."""
     entry: str
@@ -30,13 +33,17 @@ class SeenClaim:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """``claims`` leads from the entries of the pod to the claims recorded for them; None is not recorded yet."""
+    """``claims`` leads from the entries of the pod to the claims recorded for them; None is not recorded yet.
+
+    ``group`` is the name of its PodGroup, if it is in one.
+    """
 
     uid: str
     key: str
     node: str
     is_finished: bool
     claims: dict[str, str | None]
+    group: str
 
     @property
     def runs(self) -> bool:
@@ -53,6 +60,7 @@ def seen_claim(obj: Object) -> SeenClaim:
     allocation = status.get("allocation")
     results = ((allocation or {}).get("devices") or {}).get("results") or []
     held = [result for result in results if not result.get("adminAccess")]
+    consumers = status.get("reservedFor") or []
     owners = [owner["uid"] for owner in meta.get("ownerReferences") or [] if owner["kind"] == "Pod"]
     return SeenClaim(
         uid=meta["uid"],
@@ -60,7 +68,8 @@ def seen_claim(obj: Object) -> SeenClaim:
         is_allocated=allocation is not None,
         devices=frozenset(_device(result) for result in held if not result.get("shareID")),
         shares=frozenset(_device(result) for result in held if result.get("shareID")),
-        reserved_for=frozenset(consumer["uid"] for consumer in status.get("reservedFor") or []),
+        reserved_for=frozenset(consumer["uid"] for consumer in consumers if consumer["resource"] == "pods"),
+        groups=frozenset(consumer["name"] for consumer in consumers if consumer["resource"] == "podgroups"),
         owner=owners[0] if owners else "",
         entry=(meta.get("annotations") or {}).get(_ENTRY, ""),
         is_held="dra.kopf.dev/immediate" in (meta.get("finalizers") or []),
@@ -83,6 +92,7 @@ def seen_pod(obj: Object) -> SeenPod:
         node=spec.get("nodeName") or "",
         is_finished=status.get("phase") in ("Succeeded", "Failed"),
         claims=claims,
+        group=(spec.get("schedulingGroup") or {}).get("podGroupName") or "",
     )
 
 

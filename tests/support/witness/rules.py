@@ -55,7 +55,7 @@ def _bound_without_claims(state: State) -> Iterator[str]:
                 yield f"pod {pod.key} is bound without a claim for {entry}"
             elif not claim.is_allocated:
                 yield f"pod {pod.key} is bound, its claim {claim.key} not allocated"
-            elif pod.uid not in claim.reserved_for:
+            elif pod.uid not in claim.reserved_for and pod.group not in claim.groups:
                 yield f"pod {pod.key} is bound, its claim {claim.key} not reserved for it"
 
 
@@ -78,7 +78,7 @@ def leaks(state: State) -> Iterator[str]:
             yield f"claim {claim.key} was generated for a pod that is gone"
         if stale := claim.reserved_for - needed:
             yield f"claim {claim.key} is reserved for pods that are gone: {', '.join(sorted(stale))}"
-        if claim.is_allocated and not claim.reserved_for and not claim.is_held:
+        if claim.is_allocated and not claim.reserved_for and not claim.groups and not claim.is_held:
             yield f"claim {claim.key} is allocated for no pod"
         if claim.has_finalizer and not claim.is_allocated:
             yield f"claim {claim.key} has the finalizer, but no devices"
