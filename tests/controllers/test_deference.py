@@ -140,3 +140,31 @@ def test_a_device_that_the_others_take_meanwhile_is_never_taken_by_ours_too() ->
     assert seconds_until_allocated(world, course) >= 5.1
     assert "1 in use" in said[0]
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 0
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_gang_waits_once_for_the_others(size: int) -> None:
+    """Not once for each of its pods: those that had waited would wait anew while the next one does."""
+    world = World(Features())
+    world.times = TimeSettings(workers=FEW, grace=GRACE)
+    world.furnish(1, size)
+    add(world, foreign(REFUSED))
+    for number in range(size):
+        pod = Make.pod(f"ours-{number}", claims=[Make.use(f"ours-{number}")])
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "ours", "dra.kopf.dev/gang-size": str(size)}
+        add(world, pod)
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        world.start()
+        async with world.running(), asyncio.timeout(60):
+            while not all(
+                pod["spec"].get("nodeName") for pod in world.api.of(PODS) if "ours" in pod["metadata"]["name"]
+            ):
+                world.bring_events()
+                await world.tick()
+            return loop.time()
+
+    seconds, complaints = in_no_time(main)
+    assert not complaints
+    assert GRACE / 4 <= seconds <= 2.5

@@ -168,7 +168,8 @@ class SchedulingCycle:
     def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
         self._cluster.set_wake_conditions(pod.key, EVERYTHING)
-        match found := pre_filter(pod, self._snapshot()):
+        snapshot = replace(self._snapshot(), defers=self._context.deference.wait)
+        match found := pre_filter(pod, snapshot):
             case CycleState():
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
@@ -205,12 +206,12 @@ class SchedulingCycle:
                 return Decided()  # the end of the other pod's write brings this one here again
 
     def _snapshot(self) -> Snapshot:
+        """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""
         return self._cluster.snapshot(
             self._allocator,
             self._context.clock(),
             self._times.binding_timeout,
             is_unsettled=self._context.writing.claims.is_unsettled,
-            defers=self._context.deference.wait,
         )
 
     def _planning(self, cycle_state: CycleState) -> Planning:

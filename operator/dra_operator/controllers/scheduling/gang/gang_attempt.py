@@ -52,6 +52,15 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
         """How room is made, if the gang has no place."""
+        self._is_looked_at = False
+
+    @property
+    def without_load(self) -> list[Pod]:
+        """Pods that keep none of the gang from a node: those that are planned, or are the first to be looked at."""
+        return self.members if self._is_looked_at else self._in_order()[: self._wanted]
+
+    def _in_order(self) -> list[Pod]:
+        return [self.leader, *(pod for pod in self._waiting if pod.key != self.leader.key)]
 
     @property
     def members(self) -> list[Pod]:
@@ -60,8 +69,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
 
     def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
         snapshot, unready = self._snapshot(), None
-        others = (pod for pod in self._waiting if pod.key != self.leader.key)
-        for number, pod in enumerate((self.leader, *others)):
+        for number, pod in enumerate(self._in_order()):
             if len(self.states) == self._wanted:
                 break
             if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
@@ -73,6 +81,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
                 unready = Unready(pod, found)
         if unready is not None and len(self.states) < self._wanted:
             return unready
+        self._is_looked_at = True
         answer = yield from joint_plan(self.states, self._same)
         has_refusal = isinstance(answer, NoPlace) and not answer.is_error
         if has_refusal and self._makes_room is not None and not self._holds_devices():

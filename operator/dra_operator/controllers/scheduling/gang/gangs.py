@@ -26,7 +26,7 @@ from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDU
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
-from dra_operator.scheduling import CycleState, Deferring, NoPlace, NotTried, Snapshot, pre_filter
+from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
@@ -212,7 +212,7 @@ class Gangs:
     async def go_on(self, attempt: GangAttempt) -> Decided | Postponed:
         """A piece of the plan; then its devices are taken."""
         with ExitStack() as without:
-            for pod in attempt.members or (attempt.leader,):
+            for pod in attempt.without_load:
                 without.enter_context(self._cluster.without_load_of(pod))
             self._cluster.loaded_nodes()
             answer = await attempt.advance(self._context.times.time_slices.turn)
@@ -247,8 +247,6 @@ class Gangs:
     def _wait(self, attempt: GangAttempt, unready: Unready) -> Decided:
         """Another pod of the gang is not ready; when it is, it leads."""
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
-        if isinstance(unready.found, Deferring):
-            self._context.look_again(attempt.leader.key, unready.found.seconds)
         if not isinstance(unready.found, NotTried):
             self._over(attempt.gang)
             return Decided(None, attempt.spent)
