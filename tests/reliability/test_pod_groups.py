@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dra_kube import POD_GROUPS, RESOURCE_CLAIMS
+from dra_kube import POD_GROUPS, RESOURCE_CLAIMS, Object
 from proving_ground import NAMESPACE, proving_ground
 
 GATES = {"GenericWorkload": True, "DRAWorkloadResourceClaims": True}
 CLAIM = {"name": "gpu", "resourceClaimTemplateName": "template"}
+GROUP: Object = {
+    "apiVersion": POD_GROUPS.api_version(),
+    "kind": "PodGroup",
+    "metadata": {"name": "group", "namespace": NAMESPACE},
+    "spec": {"schedulingPolicy": {"basic": {}}, "resourceClaims": [CLAIM]},
+}
 
 
 async def test_pods_of_a_group_share_its_claim_until_the_last_one_ends(tmp_path: Path) -> None:
@@ -16,8 +22,7 @@ async def test_pods_of_a_group_share_its_claim_until_the_last_one_ends(tmp_path:
         await ground.furnish(nodes=2, devices=1)
         async with ground.operator("--feature-gates", ",".join(f"{gate}=true" for gate in GATES)) as operator:
             await operator.becomes_ready()
-            spec = {"schedulingPolicy": {"basic": {}}, "resourceClaims": [CLAIM]}
-            await ground.api.create(POD_GROUPS, {"metadata": {"name": "group", "namespace": NAMESPACE}, "spec": spec})
+            await ground.api.create(POD_GROUPS, GROUP)
             for number in range(3):
                 await ground.add_pod(f"pod-{number}", schedulingGroup={"podGroupName": "group"})
             await ground.bound(3)
