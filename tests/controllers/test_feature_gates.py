@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -184,8 +185,22 @@ NEEDED_BY = {"DRAResourceClaimDeviceStatus": {"DRADeviceBindingConditions": Fals
 """What has to be off with a gate, because it needs the gate and is on by default."""
 
 
+TESTS = Path(__file__).parents[1]
+ELSEWHERE = {
+    "DRADerivedAttributes": "allocator/test_alphas.py",
+    "DRADeviceCompatibilityGroups": "allocator/test_alphas.py",
+    "DRANodeAllocatableResources": "scheduling/test_node_allocatable.py",
+    "DRAOptionalNodeOperations": "devcluster/agent/claims/test_skipped_operations.py",
+    "DRAPartitionableDevicesType": "cache/test_pool_summaries.py",
+    "GangScheduling": "controllers/test_group_gangs.py",
+    "TopologyAwareWorkloadScheduling": "controllers/test_group_gangs.py",
+}
+"""Gates that more than one pod or one device decides about, and the tests of each."""
+
+
 def test_the_table_has_every_gate() -> None:
-    assert set(SIDES) == GATES
+    assert set(SIDES) | set(ELSEWHERE) == GATES
+    assert not [file for file in ELSEWHERE.values() if not (TESTS / file).is_file()]
 
 
 NEEDS = {"DRAWorkloadResourceClaims": {"GenericWorkload": True}}
