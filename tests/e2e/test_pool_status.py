@@ -121,7 +121,7 @@ async def test_prj_005_a_permanently_incomplete_pool_is_answered_with_what_is_mi
     await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=[{"name": "dev"}])
     (found,) = (await ask_of_all(scene, 1))["pools"]
     text = f"pool {scene.driver_name}/half is incomplete: observed 1/2 slices at generation 1"
-    assert found["validationError"] == text
+    assert found["validationError"].removeprefix("PoolIncomplete: ") == text, "the prefix came with 1.37"
     assert "totalDevices" not in found
 
 
