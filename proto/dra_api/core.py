@@ -212,12 +212,12 @@ class PodExtendedResourceClaimStatus(Part, frozen=True):
     request_mappings: tuple[ContainerExtendedResourceRequest, ...] | None = None
 
 
-class NodeAllocatableResourceAmount(Part, frozen=True):
+class NodeAllocatableMappedResources(Part, frozen=True):
     name: str = ""
     quantity: Quantity | None = None
 
 
-class NodeAllocatableResourceOverhead(Part, frozen=True):
+class NodeAllocatableOverheadResources(Part, frozen=True):
     name: str = ""
     per_pod: Quantity | None = None
     per_container: Quantity | None = None
@@ -228,8 +228,8 @@ class NodeAllocatableResourceClaimStatus(Part, frozen=True):
 
     resource_claim_name: str = ""
     containers: tuple[str, ...] | None = None
-    mapping: tuple[NodeAllocatableResourceAmount, ...] | None = None
-    overhead: tuple[NodeAllocatableResourceOverhead, ...] | None = None
+    mapping: tuple[NodeAllocatableMappedResources, ...] | None = None
+    overhead: tuple[NodeAllocatableOverheadResources, ...] | None = None
 
 
 class PodCondition(Part, frozen=True):

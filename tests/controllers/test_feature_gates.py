@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -140,9 +139,47 @@ def pool_status(world: World) -> None:
     world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
 
 
-def pod_group(world: World, *claims: Obj) -> None:
+def on_a_counter_set(world: World, drawn: Obj, **device: object) -> None:
+    """A device that draws on a counter set, and a claim for it."""
+    partitions(world)
+    consumption = {"counterSet": "set", "counters": {"units": {"value": "1"}}, **drawn}
+    published = {"name": "dev-0", "consumesCounters": [consumption], **device}
+    world.api.change(SLICES, "node-gpu.example.com", lambda made: made["spec"].update(devices=[published]))
+
+
+def groups(world: World) -> None:
+    on_a_counter_set(world, {"compatibilityGroups": ["x"]})
+
+
+def partition_types(world: World) -> None:
+    spec = {"driver": "gpu.example.com", "defaultPartitionTypeAttribute": "kind"}
+    world.api.add(RESOURCE_POOL_STATUS_REQUESTS, {"metadata": {"name": "request"}, "spec": spec})
+    on_a_counter_set(world, {}, attributes={"kind": {"string": "half"}}, taints=[TAINT])
+
+
+def derived(world: World) -> None:
+    computed = {"name": "example.com/kind", "expression": "device.driver"}
+    requests = Make.claim("claim")["spec"]["devices"]["requests"]
+    requests[0]["exactly"]["derivedAttributes"] = [computed]
+    asked_by(world, requests=requests)
+    one_device(world)
+
+
+def skipped_operations(world: World) -> None:
+    asked_by(world)
+    one_device(world)
+    world.api.change(NODES, "node", lambda it: it["status"].update(declaredFeatures=["DRAOptionalNodeOperations"]))
+    world.api.change(SLICES, "node-gpu.example.com", lambda it: it["spec"].update(skipNodeOperations=["*"]))
+
+
+def more_cpu_than_there_is(world: World) -> None:
+    asked_by(world)
+    one_device(world, nodeAllocatableResources={"cpu": {"overhead": {"perPod": "10k"}}})
+
+
+def pod_group(world: World, *claims: Obj, **wishes: Obj) -> None:
     if POD_GROUPS in watched_kinds(world.features):
-        spec = {"schedulingPolicy": {"basic": {}}, "resourceClaims": claims}
+        spec = {"schedulingPolicy": {"basic": {}}, "resourceClaims": claims, **wishes}
         world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns"}, "spec": spec})
     world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
     one_device(world, Make.pod(claims=claims, schedulingGroup={"podGroupName": "group"}))
@@ -150,6 +187,15 @@ def pod_group(world: World, *claims: Obj) -> None:
 
 def claim_of_group(world: World) -> None:
     pod_group(world, {"name": "entry-0", **Make.FROM_TEMPLATE})
+
+
+def gang(world: World) -> None:
+    pod_group(world, schedulingPolicy={"gang": {"minCount": 1}})
+
+
+def group_in_a_domain(world: World) -> None:
+    pod_group(world, schedulingConstraints={"topology": [{"key": "rack"}]})
+    world.api.change(NODES, "node", lambda it: it["metadata"].setdefault("labels", {}).update(rack="one"))
 
 
 class Sides(NamedTuple):
@@ -175,6 +221,15 @@ SIDES = {
     "DRADeviceBindingConditions": Sides(binding_conditions, GETS_READY, NO_DEVICE),
     "DRAResourceClaimDeviceStatus": Sides(binding_conditions, GETS_READY, NO_DEVICE),
     "DRAResourcePoolStatus": Sides(pool_status, "Calculated status for 0 pools", "device class gpu does not exist"),
+    "DRAPartitionableDevicesType": Sides(partition_types, "nodeName partitionSummary poolName", "nodeName poolName"),
+    "DRADeviceCompatibilityGroups": Sides(groups, BOUND, "is currently being updated"),
+    "DRADerivedAttributes": Sides(derived, BOUND, "the DRADerivedAttributes feature is disabled"),
+    "DRAOptionalNodeOperations": Sides(skipped_operations, BOUND, NO_DEVICE),
+    "DRANodeAllocatableResources": Sides(more_cpu_than_there_is, "Insufficient cpu", BOUND),
+    "GangScheduling": Sides(gang, BOUND, "needs the feature gate GangScheduling"),
+    "TopologyAwareWorkloadScheduling": Sides(
+        group_in_a_domain, BOUND, "needs the feature gate TopologyAwareWorkloadScheduling"
+    ),
     "GenericWorkload": Sides(pod_group, BOUND, "spec.schedulingGroup is not supported by dra-operator yet"),
     "DRAWorkloadResourceClaims": Sides(claim_of_group, BOUND, "the pod is in a PodGroup, whose claims need"),
     "DRASchedulerFilterTimeout": Sides(hard_problem, "node node: timed out trying to allocate devices", "gave up"),
@@ -185,33 +240,28 @@ NEEDED_BY = {"DRAResourceClaimDeviceStatus": {"DRADeviceBindingConditions": Fals
 """What has to be off with a gate, because it needs the gate and is on by default."""
 
 
-TESTS = Path(__file__).parents[1]
-ELSEWHERE = {
-    "DRADerivedAttributes": "allocator/test_alphas.py",
-    "DRADeviceCompatibilityGroups": "allocator/test_alphas.py",
-    "DRANodeAllocatableResources": "scheduling/test_node_allocatable.py",
-    "DRAOptionalNodeOperations": "devcluster/agent/claims/test_skipped_operations.py",
-    "DRAPartitionableDevicesType": "cache/test_pool_summaries.py",
-    "GangScheduling": "controllers/test_group_gangs.py",
-    "TopologyAwareWorkloadScheduling": "controllers/test_group_gangs.py",
-}
-"""Gates that more than one pod or one device decides about, and the tests of each."""
-
-
 def test_the_table_has_every_gate() -> None:
-    assert set(SIDES) | set(ELSEWHERE) == GATES
-    assert not [file for file in ELSEWHERE.values() if not (TESTS / file).is_file()]
+    assert set(SIDES) == GATES
 
 
 NEEDS = {"DRAWorkloadResourceClaims": {"GenericWorkload": True}}
 """What has to be on with a gate, because the gate needs it and it is off by default."""
 
 
+BESIDE = {
+    "DRAPartitionableDevicesType": {"DRAResourcePoolStatus": True},
+    "GangScheduling": {"GenericWorkload": True},
+    "TopologyAwareWorkloadScheduling": {"GenericWorkload": True},
+}
+"""What is on beside a gate, whether that is on or off: without it there is nothing to be decided."""
+
+
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 @pytest.mark.parametrize("gate", sorted(SIDES))
 async def test_a_gate_decides(gate: str, is_on: bool) -> None:
     sides = SIDES[gate]
-    world = World(accepted({gate: is_on} | (NEEDS if is_on else NEEDED_BY).get(gate, {}), None))
+    others = (NEEDS if is_on else NEEDED_BY).get(gate, {}) | BESIDE.get(gate, {})
+    world = World(accepted({gate: is_on} | others, None))
     sides.arrange(world)
     world.start()
     expected = sides.on if is_on else sides.off
@@ -232,4 +282,5 @@ def outcome(world: World) -> str:
     messages = [message for reason in reasons for message in world.messages(reason)]
     answers = [request.get("status") or {} for request in world.api.of(RESOURCE_POOL_STATUS_REQUESTS)]
     messages += [condition["message"] for answer in answers for condition in answer.get("conditions", ())]
+    messages += [" ".join(sorted(pool)) for answer in answers for pool in answer.get("pools", ())]
     return " | ".join(messages)

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from dra_api.core import (
     Container,
-    NodeAllocatableResourceAmount,
+    NodeAllocatableMappedResources,
+    NodeAllocatableOverheadResources,
     NodeAllocatableResourceClaimStatus,
-    NodeAllocatableResourceOverhead,
     Pod,
 )
 from dra_api.relations.references import claims_of_pod, is_pod_group, stands_for
@@ -166,11 +166,11 @@ def _use(
         resource_claim_name=claim.metadata.name,
         containers=tuple(_containers(pod, claim)),
         mapping=tuple(
-            NodeAllocatableResourceAmount(name=name, quantity=_quantity(mapping[name])) for name in sorted(mapping)
+            NodeAllocatableMappedResources(name=name, quantity=_quantity(mapping[name])) for name in sorted(mapping)
         )
         or None,
         overhead=tuple(
-            NodeAllocatableResourceOverhead(
+            NodeAllocatableOverheadResources(
                 name=name,
                 per_pod=_quantity(per_pod[name]) if name in per_pod else None,
                 per_container=_quantity(per_container[name]) if name in per_container else None,
