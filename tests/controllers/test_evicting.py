@@ -25,6 +25,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.cache import Key, Source, UidMemory
 from dra_operator.controllers import Control, OwnControllers
+from dra_operator.controllers.taints import evict
 from dra_operator.controllers.taints import rule_reports as taint_rules
 from fake_api import ERRORS, Call, at_once
 from objects import Make, Obj
@@ -216,6 +217,25 @@ async def test_the_pods_of_a_group_go_together_if_it_says_so(
     assert pods(world) == left
     deletions = [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
     assert deletions[-1] == "pod-1"
+
+
+async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_have_gone(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand pods end in twenty seconds: until then each look at all of them would be in vain."""
+    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(evict, "SECONDS_FOR_A_MATE", 15.0)
+    await group_runs(world, make, "all")
+    world.api.before = lambda call: (
+        ServerError(503, "ServiceUnavailable", "down") if call.verb == "delete" and call.name != "pod-1" else None
+    )
+    world.start()
+    async with world.running():
+        for _ in range(40):
+            world.bring_events()
+            await world.tick()
+    reads = [call for call in world.api.calls if (call.verb, call.name, call.sub) == ("get", "pod-1", "")]
+    assert 1 <= len(reads) <= 3
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5])

@@ -45,7 +45,9 @@ logger = logging.getLogger(__name__)
 REMEMBERED_UIDS = 500  # UIDs of evicted pods
 EVICTION_LOOK_SECONDS = 60.0  # seconds
 MATES_LOOK_SECONDS = 1.0
-"""Between two looks whether the others of a PodGroup have gone."""
+"""Between two looks whether the others of a PodGroup have gone; of a large group more, see ``SECONDS_FOR_A_MATE``."""
+SECONDS_FOR_A_MATE = 0.02
+"""In which one pod of a large group ends, as fast as requests may follow each other: no look is of use before."""
 
 
 @dataclass(slots=True)
@@ -133,8 +135,9 @@ class PodEvictor:
             if eviction.due > self._now():
                 self._queue.add((Key("eviction", pod.key),))
                 return
-            if self._goes_later(fresh):
-                self._queue.add_after(Key("eviction", pod.key), MATES_LOOK_SECONDS)
+            pause = self._goes_later(fresh)
+            if pause is not None:
+                self._queue.add_after(Key("eviction", pod.key), pause)
                 return
             self._tell(fresh)
             await self._pods.mark_disrupted(fresh, DEVICE_TAINT)
@@ -144,19 +147,24 @@ class PodEvictor:
             return
         self._deleted(fresh, eviction)
 
-    def _goes_later(self, pod: Pod) -> bool:
-        """Whether others end with the pod only because of its taint: they go first. A minute is enough for them."""
+    def _goes_later(self, pod: Pod) -> float | None:
+        """The seconds for which others go first that end with the pod only because of its taint; None if it goes now.
+
+        A minute is enough for them.
+        """
         now, planned = self._now(), self._planned[pod.key]
         if evictions.own_eviction(self._cluster, pod, now) is None:
-            return False
+            return None
         left = [it for it in self._cluster.ending_with(pod) if not self._is_going(it)]
         waiting = [it for it in left if evictions.own_eviction(self._cluster, it, now) is None]
         if not waiting:
-            return False
+            return None
         if planned.waits_until is None:
             planned.waits_until = now + timedelta(seconds=EVICTION_LOOK_SECONDS)
         self._queue.add(Key("eviction", it.key) for it in waiting)
-        return now < planned.waits_until
+        if now >= planned.waits_until:
+            return None
+        return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _tell(self, pod: Pod) -> None:
         planned = self._planned[pod.key]
