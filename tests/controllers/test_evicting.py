@@ -234,7 +234,7 @@ async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_hav
         for _ in range(40):
             world.bring_events()
             await world.tick()
-    reads = [call for call in world.api.calls if (call.verb, call.name, call.sub) == ("get", "pod-1", "")]
+    reads = [call for call in world.api.calls if (call.verb, call.plural, call.name) == ("get", "pods", "pod-1")]
     assert 1 <= len(reads) <= 3
 
 
