@@ -175,7 +175,8 @@ async def rule(scene: Scene, effect: str, *, selects: bool = True) -> AsyncItera
     selector = {"deviceSelector": {"driver": scene.driver_name}} if selects else {}
     spec: Any = {"taint": {"key": KEY, "value": "Down", "effect": effect}, **selector}
     name = f"{scene.namespace}-rule"
-    await scene.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": name}, "spec": spec})
+    typed = {"apiVersion": DEVICE_TAINT_RULES.api_version(), "kind": DEVICE_TAINT_RULES.kind}  # 1.36 converts it
+    await scene.api.create(DEVICE_TAINT_RULES, {**typed, "metadata": {"name": name}, "spec": spec})
     try:
         yield name
     finally:
