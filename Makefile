@@ -11,8 +11,8 @@ TESTS ?=
 PURE := allocator api cache cdi cel eviction layout scheduling
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
-COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
-  taint_rules.py extended.py hard_problems.py all_different.py)
+COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py alphas.py candidates.py refusals.py fixes.py pools.py \
+  search.py taint_rules.py extended.py hard_problems.py all_different.py)
 
 # Images often set it; then hundreds of processes that tests start would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
