@@ -238,6 +238,39 @@ async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_hav
     assert 1 <= len(reads) <= 3
 
 
+async def test_pods_of_a_group_that_tolerate_their_own_taints_for_long_go_with_the_first_one(
+    world: World, make: type[Make]
+) -> None:
+    await group_runs(world, make, "all")
+    for name in ("pod", "pod-2"):
+        world.api.change(RESOURCE_CLAIMS, f"ns/claim-{name[4:] or 0}", tolerate_for_years)
+
+    def taint(*numbers: int) -> Callable[[Obj], None]:
+        def edit(slice_: Obj) -> None:
+            for number, device in enumerate(slice_["spec"]["devices"]):
+                device["taints"] = [TAINT] if number in numbers else []
+
+        return edit
+
+    world.api.change(RESOURCE_SLICES, "node-a-gpu.example.com", taint(0, 2))
+    async with started(world):
+        assert len(pods(world)) == 4
+        world.api.change(RESOURCE_SLICES, "node-a-gpu.example.com", taint(0, 1, 2))
+        await caught_up(world)
+        assert deletions(world)[0] != "pod-1"
+    await world.settle()
+    assert pods(world) == ["pod-3"]
+
+
+def deletions(world: World) -> list[str]:
+    return [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
+
+
+def tolerate_for_years(claim: Obj) -> None:
+    for result in claim["status"]["allocation"]["devices"]["results"]:
+        result["tolerations"] = holding(100_000_000)
+
+
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5])
 async def test_after_a_crash_the_rest_of_a_group_goes_as_well(world: World, make: type[Make], writes: int) -> None:
     await group_runs(world, make, "all")

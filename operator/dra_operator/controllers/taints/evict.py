@@ -14,8 +14,8 @@ again. Each names the UID of the pod, so that a successor of the same name is sa
 
 A pod that is due later is checked every minute, because a clock may be set and a computer may sleep.
 
-The pods of a PodGroup with the disruption mode ``all`` end together: when one has to go, all do. Those without a taint
-of their own go first, since after a crash nothing but the taint of the others says that they have to.
+The pods of a PodGroup with the disruption mode ``all`` end together: when one has to go, all do. Those that would
+not have to go yet by themselves go first, since after a crash nothing but the taint of the others says that they must.
 """
 
 from __future__ import annotations
@@ -148,15 +148,15 @@ class PodEvictor:
         self._deleted(fresh, eviction)
 
     def _goes_later(self, pod: Pod) -> float | None:
-        """The seconds for which others go first that end with the pod only because of its taint; None if it goes now.
+        """The seconds for which others go first that have to go only because of this pod; None if it goes now.
 
         A minute is enough for them.
         """
         now, planned = self._now(), self._planned[pod.key]
-        if evictions.own_eviction(self._cluster, pod, now) is None:
+        if not self._is_due_alone(pod, now):
             return None
         left = [it for it in self._cluster.ending_with(pod) if not self._is_going(it)]
-        waiting = [it for it in left if evictions.own_eviction(self._cluster, it, now) is None]
+        waiting = [it for it in left if not self._is_due_alone(it, now)]
         if not waiting:
             return None
         if planned.waits_until is None:
@@ -165,6 +165,12 @@ class PodEvictor:
         if now >= planned.waits_until:
             return None
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
+
+    def _is_due_alone(self, pod: Pod, now: datetime) -> bool:
+        """Whether the pod would have to go now without the others of its PodGroup."""
+        planned = self._planned.get(pod.key)
+        own = evictions.own_eviction(self._cluster, pod, planned.since if planned is not None else now)
+        return own is not None and own.due <= now
 
     def _tell(self, pod: Pod) -> None:
         planned = self._planned[pod.key]
