@@ -554,6 +554,27 @@ def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
     assert nodes(played(story))["rival"]
 
 
+def add_group(world: World, policy: Obj, **spec: Obj) -> None:
+    world.features = Features(generic_workload=True, workload_resource_claims=True, gang_scheduling=True)
+    spec = {"schedulingPolicy": policy, **spec}
+    world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec})
+
+
+@pytest.mark.parametrize("mode", [{"single": {}}, {"all": {}}])
+def test_no_pod_of_a_pod_group_ends_for_another_one_of_the_same_gang(mode: Obj) -> None:
+    async def story(world: World) -> None:
+        grouped: Obj = {"schedulingGroup": {"podGroupName": "group"}}
+        add_group(world, {"gang": {"minCount": 1}}, disruptionMode=mode)
+        await full(world, pod("rank-0", **grouped))
+        world.api.change(
+            POD_GROUPS, "ns/group", lambda it: it["spec"].update(schedulingPolicy={"gang": {"minCount": 2}})
+        )
+        world.api.add(PODS, pod("rank-1", 10, **grouped))
+        await works(world, REST, REST)
+
+    assert not deleted(played(story))
+
+
 def test_the_same_pods_end_for_a_gang_whenever_the_operator_crashes() -> None:
     def story(crash: Nth) -> Story:
         async def crashing(world: World) -> None:

@@ -92,6 +92,7 @@ class Scene:
             may_end=self.may_end,
             is_leaving=lambda it: it.metadata.name in self.leaving,
             gang=gang_key,
+            placed_with=gang_key,
             members=lambda gang: [it for it in self.pods if gang_key(it) == gang],
             holders=lambda device: [it for it in self.claims if device in map(DeviceId.of, it.results)],
             budgets=lambda _: self.budgets,

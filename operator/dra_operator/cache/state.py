@@ -94,7 +94,7 @@ class State(Stores):
         self._loaded_nodes = Nodes(strategy=scoring_strategy)
         self.pods_by_node = self._loaded_nodes.pods_by_node
         self.loads = NodeLoads(self.pods_by_node)
-        self.nominated_pods = NominatedPods(lambda uid: self.loads.node_of(uid) is not None, self._gang_key_of)
+        self.nominated_pods = NominatedPods(lambda uid: self.loads.node_of(uid) is not None, self.gang_key_of)
         self.bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.placeholders: dict[str, Pod] = {}
@@ -263,7 +263,8 @@ class State(Stores):
         waiting = [it for it in pods if not self.is_bound(it) and self.is_ours_to_place(it)]
         return running, [pod for pod in waiting if pod.metadata.deletion_timestamp is None]
 
-    def _gang_key_of(self, pod: Pod) -> str | None:
+    def gang_key_of(self, pod: Pod) -> str | None:
+        """The key of the pod's gang, if it is in one that can be understood."""
         gang = self.gang_of(pod)
         return gang.key if isinstance(gang, Gang) else None
 

@@ -32,6 +32,7 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
         is_leaving=partial(_is_leaving, made),
         holders=cluster.holders,
         gang=cluster.gang_of_pod,
+        placed_with=cluster.gang_key_of,
         members=cluster.placed_of_gang,
         budgets=cluster.budgets,
     )

@@ -71,7 +71,7 @@ class Bundles:
         self._terms, self._find_claim = terms, waiting[0].find_claim
         self._priority = min(priority(state.pod) for state in waiting)
         self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
-        self._gang = terms.gang(waiting[0].pod)
+        self._gang, self._placed_with = terms.gang(waiting[0].pod), terms.placed_with(waiting[0].pod)
         self._known: dict[str, Bundle | None] = {}
         self.looked = 0
         """So many claims, consumers and pods of gangs were looked at."""
@@ -102,6 +102,8 @@ class Bundles:
         if not is_running or MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
             return False
         if self._gang is not None and self._terms.gang(pod) == self._gang:
+            return False
+        if self._placed_with is not None and self._terms.placed_with(pod) == self._placed_with:
             return False
         return priority(pod) < self._priority and self._terms.may_end(pod)
 

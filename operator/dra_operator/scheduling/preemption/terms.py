@@ -27,7 +27,9 @@ class PreemptionTerms:
     holders: Callable[[DeviceId], Iterable[ResourceClaim]]
     """The claims that have a device."""
     gang: Callable[[Pod], str | None]
-    """The key of the pod's gang, if it is in one."""
+    """The key of the pods that end together with the pod, if there are any."""
+    placed_with: Callable[[Pod], str | None]
+    """The key of the gang with which the pod is placed: no pod of it ends for another one."""
     members: Callable[[str], Iterable[Pod]]
     """The pods of a gang that run, or are on their way to a node: all of them end, or none does."""
     budgets: Callable[[str], Iterable[Budget]]

@@ -185,6 +185,7 @@ class Preemption:
             is_leaving=partial(self._evictor.is_leaving, nodes),
             holders=self._cluster.holders,
             gang=self._cluster.gang_of_pod,
+            placed_with=self._cluster.gang_key_of,
             members=self._cluster.placed_of_gang,
             budgets=self._cluster.budgets,
         )
