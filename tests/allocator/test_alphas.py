@@ -12,8 +12,9 @@ from allocator_lab import Answer, claim, device, held, lab, pool, request
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.releases.release import Release
-from dra_api.resource import ResourceSlice
+from dra_api.resource import DeviceAttribute, ResourceSlice
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Refused, Rule
+from dra_operator.allocator.published.derived_column import DerivedColumn
 from dra_operator.cel_language import CelSelectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -386,6 +387,41 @@ def test_computed_attributes_are_compared_as_published_ones(failures: int, sourc
             for some, asked in ((devices, computed), (published, plain))
         )
         assert ours.devices() == theirs.devices()
+
+
+def test_a_claim_may_compute_more_attributes_than_a_node_remembers() -> None:
+    """A search that goes back still knows what it computed for the earlier requests."""
+    names = [f"example.com/a{number}" for number in range(32)]
+    asked = [
+        request(
+            f"r{place}",
+            derivedAttributes=[
+                {"name": name, "expression": f'"r{place}" == "" ? "" : {BEFORE_DASH}'} for name in names
+            ],
+        )
+        for place in range(3)
+    ]
+    slices = models(d1="A-1", d2="A-2", d3="B-1", d4="B-2", d5="B-3")
+    constraints = [{"matchAttribute": name} for name in names]
+    made = lab(slices, [claim(*asked, constraints=constraints)], features=DERIVED, language=CelSelectors(DERIVED))
+    assert made.devices() == [["r0=drv/p/d3", "r1=drv/p/d4", "r2=drv/p/d5"]]
+
+
+def test_what_fails_on_a_device_is_kept_without_its_frames() -> None:
+    """A traceback keeps the evaluation and the prepared device alive, on each node and for each expression."""
+    column = DerivedColumn(FAMILY, _fail, lists=False)
+    column.cover(0b11)
+    assert column.failed == 0b11
+    for error in column.failures.values():
+        assert str(error) == "no such key"
+        assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
+
+
+def _fail(number: int) -> DeviceAttribute:
+    try:
+        raise KeyError(number)
+    except KeyError as error:
+        raise ValueError("no such key") from error
 
 
 def test_a_costly_expression_is_refused_where_others_wait() -> None:

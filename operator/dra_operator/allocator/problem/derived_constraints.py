@@ -28,7 +28,9 @@ class DerivedConstraint(Ledger):
         self, attribute: str, column_of: Callable[[Request], Column], device_id: Callable[[int], DeviceId]
     ) -> None:
         self._compared = attribute
-        self._column_of = column_of
+        self._make_column = column_of
+        self._columns: dict[int, Column] = {}
+        """By request: what the search has found, however much else the node remembers meanwhile."""
         self._device_id = device_id
         self._taken: list[Values] = []
 
@@ -39,6 +41,12 @@ class DerivedConstraint(Ledger):
             column.cover(devices)
             failed = devices & column.failed
         return self._admitted(devices & column.present, column) | failed
+
+    def _column_of(self, request: Request) -> Column:
+        known = self._columns.get(request.number)
+        if known is None:
+            known = self._columns[request.number] = self._make_column(request)
+        return known
 
     def _admitted(self, devices: int, column: Column) -> int:
         raise NotImplementedError

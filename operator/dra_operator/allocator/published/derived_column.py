@@ -32,6 +32,7 @@ class DerivedColumn(Column):
             try:
                 values = values_of(self._derive(number), lists=self._lists)
             except Exception as error:
+                error.__cause__ = error.__context__ = error.__traceback__ = None  # they hold the evaluation's frames
                 self.failures[number] = error
                 self.failed |= 1 << number
                 continue
