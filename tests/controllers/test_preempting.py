@@ -575,6 +575,25 @@ def test_no_pod_of_a_pod_group_ends_for_another_one_of_the_same_gang(mode: Obj) 
     assert not deleted(played(story))
 
 
+def test_what_is_kept_for_a_gang_is_free_when_its_pod_group_is_gone() -> None:
+    async def story(world: World) -> None:
+        add_group(world, {"gang": {"minCount": 2}})
+        await full(world, pod("low-0", held=True), pod("low-1"))
+        for number in range(2):
+            world.api.add(PODS, pod(f"g-{number}", 10, schedulingGroup={"podGroupName": "group"}))
+        await works(world, REST, 2)
+        assert status(world, "g-0").get("nominatedNodeName")
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.drop(POD_GROUPS, "ns/group")
+            await passes(world, 1)
+            world.api.add(PODS, pod("rival", 9))
+            await passes(world, REST)
+
+    assert nodes(played(story))["rival"]
+
+
 def test_the_same_pods_end_for_a_gang_whenever_the_operator_crashes() -> None:
     def story(crash: Nth) -> Story:
         async def crashing(world: World) -> None:

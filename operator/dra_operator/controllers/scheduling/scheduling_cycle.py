@@ -181,17 +181,8 @@ class SchedulingCycle:
             case Deferring(_, _, seconds):
                 self._context.look_again(pod.key, seconds)
                 return Decided()
-            case NotTried(obstacle, stale):
-                reason, volumes = obstacle.reason.name, obstacle.reason.is_about_volumes
-                wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
-                self._cluster.set_wake_conditions(pod.key, wake_on)
-                if obstacle.reason is CLAIM_UNMADE:
-                    return Decided()
-                if obstacle.reason is GANG_INCOMPLETE:
-                    return self._gangs.lacks_pods(pod, obstacle.text)
-                if obstacle.reason in UNKNOWN_GANG and self._gangs.holds_devices(pod):
-                    return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
-                return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
+            case NotTried():
+                return self._not_tried(pod, found)
             case Stolen(claim, devices):
                 return Decided(partial(self._unreserve.give_way, pod, claim, devices))
             case GettingReady(_, seconds) | VolumesPending(_, _, seconds):
@@ -204,6 +195,21 @@ class SchedulingCycle:
             case WriteUnderWay():
                 self._cluster.set_wake_conditions(pod.key, ANOTHER_WRITE)
                 return Decided()  # the end of the other pod's write brings this one here again
+
+    def _not_tried(self, pod: Pod, found: NotTried) -> Decided:
+        obstacle, stale = found.obstacle, found.stale
+        reason, volumes = obstacle.reason.name, obstacle.reason.is_about_volumes
+        wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
+        self._cluster.set_wake_conditions(pod.key, wake_on)
+        if obstacle.reason is CLAIM_UNMADE:
+            return Decided()
+        if self._makes_room is not None:
+            self._makes_room.forget(pod)
+        if obstacle.reason is GANG_INCOMPLETE:
+            return self._gangs.lacks_pods(pod, obstacle.text)
+        if obstacle.reason in UNKNOWN_GANG and self._gangs.holds_devices(pod):
+            return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
+        return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
 
     def _snapshot(self) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""

@@ -36,6 +36,10 @@ class MakesRoom(Protocol):
         """The gang lacks pods: what was kept for it is free."""
         ...
 
+    def forget(self, pod: Pod) -> None:
+        """The pod is not tried: what was kept for it, and for the gang with which it was nominated, is free."""
+        ...
+
     def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
         """A clause about what the pod, or all of its gang, waits for, if it is nominated."""
         ...

@@ -129,6 +129,14 @@ class Preemption:
         """See ``MakesRoom``."""
         self._forget(gang.key, self._nominated_of(gang))
 
+    def forget(self, pod: Pod) -> None:
+        """See ``MakesRoom``."""
+        known = self._cluster.nominated_pods.get(pod.metadata.uid)
+        if known is not None and known.gang is not None:
+            self._forget(known.gang, [it.pod for it in self._cluster.nominated_pods if it.gang == known.gang])
+        elif known is not None:
+            self._forget(pod.metadata.uid, [pod])
+
     def _may_begin(self, pod: Pod, who: str) -> bool:
         if self._under_way.is_waiting(who):
             self._look_again(pod.key, self._rest)
