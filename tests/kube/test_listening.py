@@ -35,3 +35,14 @@ async def test_a_connection_is_accepted_or_refused_whenever_the_server_stops_lis
             assert isinstance(transport, asyncio.Transport)
             transport.abort()
             await asyncio.to_thread(client.recv, 1)
+
+
+async def test_a_server_whose_stop_is_cancelled_does_not_listen_on() -> None:
+    """Clients would connect, and wait for ever."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    stopping = asyncio.create_task(stop_listening(server))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert not server.is_serving()
