@@ -254,3 +254,11 @@ def test_a_snapshot_without_such_pods_is_refused(tmp_path: Path, capsys: pytest.
     (tmp_path / "week.yaml").write_text(yaml.safe_dump_all(nodes("n1", devices=1)))
     assert main(["simulate", "--trace", str(tmp_path / "week.yaml")]) == 2
     assert "no pod with claims whose status says when it came and went" in capsys.readouterr().err
+
+
+def test_times_of_the_first_year_are_played(told: Any) -> None:
+    """The zero time of Go, as an unset field has it: no week is before it."""
+    waiting = pod("p", 0, None, None, "one")
+    waiting["metadata"]["creationTimestamp"] = "0001-01-01T00:00:00Z"
+    found = told(*nodes("n1", devices=1), template("one"), waiting)
+    assert found.start == found.end == "0001-01-01T00:00:00Z"

@@ -61,7 +61,7 @@ def history(pods: Iterable[Pod]) -> History | None:
     if not times:
         return None
     end = max(times)
-    start = max(end - timedelta(seconds=WEEK_SECONDS), min(times))
+    start = end - min(timedelta(seconds=WEEK_SECONDS), end - min(times))
     found = [_life(pod, start) for pod in chosen]
     lives = [it for it in found if it is not None and (it.ended is None or it.ended > 0)]
     return History(start, (end - start).total_seconds(), sorted(lives, key=_order), found.count(None))
