@@ -389,6 +389,25 @@ def test_computed_attributes_are_compared_as_published_ones(failures: int, sourc
         assert ours.devices() == theirs.devices()
 
 
+def test_expressions_that_are_cheap_alone_are_refused_on_many_devices_where_others_wait() -> None:
+    """128 devices and 32 expressions: nothing else would be done for seconds."""
+    every = 'device.attributes["drv"]'
+    names = [f"example.com/a{number}" for number in range(32)]
+    items = [{"name": name, "expression": f"{every}.map(a, a + a).size() + {len(name)}"} for name in names]
+    devices = pool(*(device(f"d{number}", model="m") for number in range(128)))
+    constraints = [{"matchAttribute": name} for name in names]
+    for number, refused in ((1, False), (32, True)):
+        asked = claim(request("r", derivedAttributes=items[:number]), constraints=constraints[:number])
+        cluster = lab(devices, [asked], features=DERIVED, language=CelSelectors(DERIVED))
+        cluster.allocator.inventory.compiled.patient = False
+        outcome = cluster.decide()
+        if not refused:
+            assert isinstance(outcome, Allocated)
+            continue
+        assert isinstance(outcome, Failed)
+        assert str(outcome.error).startswith("gave up: the derived attributes of request r may cost ")
+
+
 def test_a_claim_may_compute_more_attributes_than_a_node_remembers() -> None:
     """A search that goes back still knows what it computed for the earlier requests."""
     names = [f"example.com/a{number}" for number in range(32)]

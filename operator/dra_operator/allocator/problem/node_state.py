@@ -95,12 +95,14 @@ class NodeState:
         return self.view.column(comparison.attribute, lists=self.features.list_attributes)
 
     def column_of(self, comparison: Comparison, request: Request) -> Column:
-        """The attribute of a constraint, as the request computes it if it does."""
+        """The attribute of a constraint, as the request computes it if it does. Raises NotEvaluated."""
         expression = request.derived.get(comparison.attribute)
         if expression is None:
             return self.column(comparison)
         lists = self.features.list_attributes
-        return self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
+        column = self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
+        self.compiled.check_derived(request.name, request.derived.values(), request.usable.bit_count())
+        return column
 
     def having(self, wanted: AttributeValue) -> int:
         """The devices that have the value, alone or in a list."""

@@ -34,6 +34,9 @@ COSTLY_UNITS: Final = 5_000
 UNITS_BETWEEN_PAUSES: Final = 5_000
 """Units of cheap predicates between two pauses: some milliseconds."""
 DEFAULT_COST_UNITS: Final = 10
+MOST_DERIVED_UNITS: Final = 100_000
+"""What all derived attributes of a request may cost on the devices of a node, where others wait: a tenth of a second,
+in which nothing else is done."""
 
 
 class Drivers(Protocol):
@@ -121,24 +124,39 @@ class Compiled:
 
         Raises NotEvaluated for one that must not be evaluated in one go.
         """
-        try:
-            compute: Callable[[str], tuple[Derive, int]] | None = getattr(self._language, "attribute", None)
-            if compute is None:
-                raise CompileFailure("the language knows no derived attributes")
-            derive, cost = compute(expression)
-        except Exception as error:
-            failure = CompileFailure(str(error))
-
-            def fail(driver: str, device: Device) -> DeviceAttribute:
-                raise failure
-
-            return fail
+        derive, cost = self._attribute(expression)
         if cost > COSTLY_UNITS and not self.patient:
             raise NotEvaluated(
                 f"gave up: a derived attribute may cost {cost} units on each device, more than {COSTLY_UNITS}: make it "
                 f"cheaper: {shortened(expression)}"
             )
         return derive
+
+    def check_derived(self, request: str, expressions: Iterable[str], devices: int) -> None:
+        """Raises NotEvaluated for a request whose attributes must not be computed for so many devices in one go."""
+        if self.patient:
+            return
+        units = devices * sum(self._attribute(expression)[1] for expression in expressions)
+        if units > MOST_DERIVED_UNITS:
+            raise NotEvaluated(
+                f"gave up: the derived attributes of request {request} may cost {units} units on {devices} devices, "
+                f"more than {MOST_DERIVED_UNITS}: make them cheaper, or leave devices out by selectors"
+            )
+
+    def _attribute(self, expression: str) -> tuple[Derive, int]:
+        """How it is computed, and the most that it may cost on a device."""
+        try:
+            compute: Callable[[str], tuple[Derive, int]] | None = getattr(self._language, "attribute", None)
+            if compute is None:
+                raise CompileFailure("the language knows no derived attributes")
+            return compute(expression)
+        except Exception as error:
+            failure = CompileFailure(str(error))
+
+            def fail(driver: str, device: Device) -> DeviceAttribute:
+                raise failure
+
+            return fail, 0
 
     def cost(self, expression: str) -> int:
         """What the expression may cost on a device, in units of CEL."""
