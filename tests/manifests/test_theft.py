@@ -13,7 +13,7 @@ from dra_devcluster.apiserver import DevApiServer
 from kubectl import ROOT
 from manifest_accounts import furnish, grant, objects, operator
 from rbac_server import SERVERS, rbac_server
-from thefts import ALLOCATED, GROUPS, HOLDINGS, LEASES, SPOKEN, THEFTS, Theft, lease
+from thefts import ALLOCATED, GROUPED, GROUPS, HOLDINGS, LEASES, SPOKEN, THEFTS, Theft, lease
 from waiting import until
 
 CHECKED_BY_THE_SERVER = {("update", "resourceclaims/binding"), ("patch", "resourceclaims/binding")}
@@ -62,7 +62,7 @@ async def test_what_a_thief_sends_is_refused_unless_the_operator_sends_the_same(
 async def thefts_from(administrator: Client) -> list[Theft]:
     """Without those of PodGroups where the server has none."""
     has_groups = await administrator.code(GROUPS) == 200
-    return [theft for theft in THEFTS if has_groups or not theft.path.startswith(GROUPS)]
+    return [theft for theft in THEFTS if has_groups or not theft.path.startswith((GROUPS, GROUPED))]
 
 
 async def body_of(theft: Theft, administrator: Client) -> Json | None:

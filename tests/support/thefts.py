@@ -19,6 +19,7 @@ VOLUMES, VOLUME_CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/defaul
 SYSTEM = f"{NAMESPACES}/kube-system/pods"
 TAINT_RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+GROUPED = f"{PODS}/grouped"
 ENTRY = {"name": "gpu", "resourceClaimTemplateName": "tmpl"}
 POOL_REQUESTS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 SELECTED, BOUND = "volume.kubernetes.io/selected-node", "pv.kubernetes.io/bound-by-controller"
@@ -102,6 +103,7 @@ HOLDINGS: list[tuple[str, Json]] = [
     (PODS, pod("gated", schedulingGates=[GATE, OTHER_GATE])),
     (PODS, pod("queued", schedulingGates=[OTHER_GATE])),
     (PODS, pod("with-device", resourceClaims=USES)),
+    (PODS, pod("grouped", schedulingGroup={"podGroupName": "group"})),
     (SYSTEM, pod("kube-proxy", nodeName="node-1")),
     (CLAIMS, claim("here")),
     (CLAIMS, claim("told")),
@@ -186,9 +188,10 @@ def _pods() -> Iterator[Theft]:
     yield update("gated", changed("spec", "schedulingGates", to=[GATE]), "and no other")
     terms = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [ON_NODE_2]}}}
     yield update("gated", both(_OPENED, changed("spec", "affinity", to=terms)), "")
-    yield Theft("delete", "pods", f"{SYSTEM}/kube-proxy", None, "deletes pods with devices only")
-    yield Theft("delete", "pods", f"{PODS}/free", None, "deletes pods with devices only")
+    yield Theft("delete", "pods", f"{SYSTEM}/kube-proxy", None, "deletes only pods with devices")
+    yield Theft("delete", "pods", f"{PODS}/free", None, "deletes only pods with devices")
     yield Theft("delete", "pods", f"{PODS}/with-device", None, "")
+    yield Theft("delete", "pods", GROUPED, None, "")
 
 
 def _pod_status() -> Iterator[Theft]:
@@ -200,8 +203,9 @@ def _pod_status() -> Iterator[Theft]:
     yield patch("free", _status("conditions", [{"type": "Ready", "status": "False"}]), _ONLY_STATUS)
     yield patch("free", {"metadata": {"labels": {"app": "other"}}}, _ONLY_STATUS)
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    yield patch("kube-proxy", _status("conditions", disrupted), "disrupts pods with devices only", SYSTEM)
+    yield patch("kube-proxy", _status("conditions", disrupted), "disrupts only pods with devices", SYSTEM)
     yield patch("with-device", _status("conditions", disrupted), "")
+    yield patch("grouped", _status("conditions", disrupted), "")
     yield patch("free", _status("conditions", [_CONDITION]), "")
     path = f"{PODS}/free/status"
     yield Theft("update", "pods/status", path, changed("status", "message", to="out of memory"), _ONLY_STATUS)
