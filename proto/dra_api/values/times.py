@@ -16,9 +16,13 @@ def parse_time(text: object) -> datetime | None:
 
 def format_time(moment: datetime) -> str:
     """The text for a moment with a zone."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _text(moment, "seconds")
 
 
 def format_micro_time(moment: datetime) -> str:
     """The same with microseconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _text(moment, "microseconds")
+
+
+def _text(moment: datetime, timespec: str) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"  # four digits for any year
