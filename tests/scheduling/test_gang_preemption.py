@@ -9,7 +9,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.policy import PodDisruptionBudget
 from dra_operator.scheduling.gang import SameValues
-from dra_operator.scheduling.preemption import Budget, preempt_for_gang
+from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.meter import Meter
 from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
 from msgspec.structs import replace as with_
@@ -140,6 +140,21 @@ def test_rules_between_members_and_victims_count() -> None:
     shy = [(with_(it, spec=with_(it.spec, affinity=spec.affinity)), claims) for it, claims in scene.members]
     assert names(scene) == {"a1", "b0"}
     assert names(replace(scene, members=shy)) == {"web", "b0"}
+
+
+def test_a_nomination_is_not_proven_if_others_took_the_room_meanwhile() -> None:
+    scene = full(
+        low("a0", "a"), low("b0", "b"), nodes=[node(name, allocatable={"cpu": "1", "pods": "9"}) for name in "ab"]
+    )
+    scene = replace(scene, members=[member(number, cpu="1") for number in range(2)])
+    answer, states = scene.answer(), scene.without(())
+    assert answer is not None
+    nodes, usage = states[0].nodes, states[0].usage
+    assert is_proven(states, scene.scene.terms, answer, nodes, usage)
+    there = nodes.get("a")
+    assert there is not None
+    nodes.put(there.with_load({**there.used, "cpu": 1}))
+    assert not is_proven(states, scene.scene.terms, answer, nodes, usage)
 
 
 def test_an_attempt_takes_few_questions_in_pieces_and_ends_when_its_steps_are_spent() -> None:

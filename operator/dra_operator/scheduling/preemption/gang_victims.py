@@ -18,8 +18,9 @@ questions are answered without a search. Nodes without room are asked only if a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Collection, Container, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
 from typing import Final
 
@@ -107,7 +108,26 @@ def is_proven(
     bundles, ending = Bundles(states, terms), (*nominated.victims, *nominated.awaited)
     found = {bundle for pod in ending if (bundle := bundles.of(pod)) is not None}
     gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
-    return gone == {pod.metadata.uid for pod in ending} and all(plan.node in nodes for plan in nominated.plans)
+    return gone == {pod.metadata.uid for pod in ending} and _have_room(states, nominated, found, nodes)
+
+
+def _have_room(
+    states: Sequence[CycleState], nominated: GangNomination, ending: Collection[Bundle], nodes: Nodes
+) -> bool:
+    """Whether each node of the plans has room for the members once these have ended: others came meanwhile, perhaps."""
+    used: dict[str, Amounts] = {}
+    for state, plan in zip(states, nominated.plans, strict=True):
+        node = nodes.get(plan.node)
+        if node is None:
+            return False
+        if plan.node not in used:
+            left = [pod for bundle in ending for pod in bundle.pods if pod.spec.node_name == plan.node]
+            used[plan.node] = reduce(subtract, (node_requests(it, served_resources(it)) for it in left), node.used)
+        requests = plan.requests_of(state.pod)
+        used[plan.node] = add(used[plan.node], requests)
+        if any(used[plan.node].get(name, 0) > total for name, total in node.offered.items() if name in requests):
+            return False
+    return True
 
 
 def _candidates(bundles: Bundles, nodes: Nodes, meter: Meter) -> Generator[Pause, Elapsed, list[Bundle]]:
