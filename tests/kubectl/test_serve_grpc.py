@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import yaml
 from aiohttp import ClientSession
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
-from dra_operator.kubectl.serve import clerk
+from dra_operator.kubectl.serve import clerk, grpc_door
 from dra_operator.kubectl.serve.server import FIT, running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
@@ -106,3 +107,17 @@ async def test_the_token_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(Problem, match=r"--serve-grpc 0\.0\.0\.0: others can reach this address"):
         async with serving("--serve-grpc", "0.0.0.0:0"):
             pass
+
+
+@pytest.mark.parametrize("greeting", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])])
+async def test_a_connection_that_asks_nothing_is_closed(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else clients that say nothing could hold all descriptors of the process."""
+    monkeypatch.setattr(grpc_door, "GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(grpc_door, "IDLE_SECONDS", 0.5)
+    async with serving() as (address, _):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(greeting)
+        async with asyncio.timeout(20):
+            await reader.read()
+        writer.close()

@@ -14,6 +14,8 @@ from .question import Question, Reply
 
 MOST_QUESTION_BYTES: Final = 1 << 20
 MOST_WAITING_QUESTIONS: Final = 64
+IDLE_SECONDS: Final = 30.0
+"""For which a connection may be silent between two questions."""
 OLDEST_SECONDS: Final = 10.0
 """Age of the view from which on a question waits for the next read."""
 

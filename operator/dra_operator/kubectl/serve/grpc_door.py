@@ -18,18 +18,25 @@ from dra_proto.fit.v1 import api_pb2_grpc as services
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.whatif.outcome import PodFact
 
-from .clerk import MOST_QUESTION_BYTES, Busy, Clerk, Crowded
+from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Crowded
 from .desk import TookTooLong
 from .question import Question, Reply
 
 GRACE_SECONDS: Final = 1.0
 """What questions under way get when the server ends."""
+GREETING_SECONDS: Final = 5.0
+"""In which a new connection has to speak HTTP/2."""
 
 
 @asynccontextmanager
 async def grpc_door(clerk: Clerk, host: str, port: int, token: str) -> AsyncIterator[str]:
     """The address, served inside the block. ``token`` is empty where all who reach the port may ask. Raises Problem."""
-    limits = [("grpc.max_receive_message_length", MOST_QUESTION_BYTES), ("grpc.so_reuseport", 0)]
+    limits = [
+        ("grpc.max_receive_message_length", MOST_QUESTION_BYTES),
+        ("grpc.server_handshake_timeout_ms", int(GREETING_SECONDS * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+        ("grpc.so_reuseport", 0),
+    ]
     server = grpc.aio.server(options=limits)
     services.add_FitServicer_to_server(_Fit(clerk, token), server)
     named = f"[{host}]" if ":" in host else host

@@ -29,7 +29,7 @@ from dra_operator.kubectl.observed.pipeline import Settings
 from dra_operator.kubectl.reading.newest import NewestView
 from dra_operator.kubectl.until_ended import serve_until_ended
 
-from .clerk import MOST_QUESTION_BYTES, Busy, Clerk
+from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
 from .desk import Desk, TookTooLong
 from .question import question_of
 
@@ -37,8 +37,6 @@ FIT: Final = "/v1/fit"
 HEALTH: Final = "/healthz"
 BODY_SECONDS: Final = 5.0
 """In which a question has to arrive."""
-IDLE_SECONDS: Final = 30.0
-"""For which a connection may be silent between two questions."""
 LIFE_SECONDS: Final = 3600.0
 SHORTEST_TOKEN_LETTERS: Final = 16
 OWN_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
