@@ -143,6 +143,25 @@ async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World)
     assert world.bound() == ["g-0", "g-1", "g-2"]
 
 
+async def test_when_the_leader_goes_a_pod_that_can_be_tried_leads(world: World) -> None:
+    furnish(world, 1, 2)
+    world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    untried = Make.pod("g-0", claims=[Make.use("missing")])
+    untried["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "2"}
+    world.api.add(PODS, untried)
+    add(world, "g", 2, range(1, 4))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        [leader] = [name for name in ("g-1", "g-2", "g-3") if said(world, name).startswith("gang g: only 1 of 2")]
+        await world.api.delete(PODS, leader, "ns")
+        await world.quiet()
+        await world.api.delete(PODS, "first", "ns")
+        await world.quiet()
+    assert len(world.bound()) == 2
+
+
 async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:
     furnish(world, 2, 2)
     add(world, "g", 4, range(4))

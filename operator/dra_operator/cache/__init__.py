@@ -23,6 +23,7 @@ from .waiting.wake_conditions import (
     LEFTOVERS,
     NONE,
     VOLUMES_PENDING,
+    WITH_GANG,
     WakeConditions,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "NOTHING",
     "SCHEDULER_NAME",
     "VOLUMES_PENDING",
+    "WITH_GANG",
     "AllocatedDevices",
     "AssumedAllocation",
     "Change",

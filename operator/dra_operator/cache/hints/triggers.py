@@ -7,6 +7,7 @@ opposite must not happen: a change that a pod waits for, and that does not wake 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from dra_api.core import Namespace, Node, Pod
@@ -44,6 +45,7 @@ from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.state import State
+from dra_operator.cache.waiting.wake_conditions import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
@@ -101,10 +103,11 @@ def _says_the_same(old: PodGroup, new: PodGroup) -> bool:
 
 
 def _left_by(cluster: State, pod: Pod) -> Keys:
-    """One pod of the gang that still waits: the gang may lack a pod now, or its leader."""
+    """A pod of the gang that still waits, and one that could be tried: the gang may lack a pod now, or its leader."""
     gang = gang_key(pod)
-    members = () if gang is None else cluster.pods_by_gang.keys(gang)
-    return _place([it for it in members if it in cluster.waiting][:1])
+    members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
+    ready = (it for it in members if cluster.waiting[it].reason == WITH_GANG.reason)
+    return _place(dict.fromkeys((*members[:1], *islice(ready, 1))))
 
 
 def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) -> Keys:

@@ -41,6 +41,7 @@ EVERYTHING = WakeConditions(
 NONE = WakeConditions(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False, volumes=False)
 UNMADE = NONE._replace(reason=CLAIM_UNMADE.name)
 ANOTHER_WRITE = EVERYTHING._replace(reason="another-write")
+WITH_GANG = NONE._replace(reason="with-gang")
 BEING_BOUND = NONE._replace(reason="being-bound")
 FAILED = NONE._replace(reason="error")
 GETTING_READY = NONE._replace(nodes=True, reason="getting-ready")

@@ -19,7 +19,7 @@ from functools import partial
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 
-from dra_operator.cache import EVERYTHING, FAILED, NONE, WakeConditions
+from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, WakeConditions
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
@@ -33,7 +33,6 @@ from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
 from .same_places import same_values
 
-WITH_GANG = NONE._replace(reason="with-gang")
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are forgotten
 
 
