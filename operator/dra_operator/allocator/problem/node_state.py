@@ -100,9 +100,7 @@ class NodeState:
         if expression is None:
             return self.column(comparison)
         lists = self.features.list_attributes
-        column = self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
-        self.compiled.check_derived(request.name, request.derived.values(), request.usable.bit_count())
-        return column
+        return self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
 
     def having(self, wanted: AttributeValue) -> int:
         """The devices that have the value, alone or in a list."""

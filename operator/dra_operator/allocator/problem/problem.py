@@ -36,6 +36,10 @@ class Problem:
             self.own_domains()
         self._dead = known.dead
         """The first stage that cannot be served even alone."""
+        if program.derives_attributes:
+            node.compiled.check_derived(
+                (it.usable.bit_count(), it.derived.values()) for domains in self.reached for it in domains
+            )
 
     def own_domains(self) -> None:
         """Makes domains for this problem alone, with new ledgers, so that more ledgers can be added to them."""

@@ -35,8 +35,8 @@ UNITS_BETWEEN_PAUSES: Final = 5_000
 """Units of cheap predicates between two pauses: some milliseconds."""
 DEFAULT_COST_UNITS: Final = 10
 MOST_DERIVED_UNITS: Final = 100_000
-"""What all derived attributes of a request may cost on the devices of a node, where others wait: a tenth of a second,
-in which nothing else is done."""
+"""What all derived attributes of a pod may cost on the devices of a node, where others wait: a tenth of a second, in
+which nothing else is done."""
 
 
 class Drivers(Protocol):
@@ -132,15 +132,16 @@ class Compiled:
             )
         return derive
 
-    def check_derived(self, request: str, expressions: Iterable[str], devices: int) -> None:
-        """Raises NotEvaluated for a request whose attributes must not be computed for so many devices in one go."""
+    def check_derived(self, wanted: Iterable[tuple[int, Iterable[str]]]) -> None:
+        """Raises NotEvaluated for expressions that must not be evaluated on so many devices each in one go."""
         if self.patient:
             return
-        units = devices * sum(self._attribute(expression)[1] for expression in expressions)
+        costs = ((devices, self._attribute(it)[1]) for devices, expressions in wanted for it in expressions)
+        units = sum(devices * cost for devices, cost in costs if cost <= COSTLY_UNITS)  # others are refused alone
         if units > MOST_DERIVED_UNITS:
             raise NotEvaluated(
-                f"gave up: the derived attributes of request {request} may cost {units} units on {devices} devices, "
-                f"more than {MOST_DERIVED_UNITS}: make them cheaper, or leave devices out by selectors"
+                f"gave up: derived attributes may cost {units} units on the devices of the node, more than "
+                f"{MOST_DERIVED_UNITS}: make them cheaper, or leave devices out by selectors"
             )
 
     def _attribute(self, expression: str) -> tuple[Derive, int]:
