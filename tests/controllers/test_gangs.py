@@ -162,6 +162,26 @@ async def test_when_the_leader_goes_a_pod_that_can_be_tried_leads(world: World) 
     assert len(world.bound()) == 2
 
 
+async def test_when_the_leader_cannot_be_tried_any_more_another_pod_leads(world: World) -> None:
+    furnish(world, 1, 2)
+    world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    for number in range(3):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"c-{number}"))
+        pod = Make.pod(f"g-{number}", claims=[Make.use(f"c-{number}")])
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "2"}
+        world.api.add(PODS, pod)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        leader = next(key for key, it in world.cluster.waiting.items() if it.reason == "devices")
+        await world.api.delete(RESOURCE_CLAIMS, f"c-{leader[-1]}", "ns")
+        await world.quiet()
+        await world.api.delete(PODS, "first", "ns")
+        await world.quiet()
+    assert len(world.bound()) == 2
+
+
 async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:
     furnish(world, 2, 2)
     add(world, "g", 4, range(4))

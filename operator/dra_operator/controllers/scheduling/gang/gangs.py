@@ -89,6 +89,16 @@ class Gangs:
         if attempt is not None:
             self._over(attempt.gang)
 
+    def not_tried(self, pod: Pod) -> None:
+        """The pod cannot be tried: if the others of its gang wait with it, another one leads."""
+        gang = self._cluster.gang_of(pod)
+        refusal = self._refusals.get(gang.key) if isinstance(gang, Gang) else None
+        if refusal is not None and refusal.leader.key == pod.key:
+            del self._refusals[refusal.gang.key]
+            for key in refusal.members:
+                if key != pod.key:
+                    self._context.look_again(key)
+
     def puts_off(self, key: str) -> bool:
         """Whether the plan of its gang is being written: no other decision may write for the pod meanwhile."""
         gang = self._written.get(key)
