@@ -192,6 +192,11 @@ async def test_many_pods_of_one_slice_go(world: World, make: type[Make]) -> None
     assert len(deletions) == len(set(deletions)) == 40
 
 
+@pytest.fixture(autouse=True)
+def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.02)
+
+
 async def group_runs(world: World, make: type[Make], mode: str) -> None:
     """Three running pods of a PodGroup, of which the second one has a tainted device, and one of no group."""
     furnish(world, make, pods=4)
