@@ -1,4 +1,4 @@
-"""A violated invariant is logged and counted once, not after every step for as long as it lasts."""
+"""A violated invariant is logged and counted once, when it has lasted, not after every step."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from dra_operator.controllers.work.violation_log import ViolationLog
 from prometheus_client import CollectorRegistry
 
 
-def test_each_violation_is_reported_when_it_appears(caplog: pytest.LogCaptureFixture) -> None:
-    registry = CollectorRegistry()
-    log = ViolationLog(registry)
-    steps: list[tuple[list[str], list[str]]] = [
-        (["a", "b", "a"], ["a", "b"]),
-        (["b", "a"], []),
-        (["a", "c"], ["c"]),
-        ([], []),
-        (["a"], ["a"]),
+def test_each_violation_is_reported_once_when_it_has_lasted(caplog: pytest.LogCaptureFixture) -> None:
+    registry, now = CollectorRegistry(), 0.0
+    log = ViolationLog(registry, lambda: now)
+    steps: list[tuple[float, list[str], list[str], float | None]] = [
+        (0.0, ["a", "b", "a"], [], 1.0),
+        (0.5, ["a", "b"], [], 0.5),
+        (1.0, ["b", "a"], ["b", "a"], None),
+        (1.5, ["a", "c"], [], 1.0),
+        (2.0, ["a"], [], None),
+        (2.5, ["a", "c"], [], 1.0),
+        (3.5, ["a", "c"], ["c"], None),
+        (4.0, [], [], None),
+        (5.0, ["a"], [], 1.0),
+        (6.0, ["a"], ["a"], None),
     ]
     counted = 0
-    for found, expected in steps:
+    for moment, found, expected, again in steps:
+        now = moment
         caplog.clear()
         with caplog.at_level(logging.ERROR):
-            log.report(iter(found))
+            assert log.report(iter(found)) == again
         assert [record.getMessage() for record in caplog.records] == [f"invariant violated: {one}" for one in expected]
         counted += len(expected)
         assert registry.get_sample_value("dra_operator_invariant_violations_total") == counted

@@ -131,6 +131,8 @@ class Control:
     deciding = ""
     """The pod that is being placed, in words."""
 
+    _looks_again: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         cluster: Cluster,
@@ -151,7 +153,7 @@ class Control:
         self.cluster, self.controllers = cluster, controllers or OwnControllers()
         clock, registry = asyncio.get_running_loop().time, registry or CollectorRegistry()
         self.queues = _queues(times, clock, self._rank)
-        self._violations, self._news = ViolationLog(registry), CacheChanges()
+        self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
         _register_gauges(registry, cluster, self.queues, self._news)
         self.events, self._claims, self._pods = self._writers(client, clock, now)
         delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
@@ -408,7 +410,16 @@ class Control:
                     events.cancel()
         finally:
             self.queues.close()
+            if self._looks_again is not None:
+                self._looks_again.cancel()
 
     def _after(self) -> None:
-        if self._checks_now():
-            self._violations.report(violations(self.cluster))
+        if not self._checks_now():
+            return
+        seconds = self._violations.report(violations(self.cluster))
+        if seconds is not None and self._looks_again is None:
+            self._looks_again = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = None
+        self._after()
