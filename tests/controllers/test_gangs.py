@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 from controllers_world import World
@@ -24,7 +25,9 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.cache import check
+from dra_operator.controllers.scheduling.gang import gang_attempt
 from dra_operator.controllers.work.dispatcher import Decided
+from dra_operator.scheduling.gang import joint_plan
 from fake_api import Call
 from objects import Make, Obj
 
@@ -180,6 +183,23 @@ async def test_when_the_leader_cannot_be_tried_any_more_another_pod_leads(world:
         await world.api.delete(PODS, "first", "ns")
         await world.quiet()
     assert len(world.bound()) == 2
+
+
+async def test_after_an_error_in_the_plan_of_a_gang_it_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(world, 2, 1)
+    add(world, "g", 2, range(2))
+    left = [RuntimeError("broken")]
+
+    def broken(*args: Any) -> Any:
+        if left:
+            raise left.pop()
+        return joint_plan(*args)
+
+    monkeypatch.setattr(gang_attempt, "joint_plan", broken)
+    await world.settle()
+    assert world.bound() == ["g-0", "g-1"]
 
 
 async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:

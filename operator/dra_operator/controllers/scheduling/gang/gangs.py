@@ -224,7 +224,11 @@ class Gangs:
             for pod in attempt.without_load:
                 without.enter_context(self._cluster.without_load_of(pod))
             self._cluster.loaded_nodes()
-            answer = await attempt.advance(self._context.times.time_slices.turn)
+            try:
+                answer = await attempt.advance(self._context.times.time_slices.turn)
+            except Exception:
+                self._over(attempt.gang)  # so that it is tried again
+                raise
             if answer is None:
                 self._put_aside[attempt.leader.key] = attempt
                 return Postponed(attempt.spent)
