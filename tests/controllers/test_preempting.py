@@ -575,6 +575,23 @@ def test_no_pod_of_a_pod_group_ends_for_another_one_of_the_same_gang(mode: Obj) 
     assert not deleted(played(story))
 
 
+def test_pods_of_a_gang_that_lacks_one_do_not_show_the_node_that_is_kept_no_more() -> None:
+    async def story(world: World) -> None:
+        await full(world, *(pod(f"low-{number}", held=True) for number in range(3)))
+        add_gang(world, size=3)
+        world.start()
+        async with world.running():
+            await passes(world, REST * 2)
+            assert all(status(world, f"g-{number}").get("nominatedNodeName") for number in range(3))
+            world.api.drop(PODS, "ns/g-2")
+            await passes(world, REST)
+
+    world = played(story)
+    assert not any(status(world, f"g-{number}").get("nominatedNodeName") for number in range(2))
+    said = {condition(world, f"g-{number}", "PodScheduled")["message"] for number in range(2)}
+    assert said == {"waits for other pods: gang g has fewer than the 3 pods that it needs"}
+
+
 def test_what_is_kept_for_a_gang_is_free_when_its_pod_group_is_gone() -> None:
     async def story(world: World) -> None:
         add_group(world, {"gang": {"minCount": 2}})

@@ -216,6 +216,8 @@ class Gangs:
 
     async def _tell_of_lack(self, pod: Pod, text: str) -> Result:
         await self._report.waits(pod, UNSCHEDULABLE, text)
+        if self._makes_room is not None:
+            await self._makes_room.prepare_candidate(pod, None)
         return Result.UNSCHEDULABLE
 
     async def go_on(self, attempt: GangAttempt) -> Decided | Postponed:
