@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 logger = logging.getLogger(__name__)
 
 LASTING_SECONDS: Final = 1.0
+LATER_SECONDS: Final = 0.01
 
 
 class ViolationLog:
@@ -38,6 +39,6 @@ class ViolationLog:
                 logger.error("invariant violated: %s", violation)
                 self._count.inc()
                 self._told.add(violation)
-        return min(
-            (since + LASTING_SECONDS - now for one, since in self._since.items() if one not in self._told), default=None
-        )
+        young = [since for one, since in self._since.items() if one not in self._told]
+        # A little later than exactly, since a time that is rounded down would come again and again.
+        return min(young) + LASTING_SECONDS - now + LATER_SECONDS if young else None
