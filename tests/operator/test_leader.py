@@ -60,9 +60,9 @@ class Operator:
         return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"]
 
     def renewed_at(self) -> float:
-        """When the last renewal of the lease that was answered began."""
+        """When the last write of the lease that was answered began: its creation, if it was not renewed since."""
         found = self.journal.find(Target(client=self.name, resource="leases"))
-        return max(entry.at for entry in found if entry.call.is_write and entry.code == 200)
+        return max(entry.at for entry in found if entry.call.is_write and entry.code in (200, 201))
 
 
 class Site:
