@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, CounterKind
 
-from .ledger import Ledger, Request
+from .charged_once import ChargedOnce
 
 
-class Counters(Ledger):
+class Counters(ChargedOnce):
     """The counters of one pool.
 
-    ``already_charged`` are devices that are charged already and may be shared further for nothing; only devices that
-    allow multiple allocations (``shareable``) can be. A counter that the allocated state has overdrawn closes
-    the whole pool, also for devices that do not consume it: section 10 asks for all counters of the pool
-    (AL-14 would only look at consumed ones).
+    A counter that the allocated state has overdrawn closes the whole pool, also for devices that do not consume it:
+    section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
     """
-
-    lasting = True
 
     def __init__(
         self,
@@ -32,14 +27,10 @@ class Counters(Ledger):
         *,
         closed: int | None = None,
     ) -> None:
+        super().__init__(groups.of, offset, shareable, already_charged)
         self._groups = groups
-        self.offset = offset
-        """The number of the pool's first device on the node."""
         self.left = left
         """What is currently left of each counter."""
-        self._shareable = shareable
-        self._already_charged = already_charged
-        self._holders: dict[int, int] = {}
         self._overdrawn = min(left, default=0) < 0
         self._closed = closed or 0
         """Devices that what is left does not suffice for; worked out unless it is given."""
@@ -79,44 +70,8 @@ class Counters(Ledger):
     def __str__(self) -> str:
         return "shared counters"
 
-    def admit(self, devices: int, request: Request) -> int:
-        return devices & (~self._closed | self._already_charged)
-
-    def take(self, device: int, request: Request) -> None:
-        if not self._pays(device):
-            return
-        if self._shareable >> device & 1:
-            self._holders[device] = self._holders.get(device, 0) + 1
-            if self._holders[device] > 1:
-                return
-            self._already_charged |= 1 << device
-        self._charge(device, -1)
-
-    def give_back(self, device: int, request: Request) -> None:
-        if not self._pays(device):
-            return
-        if self._shareable >> device & 1:
-            self._holders[device] -= 1
-            if self._holders[device]:
-                return
-            del self._holders[device]
-            self._already_charged &= ~(1 << device)
-        self._charge(device, 1)
-
     def state(self) -> Hashable:
         return (tuple(self.left), self._already_charged)
-
-    def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterator[int]:
-        """Devices by what they consume; shareable ones also by whether they have been charged."""
-        for _, members in self.groups:
-            yield members
-            yield from (1 << device for device in each(members & self._shareable))
-
-    def alike_now(self, device: int, others: int) -> int:
-        return others
-
-    def treats(self, request: Request) -> Hashable:
-        return None
 
     def left_by_name(self) -> dict[str, int]:
         """What is left, summed over all sets for each counter name."""
@@ -139,11 +94,8 @@ class Counters(Ledger):
         """The consuming devices by what they consume, summed over all sets for each kind of counter."""
         return [(costs, devices << self.offset) for costs, devices in self._groups.costs]
 
-    def _pays(self, device: int) -> bool:
-        """The device consumes counters, and the allocated state has not charged them yet."""
-        if device - self.offset not in self._groups.of:
-            return False
-        return not self._already_charged >> device & 1 or device in self._holders
+    def _alike(self) -> Iterator[int]:
+        return (members for _, members in self.groups)
 
     def _charge(self, device: int, sign: int) -> None:
         group = self._groups.of[device - self.offset]
