@@ -226,15 +226,9 @@ async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world
 async def test_an_operator_that_starts_in_the_middle_completes_the_gang_or_gives_all_back(world: World) -> None:
     furnish(world, 2, 2)
     add(world, "g", 4, range(4))
-    world.start()
-    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
-    async with world.running():
-        for _ in range(60):
-            world.bring_events()
-            await world.tick()
+    await world.stop_before_bindings()
     assert world.bound() == []
     assert len(world.holders()) == 4
-    world.api.before = lambda _: None
     await world.settle()
     assert world.bound() == ["g-0", "g-1", "g-2", "g-3"]
 
@@ -242,13 +236,7 @@ async def test_an_operator_that_starts_in_the_middle_completes_the_gang_or_gives
 async def test_after_a_restart_a_gang_that_lacks_a_pod_gives_its_devices_back(world: World) -> None:
     furnish(world, 2, 2)
     add(world, "g", 4, range(4))
-    world.start()
-    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
-    async with world.running():
-        for _ in range(60):
-            world.bring_events()
-            await world.tick()
-    world.api.before = lambda _: None
+    await world.stop_before_bindings()
     await world.api.delete(PODS, "g-3", "ns")
     await world.settle()
     assert world.bound() == []

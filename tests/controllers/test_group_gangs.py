@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from controllers_world import World
 from dra_api.releases.release import Release
-from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
+from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from objects import Make, Obj
@@ -69,13 +69,7 @@ def _put_into(rack: str, node: Obj) -> None:
 
 async def stop_before_bindings(world: World) -> None:
     """All pods have their devices, and none its node; then the operator ends."""
-    world.start()
-    world.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
-    async with world.running():
-        for _ in range(60):
-            world.bring_events()
-            await world.tick()
-    world.api.before = lambda _: None
+    await world.stop_before_bindings()
     assert not bound(world)
 
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from dra_api.codec import convert
 from dra_api.resource import Device
-from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
+from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cache import Cluster, Controller, Source, check
@@ -125,6 +125,16 @@ class World:
         self.start()
         async with self.running():
             await self.quiet()
+
+    async def stop_before_bindings(self) -> None:
+        """Start an operator whose bindings are not answered, let it work for a while, and stop it."""
+        self.start()
+        self.api.before = lambda call: Unreachable("cut") if call.sub == "binding" else None
+        async with self.running():
+            for _ in range(60):
+                self.bring_events()
+                await self.tick()
+        self.api.before = lambda _: None
 
     async def attempt(self, key: str) -> None:
         """One attempt to place a pod, from the decision to the last write; the operator need not run."""
