@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from dra_operator.controllers.work.violation_log import LATER_SECONDS, ViolationLog
+from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
+from dra_operator.controllers.work.violation_log import ViolationLog
 from prometheus_client import CollectorRegistry
 
 
@@ -29,7 +30,7 @@ def test_each_violation_is_reported_once_when_it_has_lasted(caplog: pytest.LogCa
         now = moment
         caplog.clear()
         with caplog.at_level(logging.ERROR):
-            assert log.report(iter(found)) == (again and again + LATER_SECONDS)
+            assert log.report(iter(found)) == (again and again + ROUNDING_SECONDS)
         assert [record.getMessage() for record in caplog.records] == [f"invariant violated: {one}" for one in expected]
         counted += len(expected)
         assert registry.get_sample_value("dra_operator_invariant_violations_total") == counted

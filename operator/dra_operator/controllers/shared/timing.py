@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from dra_operator.cache import Controller
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
+
+ROUNDING_SECONDS: Final = 0.01
+"""A look at a certain time comes so much later: a time that is rounded down would come again and again."""
 
 
 @dataclass(frozen=True, slots=True)

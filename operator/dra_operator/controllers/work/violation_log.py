@@ -12,10 +12,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
+from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
+
 logger = logging.getLogger(__name__)
 
 LASTING_SECONDS: Final = 1.0
-LATER_SECONDS: Final = 0.01
 
 
 class ViolationLog:
@@ -40,5 +41,4 @@ class ViolationLog:
                 self._count.inc()
                 self._told.add(violation)
         young = [since for one, since in self._since.items() if one not in self._told]
-        # A little later than exactly, since a time that is rounded down would come again and again.
-        return min(young) + LASTING_SECONDS - now + LATER_SECONDS if young else None
+        return min(young) + LASTING_SECONDS - now + ROUNDING_SECONDS if young else None

@@ -16,6 +16,7 @@ from typing import Final
 from dra_api.core import Pod
 
 from dra_operator.controllers.shared.recently import Recently
+from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
 
 SHARE: Final = 0.05
 """Of the time that all attempts together may take."""
@@ -23,7 +24,6 @@ PATIENCE_SECONDS: Final = 5.0
 """So long a pod that was called has its turn."""
 MOST_PODS_IN_LINE: Final = 1000
 """Pods of a namespace that stand in the line; others are looked at again later."""
-MARGIN_SECONDS: Final = 0.01
 LOOK_AGAIN_SECONDS: Final = 60.0
 """A pod in the line is looked at so often, should it never be called; the first one of a namespace when the pod
 that was called did not come."""
@@ -111,5 +111,4 @@ class PreemptionTurns:
                 return
 
     def _later(self, key: str, seconds: float) -> None:
-        """A little later than asked: a time that is rounded down would come again and again."""
-        self._look_again(key, max(seconds, 0.0) + MARGIN_SECONDS)
+        self._look_again(key, max(seconds, 0.0) + ROUNDING_SECONDS)
