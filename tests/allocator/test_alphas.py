@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -409,7 +410,7 @@ def test_expressions_that_are_cheap_alone_are_refused_on_many_devices_where_othe
         assert str(outcome.error).startswith("gave up: derived attributes may cost ")
 
 
-def test_a_claim_may_compute_more_attributes_than_a_node_remembers() -> None:
+def test_a_search_keeps_what_it_computed_for_the_requests_before() -> None:
     """A search that goes back still knows what it computed for the earlier requests."""
     names = [f"example.com/a{number}" for number in range(32)]
     asked = [
@@ -427,8 +428,16 @@ def test_a_claim_may_compute_more_attributes_than_a_node_remembers() -> None:
     assert made.devices() == [["r0=drv/p/d3", "r1=drv/p/d4", "r2=drv/p/d5"]]
 
 
+def test_no_computed_value_outlives_its_search() -> None:
+    """A tenant's expressions decide how large the values are, on each node and device of the cluster."""
+    made = lab(THREE, [claim(computing(), constraints=[MATCH])], features=DERIVED, language=CelSelectors(DERIVED))
+    assert made.devices() != "none"
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, DerivedColumn)]
+
+
 def test_what_fails_on_a_device_is_kept_without_its_frames() -> None:
-    """A traceback keeps the evaluation and the prepared device alive, on each node and for each expression."""
+    """A traceback keeps the evaluation and the prepared device alive as long as the search goes on."""
     column = DerivedColumn(FAMILY, _fail, lists=False)
     column.cover(0b11)
     assert column.failed == 0b11

@@ -12,7 +12,7 @@ from .columns import Column, values_of
 
 
 class DerivedColumn(Column):
-    """Computed for those devices only for which it is asked (K37-DA-07), and kept (K37-DA-11).
+    """Computed once for those devices only for which it is asked (K37-DA-07), and kept for a search (K37-DA-11).
 
     ``derive`` computes the attribute of a device by its number.
     """

@@ -87,7 +87,6 @@ class NodeView:
         self.offers: Memo[Hashable, Offer] = Memo()
         """By ``Alternative.offer``; the filters compute and keep them here."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
-        self._derived: Memo[tuple[str, str, bool], DerivedColumn] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
 
@@ -121,15 +120,10 @@ class NodeView:
         return known
 
     def derived_column(self, attribute: str, expression: str, compiled: Compiled, *, lists: bool) -> DerivedColumn:
-        """An attribute that a request computes by this expression. Raises NotEvaluated if it may cost too much."""
+        """An attribute that a request computes by this expression, for one search: who writes the expression decides
+        how large the values are, so none of them stays. Raises NotEvaluated if it may cost too much."""
         derive = compiled.attribute(expression)
-        known = self._derived.get((attribute, expression, lists))
-        if known is None:
-            known = DerivedColumn(
-                attribute, lambda number: derive(self.driver(number), self.devices[number]), lists=lists
-            )
-            self._derived.put((attribute, expression, lists), known)
-        return known
+        return DerivedColumn(attribute, lambda number: derive(self.driver(number), self.devices[number]), lists=lists)
 
     def selected(self, expressions: tuple[str, ...], compiled: Compiled) -> Verdicts:
         """Where all selectors are true, and where the first one that is not true raised."""
