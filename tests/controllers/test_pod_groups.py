@@ -70,7 +70,7 @@ def world() -> World:
     return world
 
 
-@pytest.mark.rule("K37-WL-02", "K37-WL-03", "K37-WL-04", "K37-WL-20")
+@pytest.mark.rule("K37-MET-03", "K37-WL-02", "K37-WL-03", "K37-WL-04", "K37-WL-20")
 async def test_int_033_three_pods_share_one_claim_that_is_made_for_their_group(world: World) -> None:
     """On one node, since it has the device; a fourth entry of another template stays the pod's own."""
     world.api.add(POD_GROUPS, group(TEMPLATE))
@@ -93,6 +93,10 @@ async def test_int_033_three_pods_share_one_claim_that_is_made_for_their_group(w
     pods = world.api.of(PODS)
     assert [pod["status"]["resourceClaimStatuses"] for pod in pods] == [recorded] * 3
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 1
+    made = "dynamic_resource_allocation_resourceclaim_creates_total"
+    labels = {"status": "success", "admin_access": "false"}
+    owner = {"owner_api_group": "scheduling.k8s.io", "owner_api_kind": "PodGroup"}
+    assert world.registry.get_sample_value(made, {**labels, **owner}) == 1
 
 
 @pytest.mark.rule("K37-WL-02")

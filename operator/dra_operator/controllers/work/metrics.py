@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from dra_api.core import Pod
 from dra_api.relations.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_api.scheduling import GROUP as SCHEDULING_GROUP
+from dra_api.scheduling import PodGroup
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -24,19 +27,20 @@ from .gauges import NAMED_DRIVERS, OTHERS
 
 
 class ClaimCreations:
-    """Claims that were made, or could not be, whatever for. Their owners are pods (K37-MET-03)."""
+    """Claims that were made, or could not be, whatever for, by the API group and kind of their owner (K37-MET-03)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._creates = Counter(
             "dynamic_resource_allocation_resourceclaim_creates",
-            "ResourceClaims created for pods",
+            "ResourceClaims created for pods and PodGroups",
             ["status", "admin_access", "owner_api_group", "owner_api_kind"],
             registry=registry,
         )
 
-    def created(self, *, success: bool, admin_access: bool) -> None:
-        """A claim was made for a pod, or could not be."""
-        self._creates.labels(_outcome(success), _text(admin_access), "", "Pod").inc()
+    def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
+        """A claim was made for an owner of this kind, or could not be."""
+        group = "" if owner is Pod else SCHEDULING_GROUP
+        self._creates.labels(_outcome(success), _text(admin_access), group, owner.__name__).inc()
 
 
 class ClaimMetrics:
@@ -52,9 +56,9 @@ class ClaimMetrics:
             registry=registry,
         )
 
-    def created(self, *, success: bool, admin_access: bool) -> None:
-        """A claim was made from a template, or could not be."""
-        self.creations.created(success=success, admin_access=admin_access)
+    def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
+        """A claim was made from a template for an owner of this kind, or could not be."""
+        self.creations.created(owner, success=success, admin_access=admin_access)
         self._creates.labels(_outcome(success), _text(admin_access)).inc()
 
 
@@ -107,7 +111,7 @@ class PlacementMetrics:
 
     def created(self, *, success: bool) -> None:
         """A claim for extended resources was made, or could not be."""
-        self._creations.created(success=success, admin_access=False)
+        self._creations.created(Pod, success=success, admin_access=False)
         self._creates.labels(_outcome(success)).inc()
 
 
