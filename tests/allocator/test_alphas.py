@@ -40,6 +40,7 @@ def skipping(*devices: Json, operations: tuple[str, ...] = ("*",), name: str = "
 # --- optional node operations ---
 
 
+@pytest.mark.rule("K37-ONO-02", "K37-ONO-04")
 @pytest.mark.parametrize(
     ("features", "where", "expected", "skipped"),
     [
@@ -52,7 +53,7 @@ def skipping(*devices: Json, operations: tuple[str, ...] = ("*",), name: str = "
 def test_a_device_whose_driver_skips_calls_needs_the_gate_and_a_node_that_declares_it(
     features: Features, where: Node, expected: Answer, skipped: tuple[str, ...] | None
 ) -> None:
-    """K37-ONO-02, K37-ONO-04. 1.36 does not know the field."""
+    """1.36 does not know the field."""
     slices = skipping(device("a"), operations=("NodeUnprepareResources",))
     cluster = lab(slices, [claim(request("r"))], features=features)
     assert cluster.devices(where) == expected
@@ -66,23 +67,26 @@ def test_a_device_whose_driver_skips_calls_needs_the_gate_and_a_node_that_declar
         assert "DRAOptionalNodeOperations" in outcome.refusal.fix
 
 
+@pytest.mark.rule("K37-ONO-04")
 def test_other_devices_are_chosen_on_a_node_without_the_feature() -> None:
-    """K37-ONO-04: the check is per slice."""
+    """The check is per slice."""
     slices = [*skipping(device("a"), name="p"), *pool(device("b"), name="q")]
     for where, expected in ((ABLE, "drv/p/a"), (PLAIN, "drv/q/b")):
         assert lab(slices, [claim(request("r"))], features=SKIPPING).devices(where) == [[f"r={expected}"]]
 
 
+@pytest.mark.rule("K37-ONO-15")
 def test_a_request_for_all_fails_as_a_whole_on_a_node_without_the_feature() -> None:
-    """K37-ONO-15: the device is refused late, so that it counts as one of all."""
+    """The device is refused late, so that it counts as one of all."""
     slices = [*skipping(device("a"), name="p"), *pool(device("b"), name="q")]
     cluster = lab(slices, [claim(request("r", allocationMode="All"))], features=SKIPPING)
     assert cluster.devices(PLAIN) == "none"
     assert cluster.devices(ABLE) == [["r=drv/p/a", "r=drv/q/b"]]
 
 
+@pytest.mark.rule("K37-ONO-04")
 def test_a_selector_that_fails_on_such_a_device_stays_fatal() -> None:
-    """K37-ONO-04: the check comes after selectors."""
+    """The check comes after selectors."""
     asked = [claim(request("r", 'device.attributes["drv"].missing == 1'))]
     assert lab(skipping(device("a")), asked, features=SKIPPING).devices(PLAIN) == "error"
 
@@ -100,6 +104,7 @@ def parts(*devices: Json, name: str = "p", sets: tuple[str, ...] = ("s", "t")) -
     return pool(*devices, name=name, counters={set_: {"mem": "80Gi"} for set_ in sets})
 
 
+@pytest.mark.rule("K37-CG-01", "K37-CG-02", "K37-CG-03", "K37-CG-04", "K37-CG-05", "K37-CG-06")
 @pytest.mark.parametrize(
     ("devices", "taken", "asked", "expected"),
     [
@@ -120,7 +125,7 @@ def parts(*devices: Json, name: str = "p", sets: tuple[str, ...] = ("s", "t")) -
 def test_devices_on_a_counter_set_need_a_group_in_common(
     devices: list[Json], taken: str, asked: Json, expected: list[str] | None
 ) -> None:
-    """K37-CG-01 to K37-CG-06; up to 1.36 groups are not known."""
+    """Up to 1.36 groups are not known."""
     usage = held(*(f"drv/p/{name}" for name in taken))
     wanted = [claim(request("r", **asked))]
     answer: Answer = "none" if expected is None else [[f"r=drv/p/{name}" for name in expected]]
@@ -128,8 +133,9 @@ def test_devices_on_a_counter_set_need_a_group_in_common(
     assert lab(parts(*devices), wanted, features=OLD, usage=usage).devices() != "none"
 
 
+@pytest.mark.rule("K37-CG-04")
 def test_two_sets_have_to_admit_a_device_that_draws_on_both() -> None:
-    """Each set is compared for itself (K37-CG-04)."""
+    """Each set is compared for itself."""
     both = part("c", "x")
     both["consumesCounters"].append({**both["consumesCounters"][0], "counterSet": "t"})
     for second, expected in (("x", [["r=drv/p/c"]]), ("y", "none")):
@@ -138,8 +144,9 @@ def test_two_sets_have_to_admit_a_device_that_draws_on_both() -> None:
         assert cluster.devices() == expected
 
 
+@pytest.mark.rule("K37-CG-05")
 def test_groups_of_devices_for_other_nodes_count() -> None:
-    """The counters are of the whole pool (K37-CG-05)."""
+    """The counters are of the whole pool."""
     sets, here, there = (parts(part("b", "y"))[1], parts(part("b", "y"))[0], parts(part("a", "x"))[0])
     there["metadata"]["name"], there["spec"]["nodeName"] = "there", "n2"
     slices = [sets, here, there]
@@ -150,14 +157,27 @@ def test_groups_of_devices_for_other_nodes_count() -> None:
     assert lab(slices, asked, features=GROUPS, usage=held("drv/p/a")).devices() == "none"
 
 
+@pytest.mark.rule("K37-CG-07")
 def test_further_shares_of_a_device_are_not_asked_again() -> None:
-    """K37-CG-07: not even if it stands beside one that it is not compatible with."""
+    """Not even if it stands beside one that it is not compatible with."""
     shared = part("a", "x", allowMultipleAllocations=True)
     usage = held("drv/p/b")
     usage.take_share(DeviceId("drv", "p", "a"), "share", {})
     wanted = [claim(request("r"))]
     assert lab(parts(shared, part("b", "y")), wanted, features=GROUPS, usage=usage).devices() == [["r=drv/p/a"]]
     assert lab(parts(shared, part("b", "y")), wanted, features=GROUPS, usage=held("drv/p/b")).devices() == "none"
+
+
+@pytest.mark.rule("K37-CG-08")
+def test_admin_access_asks_for_no_group() -> None:
+    """Neither for its own device beside those in use, nor for the devices of others beside its own."""
+    slices = parts(part("a", "x"), part("b", "y", attributes={"k": {"int": 1}}))
+    only_b = 'device.attributes["drv"].?k.orValue(0) == 1'
+    for admin, expected in ((True, [["r=drv/p/b"]]), (False, "none")):
+        asked = [claim(request("r", only_b, adminAccess=admin))]
+        assert lab(slices, asked, features=GROUPS, usage=held("drv/p/a")).devices() == expected
+    both = [claim(request("q", adminAccess=True), name="c1"), claim(request("r", only_b), name="c2")]
+    assert lab(slices, both, features=GROUPS).devices() == [["q=drv/p/a"], ["r=drv/p/b"]]
 
 
 def test_a_refusal_names_the_counter_set() -> None:
@@ -170,6 +190,7 @@ def test_a_refusal_names_the_counter_set() -> None:
     assert "counter set s" in outcome.refusal.fix
 
 
+@pytest.mark.rule("K37-CG-09")
 @pytest.mark.parametrize(
     ("slices", "asked", "expected"),
     [
@@ -183,14 +204,15 @@ def test_a_refusal_names_the_counter_set() -> None:
 def test_with_the_gate_off_a_slice_with_groups_is_as_if_it_were_not_there(
     slices: list[Json], asked: Json, expected: Answer
 ) -> None:
-    """K37-CG-09: its pool lacks a slice."""
+    """Its pool lacks a slice."""
     wanted = [claim(request("r", **asked))]
     assert lab(slices, wanted, features=OFF).devices() == expected
     assert not isinstance(lab(slices, wanted, features=OLD).devices(), str)
 
 
+@pytest.mark.rule("K37-CG-09")
 def test_a_slice_that_gets_groups_with_the_gate_off_is_forgotten_and_comes_back() -> None:
-    """The slice that it had before does not stay (K37-CG-09)."""
+    """The slice that it had before does not stay."""
     cluster = lab(parts(part("a")), [claim(request("r"))], features=OFF)
     inventory = cluster.allocator.inventory
     for groups, expected in ((("x",), "none"), ((), [["r=drv/p/a"]]), (("x",), "none")):
@@ -227,11 +249,12 @@ def first_choice(groups: dict[str, dict[str, set[str]]], taken: list[str], count
     return [[f"r{number}=drv/p/{name}" for number, names in enumerate(found) for name in names]]
 
 
+@pytest.mark.rule("K37-CG-02", "K37-CG-04", "K37-CG-06")
 @pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
 @settings(max_examples=40, deadline=None)
 @given(source=st.randoms(use_true_random=False))
 def test_the_first_compatible_devices_are_found(failures: int, source: Random) -> None:
-    """K37-CG-02, K37-CG-04, K37-CG-06: whatever is pruned."""
+    """Whatever is pruned."""
     groups = {
         f"d{number}": {
             set_: set(source.sample("xyz", source.choice((0, 1, 1, 2))))
@@ -286,8 +309,8 @@ def failure(slices: list[Json], *asked: Json, features: Features = DERIVED) -> s
     return str(outcome.error)
 
 
+@pytest.mark.rule("K37-DA-06", "K37-DA-08")
 def test_constraints_compare_what_requests_compute() -> None:
-    """K37-DA-06, K37-DA-08; DA1, DA2, DA9 of the specification."""
     assert derived(THREE, computing(count=2)) == [["r=drv/p/d1", "r=drv/p/d3"]]
     assert derived(THREE, computing(count=2), constraint=DISTINCT) == [["r=drv/p/d1", "r=drv/p/d2"]]
     hidden = pool(
@@ -301,16 +324,17 @@ def _devices(slices: list[Json]) -> list[Json]:
     return found
 
 
+@pytest.mark.rule("K37-DA-05")
 def test_with_the_gate_off_a_derived_attribute_is_an_error_and_1_36_does_not_know_it() -> None:
-    """The error comes before the expression is looked at (K37-DA-05)."""
+    """The error comes before the expression is looked at."""
     assert failure(THREE, computing("r", "broken(", count=2), features=OFF) == (
         "claim default/c, request r: has derived attributes, but the DRADerivedAttributes feature is disabled"
     )
     assert derived(THREE, computing(count=2), features=OLD) == "none"  # no device publishes it
 
 
+@pytest.mark.rule("K37-DA-07", "K37-DA-10")
 def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arrives_there() -> None:
-    """K37-DA-07, K37-DA-10; DA6 and DA7."""
     slices = pool(device("d1"), *_devices(models(d2="H100-80", d3="A100-80")))
     assert failure(slices, computing(count=2)).startswith(
         f"evaluate derived attribute {FAMILY} of request r on device drv/p/d1: "
@@ -324,6 +348,7 @@ def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arr
     assert failure(late, computing(count=3)).startswith(f"evaluate derived attribute {FAMILY} of request r on device")
 
 
+@pytest.mark.rule("K37-DA-10")
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
@@ -335,29 +360,32 @@ def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arr
     ],
 )
 def test_an_expression_that_gives_no_attribute_ends_the_attempt(expression: str, text: str) -> None:
-    """It does not compile, it fails, or its value is of another type (K37-DA-10; DA8 of the specification)."""
+    """It does not compile, it fails, or its value is of another type."""
     assert failure(THREE, computing(expression=expression)).startswith(text)
 
 
+@pytest.mark.rule("K37-DA-09")
 @pytest.mark.parametrize(
     "expression",
     ['"x"', "1", "true", 'semver("1.2.3")', 'device.attributes["drv"].model.size()', 'device.driver == "drv"'],
 )
 def test_every_type_of_attribute_can_be_computed(expression: str) -> None:
-    """Each is compared by type and value (K37-DA-09)."""
+    """Each is compared by type and value."""
     assert derived(THREE, computing(count=3, expression=expression)) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
 
 
+@pytest.mark.rule("K37-DA-09")
 def test_a_computed_list_is_compared_with_the_gate_for_lists() -> None:
-    """K37-DA-09: without it a list stands alone, as a published one does."""
+    """Without it a list stands alone, as a published one does."""
     both = Features(Release.V1_37, derived_attributes=True, list_attributes=True)
     asked = computing(count=3, expression='[string(device.attributes["drv"].model), "common"]')
     assert derived(THREE, asked, features=both) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
     assert derived(THREE, asked) == "none"
 
 
+@pytest.mark.rule("K37-DA-08")
 def test_other_requests_of_the_constraint_use_what_is_published() -> None:
-    """The computed value hides the published one for the request that computes it only (K37-DA-08; DA10)."""
+    """The computed value hides the published one for the request that computes it only."""
     slices = pool(
         device("d1", model="A100-40"),
         device("d2", model="H100-80", extra={"attributes": {FAMILY: {"string": "A100"}, "nic": {"bool": True}}}),
@@ -410,6 +438,7 @@ def test_expressions_that_are_cheap_alone_are_refused_on_many_devices_where_othe
         assert str(outcome.error).startswith("gave up: derived attributes may cost ")
 
 
+@pytest.mark.rule("K37-DA-11")
 def test_a_search_keeps_what_it_computed_for_the_requests_before() -> None:
     """A search that goes back still knows what it computed for the earlier requests."""
     names = [f"example.com/a{number}" for number in range(32)]
@@ -453,6 +482,7 @@ def _fail(number: int) -> DeviceAttribute:
         raise ValueError("no such key") from error
 
 
+@pytest.mark.rule("K37-DA-12")
 def test_a_costly_expression_is_refused_where_others_wait() -> None:
     names = 'device.attributes["drv"]'
     costly = f"{names}.map(a, {names}.map(b, {names}.map(c, c.size()))).size()"

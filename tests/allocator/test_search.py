@@ -417,7 +417,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
 }
 
 
-@pytest.mark.rule("AL-06", "AL-07", "AL-08", "AL-09", "AL-10", "AL-11", "AL-13", "AL-14", "AL-15")
+@pytest.mark.rule("AL-06", "AL-07", "AL-08", "AL-09", "AL-10", "AL-11", "AL-13", "AL-14", "AL-15", "K37-GATE-06")
 @pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
 def test_gives(made: Lab, expected: Answer) -> None:
     assert made.devices() == expected
@@ -524,6 +524,7 @@ def test_configuration_of_classes_and_claim() -> None:
     ]
 
 
+@pytest.mark.rule("K37-PRIO-02")
 def test_chosen_subrequests_and_their_score() -> None:
     alternatives = first_available("r", sub("x", B, count=2), sub("y", A))
     outcome = lab(MODELS, [claim(alternatives, request("q"))]).decide()
@@ -532,6 +533,7 @@ def test_chosen_subrequests_and_their_score() -> None:
     assert outcome.score == 7
 
 
+@pytest.mark.rule("K37-ALLOC-05")
 def test_errors_name_selector_device_and_what_it_publishes() -> None:
     made = lab(pool(device("a", model="A")), [claim(request("r", 'device.attributes["drv"].k == 1'))])
     outcome = made.decide()

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from allocator_lab import claim, device, lab, pool, request
 from corpus import cases
 from dra_api.codec import convert, to_dict
@@ -88,6 +89,7 @@ def test_a_rule_taints_the_devices_that_it_selects_until_it_goes() -> None:
     assert made.devices() == [["r=drv/p/a"]]
 
 
+@pytest.mark.rule("K37-TAINT-07")
 def test_a_rule_without_selector_taints_nothing() -> None:
     """The reference's slice tracker taints everything (PRJ-010)."""
     documented = lab(pool(device("a")), [claim(request("r"))])

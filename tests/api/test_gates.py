@@ -44,6 +44,7 @@ def test_every_attribute_is_a_gate_of_the_table() -> None:
     assert set(GATE_OF.values()) <= TABLE.keys()
 
 
+@pytest.mark.rule("K37-EXT-01", "K37-GATE-04", "K37-PRIO-01", "K37-STAT-01")
 @pytest.mark.parametrize(
     ("name", "release", "step"),
     [
@@ -56,6 +57,12 @@ def test_every_attribute_is_a_gate_of_the_table() -> None:
         ("DRADeviceTaintRules", 37, (Stage.GA, True, False)),
         ("DRAWorkloadResourceClaims", 37, (Stage.BETA, False, False)),
         ("DRAFractionalCapacityRange", 37, (Stage.BETA, False, False)),
+        ("DRAExtendedResource", 36, (Stage.BETA, True, False)),
+        ("DRAExtendedResource", 37, (Stage.GA, True, True)),
+        ("DRAResourceClaimDeviceStatus", 36, (Stage.BETA, True, False)),
+        ("DRAResourceClaimDeviceStatus", 37, (Stage.GA, True, True)),
+        ("DRAResourceClaimGranularStatusAuthorization", 37, (Stage.BETA, True, False)),
+        ("ResourceHealthStatus", 37, (Stage.BETA, True, False)),
     ],
 )
 def test_a_gate_is_in_each_release_what_kubernetes_made_of_it(
@@ -66,6 +73,7 @@ def test_a_gate_is_in_each_release_what_kubernetes_made_of_it(
     assert (found.stage, found.default, found.locked) == step
 
 
+@pytest.mark.rule("K37-GATE-03")
 def test_a_release_does_not_have_gates_that_came_later_or_are_gone() -> None:
     assert TABLE["DRAConsumableCapacity"].at(Release.V1_33) is None
     assert TABLE["GangScheduling"].at(OLD) == Step(Release.V1_35, Stage.ALPHA, default=False)
@@ -84,6 +92,7 @@ def test_a_locked_gate_may_be_named_with_its_own_value() -> None:
     assert FeatureGates.of({"DRAAdminAccess": True}, OLD).admin_access
 
 
+@pytest.mark.rule("K37-GATE-01", "K37-GATE-02")
 @pytest.mark.parametrize(
     ("changes", "release", "said"),
     [
@@ -132,3 +141,11 @@ def test_what_a_component_does_not_look_at_is_no_condition() -> None:
     assert FeatureGates.of({"DRAWorkloadResourceClaims": True}, OLD, node).workload_resource_claims
     with pytest.raises(GateError, match="needs GenericWorkload, which is off"):
         FeatureGates.of({"DRAWorkloadResourceClaims": True}, OLD)
+
+
+@pytest.mark.rule("K37-GATE-07")
+def test_binding_conditions_need_a_place_to_be_reported_in() -> None:
+    off = {"DRAResourceClaimDeviceStatus": False, "DRAResourceClaimGranularStatusAuthorization": False}
+    with pytest.raises(GateError, match=r"DRADeviceBindingConditions is on by default .* and needs DRAResourceClaimDe"):
+        FeatureGates.of(off, OLD)
+    assert not FeatureGates.of({**off, "DRADeviceBindingConditions": False}, OLD).binding_conditions

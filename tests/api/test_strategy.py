@@ -55,6 +55,7 @@ def test_a_status_update_keeps_everything_else() -> None:
     }
 
 
+@pytest.mark.rule("K37-STAT-03")
 @pytest.mark.parametrize(
     ("old", "new", "reports"),
     [
@@ -72,6 +73,7 @@ def test_reports_of_devices_go_with_their_allocation(old: Obj, new: Obj, reports
     assert (None if devices is None else [device["device"] for device in devices]) == reports
 
 
+@pytest.mark.rule("K37-TAINT-02")
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -165,6 +167,7 @@ def leaves(value: object, path: str = "") -> set[str]:
     return set()
 
 
+@pytest.mark.rule("K37-DA-04", "K37-ONO-03")
 @pytest.mark.parametrize(("obj", "gate", "names"), GATED, ids=[f"{obj['kind']} {gate}" for obj, gate, _ in GATED])
 def test_int_014_016_025_a_gate_that_is_off_takes_its_fields_away(
     obj: dict[str, Any], gate: str, names: list[str]

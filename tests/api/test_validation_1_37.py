@@ -48,9 +48,10 @@ OPERATIONS = [
 ]
 
 
+@pytest.mark.rule("K37-ONO-01")
 @pytest.mark.parametrize(("operations", "expected"), OPERATIONS)
 def test_skipped_operations(operations: list[str], expected: list[str]) -> None:
-    """K37-ONO-01, in slices and in results; the gate does not matter to validation."""
+    """In slices and in results; the gate does not matter to validation."""
     path = "spec.skipNodeOperations"
     wrong = found(validate_resource_slice(sample(ResourceSlice, {path: operations})))
     assert wrong == [fault.replace(" ", f" {path}", 1) for fault in expected]
@@ -98,6 +99,7 @@ def test_only_resources_of_nodes_come_with_a_device() -> None:
     assert found(validate_resource_slice(it)) == ["Invalid spec.devices[0].nodeAllocatableResources[example.com/gpu]"]
 
 
+@pytest.mark.rule("K37-DA-01", "K37-DA-02")
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
@@ -109,7 +111,6 @@ def test_only_resources_of_nodes_come_with_a_device() -> None:
     ],
 )
 def test_derived_attributes(attributes: list[dict[str, str]], expected: list[str]) -> None:
-    """K37-DA-01, K37-DA-02; the cases DA4 and DA5."""
     for path, where in (
         ("spec.devices.requests.0.exactly", "spec.devices.requests[0].exactly"),
         ("spec.devices.requests.1.firstAvailable.0", "spec.devices.requests[1].firstAvailable[0]"),

@@ -67,6 +67,7 @@ def test_valid_ranges(default: str | None, bounds: dict[str, str], expected: lis
     assert errors_of({"default": default, "validRange": bounds}) == expected
 
 
+@pytest.mark.rule("K37-BUG-12", "K37-BUG-13", "K37-FR-08")
 @pytest.mark.parametrize(
     ("default", "bounds", "old", "new"),
     [
@@ -81,11 +82,12 @@ def test_valid_ranges(default: str | None, bounds: dict[str, str], expected: lis
 def test_amounts_of_policies_are_neither_negative_nor_beyond_64_bits_from_1_37_on(
     default: str, bounds: dict[str, str], old: list[str], new: list[str]
 ) -> None:
-    """K37-FR-08, K37-BUG-12, K37-BUG-13. A step of zero was refused here before Kubernetes refused it."""
+    """A step of zero was refused here before Kubernetes refused it."""
     policy = {"default": default, "validRange": bounds}
     assert (errors_of(policy, OLD, "100E"), errors_of(policy, NEW, "100E")) == (old, new)
 
 
+@pytest.mark.rule("K37-FR-05", "K37-FR-06")
 @pytest.mark.parametrize(
     ("default", "bounds", "on", "off"),
     [
@@ -104,7 +106,6 @@ def test_amounts_of_policies_are_neither_negative_nor_beyond_64_bits_from_1_37_o
 def test_ranges_with_fractions_are_counted_in_thousandths_with_their_gate(
     default: str, bounds: dict[str, str], on: list[str], off: list[str]
 ) -> None:
-    """K37-FR-05, K37-FR-06; the cases F9 and F10 of the specification."""
     policy = {"default": default, "validRange": bounds}
     assert (errors_of(policy, FRACTIONAL), errors_of(policy, NEW)) == (on, off)
 

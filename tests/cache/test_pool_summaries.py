@@ -66,8 +66,9 @@ def taint(effect: str) -> Json:
     return {"taints": [{"key": "k", "effect": effect}]}
 
 
+@pytest.mark.rule("K37-PS-02")
 def test_a_tainted_device_is_unavailable_from_1_37_on_unless_it_is_allocated() -> None:
-    """Unavailable are devices that are tainted and not allocated. K37-PS-02."""
+    """Unavailable are devices that are tainted and not allocated."""
     tainted = [{"name": name, **taint(effect)} for name, effect in (("a", "NoSchedule"), ("b", "NoExecute"))]
     slices = [{"devices": [*tainted, {"name": "c", **taint("None")}, {"name": "d"}]}]
     assert counts(asked(slices, [{"device": "a"}], OLD)) == (4, 1, 3, 0)
@@ -76,6 +77,7 @@ def test_a_tainted_device_is_unavailable_from_1_37_on_unless_it_is_allocated() -
     assert counts(asked(slices, [{"device": "a"}], without)) == (4, 1, 3, 0)
 
 
+@pytest.mark.rule("K37-PS-06")
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
@@ -87,19 +89,21 @@ def test_a_tainted_device_is_unavailable_from_1_37_on_unless_it_is_allocated() -
     ],
 )
 def test_partitions_are_counted_by_type(held: list[Json], expected: list[str]) -> None:
-    """K37-PS-06: each type as if nothing else were allocated."""
+    """Each type as if nothing else were allocated."""
     assert types(asked(PARTITIONS, held)) == expected
     for features in (OLD, NEW):  # the release lacks the gate, or the gate is off
         assert asked(PARTITIONS, held, features).partition_summary is None
 
 
+@pytest.mark.rule("K37-PS-06")
 def test_a_tainted_partition_counts_as_allocatable() -> None:
-    """Partitions are counted whatever taints they have. K37-PS-06."""
+    """Partitions are counted whatever taints they have."""
     tainted = [{**HALVES[0], **taint("NoSchedule")}, HALVES[1]]
     status = asked([counters(), {"devices": tainted, "partitionTypeAttribute": PROFILE}])
     assert (types(status), status.unavailable_devices) == (["half 2/2"], 1)
 
 
+@pytest.mark.rule("K37-PS-04", "K37-PS-05", "K37-PS-08", "K37-PS-09")
 @pytest.mark.parametrize(
     ("slices", "code"),
     [
@@ -139,7 +143,7 @@ def test_a_tainted_partition_counts_as_allocatable() -> None:
     ids=["no attribute", "no text", "no counters", "other cost", "too many types"],
 )
 def test_an_error_takes_the_place_of_the_partitions_and_leaves_the_counts(slices: list[Json], code: str) -> None:
-    """The error has a code, and stands in validationError. K37-PS-04, K37-PS-05, K37-PS-08, K37-PS-09."""
+    """The error has a code, and stands in validationError."""
     status = asked(slices)
     assert status.partition_summary is None
     assert (status.validation_error or "").startswith(code)
@@ -148,14 +152,16 @@ def test_an_error_takes_the_place_of_the_partitions_and_leaves_the_counts(slices
     assert asked(slices, features=OLD).validation_error is None
 
 
+@pytest.mark.rule("K37-PS-05")
 def test_costs_are_compared_by_value() -> None:
-    """K37-PS-05: 1Gi is 1024Mi."""
+    """1Gi is 1024Mi."""
     same = [partition("half-0", "1Gi"), partition("half-1", "1024Mi")]
     assert types(asked([counters(), {"devices": same, "partitionTypeAttribute": PROFILE}])) == ["half 2/2"]
 
 
+@pytest.mark.rule("K37-PS-03")
 def test_a_slice_without_an_attribute_has_the_one_of_the_request() -> None:
-    """K37-PS-03: also if other slices of the pool name one."""
+    """Also if other slices of the pool name one."""
     own, other = {"devices": [FULL], "partitionTypeAttribute": PROFILE}, {"devices": list(HALVES)}
     renamed = [{**it, "attributes": {"kind": {"string": "part"}}} for it in HALVES]
     assert types(asked([counters(), own, other])) == ["full 1/1"]
@@ -168,8 +174,9 @@ def test_a_slice_without_an_attribute_has_the_one_of_the_request() -> None:
     ]
 
 
+@pytest.mark.rule("K37-PS-04")
 def test_a_key_with_the_domain_counts_before_the_bare_one() -> None:
-    """The type of a partition is the value of a qualified name first. K37-PS-04."""
+    """The type of a partition is the value of a qualified name first."""
     attributes = {"kind": {"string": "bare"}, f"{DRIVER}/kind": {"string": "whole"}}
     devices = [{**FULL, "attributes": attributes}]
     assert types(asked([counters(), {"devices": devices, "partitionTypeAttribute": f"{DRIVER}/kind"}])) == ["whole 1/1"]
@@ -183,8 +190,9 @@ def share(device: str, amount: str, **more: Any) -> Json:
     return {"device": device, "shareID": f"{device}-{amount}", "consumedCapacity": {"mem": amount}, **more}
 
 
+@pytest.mark.rule("K37-PS-10")
 def test_shared_devices_are_summed_up_from_1_37_on() -> None:
-    """The pool has a summary of what its shared devices have left. K37-PS-10."""
+    """The pool has a summary of what its shared devices have left."""
     slices = [{"devices": [shared("a"), shared("b"), {"name": "c", "capacity": {"mem": {"value": "1Gi"}}}]}]
     held = [share("a", "4Gi"), share("a", "3Gi"), share("b", "1Gi", adminAccess=True)]
     assert asked(slices, held, OLD).shareable_summary is None
@@ -200,8 +208,9 @@ def test_shared_devices_are_summed_up_from_1_37_on() -> None:
     assert asked([{"devices": [{"name": "c"}]}], features=NEW).shareable_summary is None
 
 
+@pytest.mark.rule("K37-PS-08", "K37-PS-09")
 def test_too_many_shared_capacities_take_the_partitions_away_as_well() -> None:
-    """At most 32 entries fit; one more is an error. K37-PS-08, K37-PS-09."""
+    """At most 32 entries fit; one more is an error."""
     capacity = {f"c{number}": {"value": "1"} for number in range(33)}
     wide = {"devices": [{**shared("a"), "capacity": capacity}]}
     status = asked([*PARTITIONS, wide])
@@ -214,8 +223,9 @@ def test_too_many_shared_capacities_take_the_partitions_away_as_well() -> None:
     assert broken.shareable_summary is not None
 
 
+@pytest.mark.rule("K37-PS-11")
 def test_a_pool_that_lacks_slices_says_so_by_a_code_from_1_37_on() -> None:
-    """K37-PS-11: that alone is tried again."""
+    """That alone is tried again."""
     old, new = (asked(PARTITIONS, (), features, announced=3) for features in (OLD, NEW))
     text = f"pool {DRIVER}/p is incomplete: observed 2/3 slices at generation 1"
     assert (old.validation_error, new.validation_error) == (text, f"PoolIncomplete: {text}")

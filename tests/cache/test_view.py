@@ -385,6 +385,7 @@ def test_a_deleted_claim_wakes_the_pods_that_want_it_back() -> None:
     assert Key("templates", "ns/p") in cluster.delete(ResourceClaim, "ns/c")
 
 
+@pytest.mark.rule("K37-QH-05")
 def test_a_pod_is_tried_once_its_claims_are_recorded() -> None:
     """Not before: nothing could be said of it, and nothing else can help it."""
     cluster = make_cluster()
@@ -409,7 +410,7 @@ def test_a_claim_allocated_for_a_running_pod_without_reservation_is_reserved() -
     assert Key("templates", "ns/p") in cluster.apply(claim("c", 3, "dev-0"))
 
 
-@pytest.mark.rule("SC-02")
+@pytest.mark.rule("K37-QH-03", "SC-02")
 def test_freed_devices_wake_waiting_pods_even_of_other_claims_in_order_of_arrival() -> None:
     cluster = make_cluster()
     for name in ("b", "a", "c"):
@@ -465,6 +466,16 @@ def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
     cluster.set_wake_conditions("ns/small", EVERYTHING._replace(room=False))
     cluster.set_wake_conditions("ns/big", EVERYTHING._replace(devices=False))
     assert set(cluster.delete(Pod, "ns/running")) == place("big")
+
+
+@pytest.mark.rule("K37-QH-02", "K37-QH-04")
+@pytest.mark.rule("K37-QH-06")
+def test_the_end_of_a_claim_wakes_other_pods_if_it_held_devices() -> None:
+    for devices, woken in ((("dev-0",), True), ((), False)):
+        cluster = make_cluster()
+        cluster.apply(pod("waiting", 1, "own"))
+        cluster.apply(claim("other", 2, *devices))
+        assert (Key("placement", "ns/waiting") in cluster.delete(ResourceClaim, "ns/other")) is woken
 
 
 def test_a_pod_whose_claims_are_not_in_order_is_woken_by_these_only() -> None:

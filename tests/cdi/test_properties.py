@@ -82,6 +82,7 @@ def test_what_is_written_is_read_again(spec: CdiSpec) -> None:
     assert decode(encode(spec)) == spec
 
 
+@pytest.mark.rule("K37-META-08")
 @few
 @given(SPECS)
 def test_the_declared_version_is_the_oldest_that_is_accepted(spec: CdiSpec) -> None:

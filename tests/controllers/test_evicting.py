@@ -689,6 +689,7 @@ async def test_a_rule_reports_that_a_pod_came_to_its_devices(
         await becomes(lambda: condition(world)["reason"] == "PodsPendingEviction")
 
 
+@pytest.mark.rule("K37-TAINT-04")
 async def test_a_rule_that_only_looks_counts_and_deletes_nothing(world: World, make: type[Make]) -> None:
     furnish(world, make, pods=2)
     world.api.add(DEVICE_TAINT_RULES, rule(effect="None"))
@@ -697,7 +698,12 @@ async def test_a_rule_that_only_looks_counts_and_deletes_nothing(world: World, m
         assert condition(world)["message"].startswith(
             "2 published devices selected. 2 allocated devices selected. 2 pods would be evicted in 1 namespace if"
         )
-    assert pods(world) == ["pod", "pod-1"]
+        add_user(world, make, 2)
+        for _ in range(3):
+            world.bring_events()
+            await world.tick()
+        assert "2 pods would be evicted" in condition(world)["message"], "told once for each spec"
+    assert pods(world) == ["pod", "pod-1", "pod-2"]
 
 
 async def test_a_rule_that_only_looks_counts_devices_of_the_newest_generation(world: World, make: type[Make]) -> None:

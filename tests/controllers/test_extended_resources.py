@@ -44,6 +44,7 @@ def created(world: World, status: str) -> float:
     return value or 0.0
 
 
+@pytest.mark.rule("K37-EXT-05")
 async def test_the_claim_is_made_recorded_and_used_with_four_writes(world: World, make: type[Make]) -> None:
     furnish(world, make)
     await world.settle()

@@ -36,6 +36,7 @@ def recorded(world: World, pod: str = "ns/pod") -> dict[str, str]:
     return {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
 
 
+@pytest.mark.rule("K37-MISC-02")
 async def test_prj_001_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(
     world: World, make: type[Make]
 ) -> None:
@@ -275,7 +276,7 @@ async def test_prj_004_each_claim_has_its_own_annotation_and_the_template_is_unc
     assert world.api[RESOURCE_CLAIM_TEMPLATES, "ns/tmpl"] == template
 
 
-@pytest.mark.rule("CC-04")
+@pytest.mark.rule("CC-04", "K37-MISC-03")
 def test_what_happens_to_a_claim_does_not_change_its_template(make: type[Make]) -> None:
     template = convert(ClaimTemplate, make.template(annotations={"note": "keep"}, labels={"app": "x"}))
     before = json.dumps(template.content())

@@ -104,6 +104,7 @@ async def test_int_034_the_pods_of_a_group_start_once_there_are_as_many_as_it_ne
     assert having[0] == 3
 
 
+@pytest.mark.rule("K37-WL-23")
 async def test_a_group_that_does_not_fit_keeps_no_devices_and_says_why(world: World) -> None:
     world.api.add(POD_GROUPS, group(5))
     add(world, range(5))

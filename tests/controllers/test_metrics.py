@@ -128,6 +128,7 @@ async def test_attempts_count_by_their_result(world: World) -> None:
     assert waiting(world) == {"devices": 1}
 
 
+@pytest.mark.rule("K37-MET-01", "K37-MET-02")
 async def test_int_035_claims_count_as_they_are_made_allocated_and_deleted(world: World) -> None:
     world.furnish(("node",))
     world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
@@ -212,6 +213,7 @@ def report(claim: Obj, condition: str) -> None:
     claim["status"].update(devices=[device])
 
 
+@pytest.mark.rule("K37-MET-04")
 @pytest.mark.parametrize(
     ("said", "later", "status", "seconds"),
     [

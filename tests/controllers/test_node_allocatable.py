@@ -53,8 +53,9 @@ def recorded(world: World, name: str) -> Any:
     return pod(world, name)["status"].get("nodeAllocatableResourceClaimStatuses")
 
 
+@pytest.mark.rule("K37-NA-03", "K37-NA-07", "K37-NA-08")
 async def test_what_devices_take_is_recorded_and_keeps_others_from_the_node(world: World) -> None:
-    """K37-NA-03, K37-NA-07, K37-NA-08; also after a restart, which knows only the status."""
+    """Also after a restart, which knows only the status."""
     furnish(world, "first")
     await world.settle()
     assert pod(world, "first")["spec"]["nodeName"] == "node-0"
@@ -69,8 +70,9 @@ async def test_what_devices_take_is_recorded_and_keeps_others_from_the_node(worl
     assert pod(world, "second")["spec"]["nodeName"] == "node-0"
 
 
+@pytest.mark.rule("K37-NA-08")
 async def test_a_pod_that_is_not_bound_loses_the_record(world: World) -> None:
-    """K37-NA-08: by an empty list, since a list that is left out would be kept."""
+    """By an empty list, since a list that is left out would be kept."""
     furnish(world, "first")
 
     def refuse(call: Call) -> Exception | None:

@@ -98,6 +98,7 @@ async def test_a_pool_is_counted(world: World) -> None:
     }
 
 
+@pytest.mark.rule("K37-PS-01")
 @pytest.mark.parametrize(
     ("results", "expected"),
     [
@@ -304,11 +305,12 @@ async def test_a_successor_of_the_same_name_is_neither_answered_for_another_nor_
     assert status(world)["poolCount"] == 0
 
 
+@pytest.mark.rule("K37-PS-02")
 @pytest.mark.parametrize(("release", "expected"), [(Release.V1_36, (4, 0, 4, 0)), (Release.V1_37, (4, 0, 3, 1))])
 async def test_taints_of_rules_make_devices_unavailable_from_1_37_on(
     release: Release, expected: tuple[int, ...]
 ) -> None:
-    """K37-PS-02: taints in slices are looked at, and those that rules add."""
+    """Taints in slices are looked at, and those that rules add."""
     world = World(Features(release, pool_status=True, taint_rules=True))
     publish(world, "node-a", 4)
     spec = {"deviceSelector": {"device": "dev-1"}, "taint": {"key": "k", "effect": "NoSchedule"}}

@@ -58,6 +58,7 @@ async def test_a_driver_that_gives_up_during_a_check_fails_it(bad_bench: OpenBen
     assert "the driver ended: not registered" in result.text
 
 
+@pytest.mark.rule("K37-HEALTH-09", "K37-META-03", "K37-NUMA-01")
 @pytest.mark.parametrize(
     ("release", "fault", "names", "verdicts"),
     [
@@ -75,7 +76,7 @@ async def test_a_driver_that_gives_up_during_a_check_fails_it(bad_bench: OpenBen
 async def test_a_driver_is_judged_as_on_a_node_of_the_release(
     release: Release, fault: str, names: list[str], verdicts: list[str], bad_bench: OpenBench
 ) -> None:
-    """K37-HEALTH-09, K37-META-03, K37-NUMA-01: other faults of 1.37 stand in the table of planted faults."""
+    """Other faults of 1.37 stand in the table of planted faults."""
     async with bad_bench(fault, release=release) as bench:
         assert [(await run_check(CHECKS[name], bench)).verdict.value for name in names] == verdicts
 

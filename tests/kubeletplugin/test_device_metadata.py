@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
     decode_metadata,
+    metadata_faults,
     read_metadata,
     results_for,
 )
@@ -56,7 +58,7 @@ def content(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-@pytest.mark.rule("PH-11")
+@pytest.mark.rule("K37-META-05", "PH-11")
 async def test_a_container_is_told_what_is_known_of_its_devices(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0", "bare", request="req/big")
@@ -83,6 +85,14 @@ async def test_a_container_is_told_what_is_known_of_its_devices(driver_node: Dri
             }
         ]
         assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+@pytest.mark.rule("K37-META-06")
+async def test_a_claim_without_devices_has_no_file(driver_node: DriverNode) -> None:
+    async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
+        container = await driver.prepare(await driver.claim())
+        assert (container.cdi_ids, mounted(container)) == ((), {})
+        assert not list(driver.settings.metadata_dir.rglob("*.json"))
 
 
 async def test_a_device_without_edits_mounts_its_metadata_too(driver_node: DriverNode) -> None:
@@ -130,10 +140,10 @@ async def test_prj_017_an_update_is_seen_by_a_running_container_and_survives_a_r
         assert (content(file)[0]["metadata"]["generation"], file.stat().st_ino) == (3, inode)
 
 
+@pytest.mark.rule("K37-META-01", "K37-META-02", "K37-META-04", "K37-META-07")
 async def test_a_file_has_the_versions_that_the_driver_wants_in_its_order_also_after_updates(
     driver_node: DriverNode,
 ) -> None:
-    """K37-META-02, -04 and -07; the cases M2 and M7 of the specification."""
     group = "metadata.resource.k8s.io"
     async with driver_node.run(Gpu, NAME, device_metadata=["v1beta1", "v1alpha1"]) as driver:
         claim = await driver.claim("gpu-0")
@@ -276,6 +286,31 @@ def test_a_reader_gets_the_devices_of_all_drivers(folder: str, template: bool, t
     found = read_metadata("gpu", "req", template=template, root=tmp_path)
     both = tuple(MetadataDevice(driver=f"{name}.example.com", pool="p", name="d") for name in "ab")
     assert found == DeviceMetadata(pod_claim_name="x", requests=(MetadataRequest(name="req", devices=both),))
+
+
+@pytest.mark.rule("K37-META-09")
+@pytest.mark.parametrize(
+    ("attributes", "faults"),
+    [
+        ({"model": {"string": "A100"}, "links": {"ints": [1, 2]}}, []),
+        (
+            {"model": {"string": "A100", "int": 1}, "ok": {"bool": True}},
+            ["attributes[model]: Invalid value: {...}: exactly one value must be specified"],
+        ),
+        ({"model": {}}, ["attributes[model]: Invalid value: {...}: exactly one value must be specified"]),
+        ({"links": {"ints": []}}, ["attributes[links].ints: Invalid value: []: must not be empty if specified"]),
+        ({"driver": {"version": "1"}}, ['attributes[driver].version: Invalid value: "1": must be a string compatible']),
+        ({"a b": {"int": 1}}, ['attributes: Invalid value: "a b": ']),
+    ],
+)
+def test_what_is_wrong_with_attributes_is_told_apart_from_what_can_be_read(attributes: Any, faults: list[str]) -> None:
+    device = {"driver": "d.example.com", "pool": "p", "name": "d", "attributes": attributes}
+    content = decode_metadata(json.dumps(json.loads(BETA) | {"requests": [{"name": "r", "devices": [device]}]}))
+    assert set(content.requests[0].devices[0].attributes) == set(attributes), "all is read"
+    found = [re.sub(r"\{.*\}", "{...}", text) for text in metadata_faults(content)]
+    assert len(found) == len(faults)
+    for text, start in zip(found, faults, strict=True):
+        assert text.startswith(f"requests[0].devices[0].{start}")
 
 
 @pytest.mark.rule("PH-14")

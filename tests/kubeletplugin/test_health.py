@@ -74,6 +74,7 @@ async def heard(stream: AsyncIterator[list[health_pb2.DeviceHealth]]) -> list[tu
     return [(d.device.device_name, d.health, d.message, d.health_check_timeout_seconds) for d in report]
 
 
+@pytest.mark.rule("K37-HEALTH-01")
 @pytest.mark.parametrize("service", HEALTH_SERVICES)
 async def test_a_kubelet_hears_each_change(kubelet: FakeKubelet, driver: Reporting, service: str) -> None:
     stream = kubelet.health(service)
@@ -85,6 +86,7 @@ async def test_a_kubelet_hears_each_change(kubelet: FakeKubelet, driver: Reporti
     assert await heard(stream) == [("gpu-0", health_pb2.UNKNOWN, "", 0)]
 
 
+@pytest.mark.rule("K37-HEALTH-05")
 async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
     kubelet: FakeKubelet, driver: Reporting
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
     assert driver.begun == 1, "the driver is asked once, however many listen"
 
 
+@pytest.mark.rule("K37-HEALTH-06")
 @pytest.mark.parametrize(("timeout", "of_kubelet"), [(0, 0.1), (1, 300)], ids=["the kubelet's", "the device's"])
 async def test_a_report_is_repeated_before_devices_become_unknown(
     kubelet: FakeKubelet, driver: Reporting, monkeypatch: pytest.MonkeyPatch, timeout: int, of_kubelet: float
@@ -156,6 +159,7 @@ async def test_nothing_old_is_told_after_a_failure(kubelet: FakeKubelet, driver:
     waiting.cancel()
 
 
+@pytest.mark.rule("K37-HEALTH-03")
 async def test_a_driver_without_health_leaves_a_kubelet_waiting_instead_of_failing_it(
     api: PluginApi, settings: PluginSettings
 ) -> None:
@@ -169,11 +173,10 @@ async def test_a_driver_without_health_leaves_a_kubelet_waiting_instead_of_faili
             stream.cancel()
 
 
-@pytest.mark.rule("PH-03")
+@pytest.mark.rule("K37-HEALTH-04", "PH-03")
 async def test_without_its_health_service_a_plugin_neither_advertises_nor_serves_one_nor_asks_the_driver(
     api: PluginApi, driver: Reporting, settings: PluginSettings
 ) -> None:
-    """K37-HEALTH-04; the case H9 of the specification."""
     settings = replace(settings, serve_health=False)
     async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
         assert not [name for name in (await kubelet.get_info()).supported_versions if "Health" in name]
@@ -184,6 +187,7 @@ async def test_without_its_health_service_a_plugin_neither_advertises_nor_serves
     assert driver.begun == 0
 
 
+@pytest.mark.rule("K37-HEALTH-02")
 async def test_a_driver_with_health_says_so_when_it_registers(kubelet: FakeKubelet) -> None:
     assert list((await kubelet.get_info()).supported_versions) == [
         "v1.DRAPlugin",

@@ -51,22 +51,24 @@ NEAR: dict[str, tuple[list[Node], int, list[int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rule("K37-NUMA-04")
 @pytest.mark.parametrize("case", NEAR)
 def test_near_nodes_are_the_nearest_that_are_not_known_to_be_on_another_socket(case: str, tmp_path: Path) -> None:
-    """K37-NUMA-04, with its cases; the kernel lists the distances of nodes that are online."""
+    """The kernel lists the distances of nodes that are online."""
     nodes, node, near = NEAR[case]
     assert near_numa_nodes(node, machine(tmp_path, *nodes)) == near
 
 
+@pytest.mark.rule("K37-NUMA-02", "K37-NUMA-03")
 @pytest.mark.parametrize("node", [-1, 1024])
 def test_a_number_that_no_node_has_is_refused(node: int, tmp_path: Path) -> None:
-    """K37-NUMA-02 and -03; the case NU2 of the specification."""
     with pytest.raises(AttributeUnknown, match=f"{node} is not a NUMA node: give a number from 0 to 1023"):
         near_numa_nodes(node, tmp_path)
 
 
+@pytest.mark.rule("K37-NUMA-02")
 def test_a_cpu_has_the_node_to_which_it_links(tmp_path: Path) -> None:
-    """A device without PCI address is where its CPU is (K37-NUMA-02)."""
+    """A device without PCI address is where its CPU is."""
     sysfs = machine(tmp_path, (0, "0", "10 20"), (3, "1", "20 10"))
     assert numa_node_of_cpu(3, sysfs) == 3
     with pytest.raises(AttributeUnknown, match="cpu7 has 0 links to NUMA nodes"):

@@ -229,7 +229,7 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone(api: PluginApi, 
 # --- foreign changes ---
 
 
-@pytest.mark.rule("RS-02")
+@pytest.mark.rule("K37-MISC-01", "RS-02")
 async def test_a_slice_deleted_by_another_client_comes_back(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
@@ -655,11 +655,11 @@ async def test_dropped_counters_are_recognised(api: PluginApi, errors: Errors) -
     assert [getattr(error, "features", None) for error in errors] == [("DRAPartitionableDevices",)] * 2
 
 
-@pytest.mark.rule("RS-06")
+@pytest.mark.rule("K37-ONO-13", "RS-06")
 async def test_calls_that_a_server_before_1_37_does_not_let_kubelets_skip_are_reported(
     api: PluginApi, errors: Errors
 ) -> None:
-    """K37-ONO-13: a server of 1.37 with the gate on keeps the field, and the slices stay as they are."""
+    """A server of 1.37 with the gate on keeps the field, and the slices stay as they are."""
     wanted = {"p": Pool.of([device("a")], skip_node_operations=["*"])}
     async with publishing(api, errors) as publisher:
         publisher.publish(wanted)
@@ -673,7 +673,7 @@ async def test_calls_that_a_server_before_1_37_does_not_let_kubelets_skip_are_re
     assert str(errors[0]).endswith("(API servers before Kubernetes 1.37 do not have DRAOptionalNodeOperations)")
 
 
-@pytest.mark.rule("RS-06")
+@pytest.mark.rule("K37-CG-10", "RS-06")
 async def test_dropped_compatibility_groups_are_told_apart_from_dropped_counters(
     api: PluginApi, errors: Errors
 ) -> None:

@@ -29,18 +29,18 @@ def test_a_rolling_update_has_sockets_per_pod_and_common_locks() -> None:
     assert replace(settings, lock_dir="/run/gpu").lock_folder == Path("/run/gpu")
 
 
+@pytest.mark.rule("K37-META-02")
 @pytest.mark.parametrize(
     ("asked", "written"),
     [(False, ()), (True, ("v1alpha1",)), (["v1beta1"], ("v1beta1",)), (("v1beta1", "v1alpha1"),) * 2],
 )
 def test_device_metadata_have_the_versions_of_1_36_or_those_of_a_list(asked: Any, written: tuple[str, ...]) -> None:
-    """K37-META-02; the cases M1 and M2 of the specification."""
     assert replace(BASE, device_metadata=asked).metadata_versions == written
 
 
+@pytest.mark.rule("K37-META-03")
 @pytest.mark.parametrize("asked", [[], ["v1alpha1"], ["v1beta1", "v9"], ["v1beta1"] * 2, "v1beta1"], ids=repr)
 def test_a_list_of_versions_of_device_metadata_has_v1beta1_and_nothing_unknown(asked: Any) -> None:
-    """K37-META-03; the cases M3 to M5 of the specification."""
     with pytest.raises(SettingsError, match=r"^device_metadata: .*known are v1beta1, v1alpha1$"):
         replace(BASE, device_metadata=asked)
 
@@ -57,6 +57,7 @@ LENGTHS = [
 ]
 
 
+@pytest.mark.rule("K37-RS-01", "K37-RS-02")
 @pytest.mark.parametrize(("driver", "pattern"), [case[1:] for case in LENGTHS], ids=[case[0] for case in LENGTHS])
 def test_registration_sockets_stay_within_the_limit_of_the_system(driver: str, pattern: str) -> None:
     settings = replace(BASE, driver_name=driver, rolling_update_uid=UID, data_dir=Path("/p"))

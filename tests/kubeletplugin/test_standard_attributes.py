@@ -37,6 +37,7 @@ def test_a_device_behind_a_bridge_has_the_root_complex_above_it(sysfs: Path) -> 
     }
 
 
+@pytest.mark.rule("K37-NUMA-01", "K37-NUMA-03")
 def test_a_machine_that_does_not_number_its_memory_gives_no_numa_node(sysfs: Path) -> None:
     assert numa_node("0000:00:1f.a", sysfs) is None
     assert "resource.kubernetes.io/numaNode" not in pci_attributes("0000:00:1f.a", sysfs)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.core import Node
 from dra_api.meta import Object, ObjectMeta
-from dra_kube import DEVICE_CLASSES, NODES, PODS, Resource, ServerError
+from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Source
 from dra_operator.cel_language import CelSelectors
@@ -42,9 +42,10 @@ async def audited(site: Site, plural: str) -> None:
     await until("audited", listed_twice)
 
 
+@pytest.mark.rule("K37-TAINT-05")
 @pytest.mark.parametrize(
     ("resource", "name", "left"),
-    [(NODES, "node-1", ["node-0"]), (DEVICE_CLASSES, "gpu", [])],
+    [(NODES, "node-1", ["node-0"]), (DEVICE_TAINT_RULES, "r", [])],
     ids=["one of several", "the last one, so that the new list is empty"],
 )
 @pytest.mark.parametrize("fault", [ErrorEvent(WATCHES, code=410, count=1), DropEvents(WATCHES)])
@@ -59,6 +60,8 @@ async def test_a_deletion_that_no_event_reported_is_found_when_the_watch_was_int
 ) -> None:
     """After an ERROR event 410 Kopf lists the kind anew; after a broken connection it goes on from where it was."""
     await cluster.furnish(nodes=2)
+    taint = {"deviceSelector": {"driver": "d.io"}, "taint": {"key": "k", "effect": "NoSchedule"}}
+    await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "r"}, "spec": taint})
     async with supervising() as site:
         await audited(site, resource.plural)
         store = site.operator.control.cluster.store_of(site.operator.kinds[resource])

@@ -50,11 +50,12 @@ def server_settings(played: Server) -> dict[str, Any]:
     return {"api_versions": versions, "release": played.release}
 
 
+@pytest.mark.rule("K37-TAINT-03")
 async def test_a_pod_gets_its_device_and_loses_it_to_a_taint(
     server: DevApiServer, played: Server, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the gates of taints where the release has them, on by default in 1.37: a server without DeviceTaintRules is
-    said to be one, and all else goes on. A rule that is served ends the pod (K37-TAINT-03)."""
+    said to be one, and all else goes on. A rule that is served ends the pod."""
     known = (TABLE["DRADeviceTaintRules"].at(played.release), TABLE["DRADeviceTaints"].at(played.release))
     gates = {} if played.release >= Release.V1_37 else {"DRADeviceTaintRules": True, "DRADeviceTaints": True}
     options = Options(gates=gates if all(known) else {}, limits=QUICK)

@@ -82,6 +82,7 @@ def test_an_operator_that_started_in_the_middle_of_an_upgrade_says_so() -> None:
     assert release.note == "as Kubernetes 1.37"
 
 
+@pytest.mark.rule("K37-GATE-02")
 def test_a_gate_that_the_server_s_release_has_locked_is_refused_at_the_start() -> None:
     with pytest.raises(GateError, match="DRAAdminAccess is locked to true in Kubernetes 1\\.36"):
         ReleaseInForce({"DRAAdminAccess": False}, None).decide(said("36"))

@@ -158,6 +158,7 @@ def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after
     assert claim_readiness(of, NOW + timedelta(seconds=after)).state is state
 
 
+@pytest.mark.rule("K37-ONO-05", "K37-ONO-06")
 @pytest.mark.parametrize(
     ("release", "declared", "consumer", "elsewhere", "text"),
     [
@@ -177,7 +178,7 @@ def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after
 def test_a_claim_whose_driver_skips_calls_is_used_on_nodes_that_declare_it(
     release: Release, declared: list[str], consumer: dict[str, str], elsewhere: set[str], text: str
 ) -> None:
-    """On other nodes it counts as unavailable, for a PodGroup with the feature in words (K37-ONO-05, K37-ONO-06)."""
+    """On other nodes it counts as unavailable, for a PodGroup with the feature in words."""
     result = {"request": "r", "driver": "d", "pool": "p", "device": "a", "skipNodeOperations": ["*"]}
     status = {
         "allocation": {"devices": {"results": [result]}},

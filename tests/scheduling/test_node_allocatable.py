@@ -54,6 +54,7 @@ def amounts(found: NodeUse | Obstacle) -> dict[str, str]:
     return {name: str(Quantity.from_nanos(nanos, binary=name == "memory")) for name, nanos in found.amounts.items()}
 
 
+@pytest.mark.rule("K37-NA-01", "K37-NA-02", "K37-NA-03")
 @pytest.mark.parametrize(
     ("brings", "results", "containers", "expected"),
     [
@@ -72,12 +73,13 @@ def amounts(found: NodeUse | Obstacle) -> dict[str, str]:
 def test_what_devices_take_of_their_node(
     brings: Json, results: list[Json], containers: int, expected: dict[str, str]
 ) -> None:
-    """The mapping counts once, overhead for the pod and for each container (K37-NA-01 to K37-NA-03)."""
+    """The mapping counts once, overhead for the pod and for each container."""
     assert amounts(use(brings, results, using(containers))) == expected
 
 
+@pytest.mark.rule("K37-NA-08")
 def test_what_is_recorded_is_what_is_counted() -> None:
-    """K37-NA-08: with it the pod's status, a pod that has its node takes the same."""
+    """With it the pod's status, a pod that has its node takes the same."""
     by = using(2)
     found = use({**CPUS, **OVERHEAD}, [result(cpus="4")], by)
     assert isinstance(found, NodeUse)
@@ -95,12 +97,14 @@ def test_what_is_recorded_is_what_is_counted() -> None:
     assert node_requests(bound, ())["cpu"] == Quantity("6").nanos
 
 
+@pytest.mark.rule("K37-NA-01")
 def test_a_device_that_consumes_no_capacity_at_all_is_an_error() -> None:
-    """What it would map is not known (K37-NA-01)."""
+    """What it would map is not known."""
     with pytest.raises(ClaimError, match="claim ns/c: device drv/p/d maps capacity cpus to the node"):
         use(CPUS, [result()])
 
 
+@pytest.mark.rule("K37-NA-05")
 @pytest.mark.parametrize(
     ("brings", "uid", "text"),
     [
@@ -111,11 +115,12 @@ def test_a_device_that_consumes_no_capacity_at_all_is_an_error() -> None:
     ids=["N6", "its own", "N5"],
 )
 def test_a_claim_with_a_mapped_device_is_for_one_pod(brings: Json, uid: str, text: str) -> None:
-    """A claim with nothing but overhead may be shared (K37-NA-05)."""
+    """A claim with nothing but overhead may be shared."""
     found = use(brings, [result(cpus="1")], reserved=[{"resource": "pods", "name": "x", "uid": uid}])
     assert (found.text if isinstance(found, Obstacle) else "") == text
 
 
+@pytest.mark.rule("K37-NA-04")
 @pytest.mark.parametrize(
     ("resources", "containers", "brings", "text"),
     [
@@ -130,7 +135,7 @@ def test_a_claim_with_a_mapped_device_is_for_one_pod(brings: Json, uid: str, tex
 def test_resources_of_the_pod_as_a_whole_have_to_cover_its_devices(
     resources: Json, containers: Json, brings: Json, text: str
 ) -> None:
-    """K37-NA-04: they are not added then."""
+    """They are not added then."""
     asked = {"requests": {"cpu": "1"}, "claims": [{"name": "c"}], **containers}
     by = pod(
         claims=[{"name": "c", "resourceClaimName": "c"}],
@@ -145,8 +150,9 @@ def test_resources_of_the_pod_as_a_whole_have_to_cover_its_devices(
         assert amounts(found) == ({} if "memory" not in str(resources) else {"cpu": "4"})
 
 
+@pytest.mark.rule("K37-NA-08")
 def test_devices_for_extended_resources_are_refused_with_a_remedy() -> None:
-    """K37-NA-08: in 1.37.0 such pods fail."""
+    """In 1.37.0 such pods fail."""
     extended = [convert(DeviceRequestAllocationResult, result())]
     found = use(CPUS, [], extended=extended)
     assert isinstance(found, Obstacle)
@@ -169,8 +175,9 @@ def publishing(features: Features, brings: Json, *nodes: str) -> Allocator:
     return Allocator(inventory, new_share_id=lambda: "share")
 
 
+@pytest.mark.rule("K37-NA-07")
 def test_a_node_needs_room_for_the_pod_and_its_devices() -> None:
-    """K37-NA-07; without the gate devices take nothing."""
+    """Without the gate devices take nothing."""
     small, large = (
         node("small", used={"cpu": "2"}),
         node("large", allocatable={"cpu": "8", "pods": "10"}, used={"cpu": "5"}),
@@ -189,13 +196,25 @@ def test_a_node_needs_room_for_the_pod_and_its_devices() -> None:
     assert (found.node, amounts(found.node_use)) == ("small", {})
 
 
+@pytest.mark.rule("K37-NA-03")
 def test_a_claim_that_is_allocated_already_counts_as_well() -> None:
-    """K37-NA-03: each pod that uses it takes the overhead (N5)."""
+    """Each pod that uses it takes the overhead."""
     held = convert(AllocationResult, {"devices": {"results": [{**result(), "pool": "small"}]}})
     shared = claim("c", wants(), status={"allocation": to_dict(held)})
     brings = {"cpu": {"overhead": {"perPod": "2", "perContainer": "1"}}}
     for containers, fits in ((1, True), (2, False)):
         found = decide(using(containers, cpu="500m"), [shared], [node("small")], publishing(ON, brings, "small"))
+        assert isinstance(found, Plan) is fits
+
+
+@pytest.mark.rule("K37-NA-06")
+def test_devices_are_looked_up_by_driver_pool_and_name_in_the_slices_of_the_node() -> None:
+    """One that is not published there, or not any more, takes nothing."""
+    for pool, device, fits in (("small", "d", False), ("small", "gone", True), ("other", "d", True)):
+        held = convert(AllocationResult, {"devices": {"results": [{**result(device), "pool": pool}]}})
+        used = claim("c", wants(), status={"allocation": to_dict(held)})
+        brings = {"cpu": {"overhead": {"perPod": "100"}}}
+        found = decide(using(), [used], [node("small")], publishing(ON, brings, "small"))
         assert isinstance(found, Plan) is fits
 
 

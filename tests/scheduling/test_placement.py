@@ -211,6 +211,7 @@ def test_giving_a_claim_back_in_vain_is_no_reason_to_hide_what_is_missing() -> N
     assert answer.message.startswith('0/1 nodes are available: 1 cannot satisfy claim ns/open request "r" (needs 1')
 
 
+@pytest.mark.rule("K37-WL-27")
 def test_all_claims_get_devices_on_one_node_or_none_does() -> None:
     devices = allocator(a=["x"], b=["x", "x"])
     answer = decide(pod(), [claim("c", wants()), claim("d", wants())], [node("a"), node("b")], devices)

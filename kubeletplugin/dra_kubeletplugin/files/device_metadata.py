@@ -16,6 +16,10 @@ import msgspec
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import Part
 from dra_api.resource import DeviceAttribute, NetworkDeviceData
+from dra_api.validation import FieldError
+from dra_api.validation.fields.device import device_attribute
+from dra_api.validation.formats import qualified_name
+from dra_api.validation.lists import mapping
 
 from dra_kubeletplugin.errors import MetadataError
 
@@ -106,6 +110,20 @@ def decode_metadata(text: str | bytes) -> DeviceMetadata:
             + ", ".join(f"{_GROUP}/{version}" for version in VERSIONS)
         )
     raise MetadataError("no metadata objects found in stream")
+
+
+def metadata_faults(content: DeviceMetadata) -> tuple[str, ...]:
+    """What is wrong with the attributes of a content that was decoded, each with its place; empty if nothing is.
+
+    Drivers write without a check and readers decode without one, so that one attribute costs no container the others.
+    Each has to have one value, or one list, and a name as in a ResourceSlice. K37-META-09.
+    """
+    found: list[FieldError] = []
+    for number, request in enumerate(content.requests):
+        for place, device in enumerate(request.devices):
+            path = f"requests[{number}].devices[{place}].attributes"
+            found += mapping(device.attributes, path, qualified_name, device_attribute)
+    return tuple(map(str, found))
 
 
 def read_metadata(claim: str, request: str, *, template: bool = False, root: Path = CONTAINER_DIR) -> DeviceMetadata:

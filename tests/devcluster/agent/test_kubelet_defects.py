@@ -103,10 +103,11 @@ async def test_a_driver_without_health_is_asked_again_and_again(
     await becomes(lambda: caplog.text.count("rpc error: code = Unimplemented") >= 2)
 
 
+@pytest.mark.rule("K37-HEALTH-09")
 async def test_a_kubelet_of_1_37_does_not_ask_again_for_a_service_that_is_offered_and_not_served(
     claims: Claims, tmp_path: Path, fast: AgentSettings, make_plugin: MakePlugin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K37-HEALTH-09; the case H4 of the specification. One of 1.36 asks every 5 s."""
+    """One of 1.36 asks every 5 s."""
     caplog.set_level(logging.INFO)
     settings = replace(fast, health_retry=0.0, release=Release.V1_37)
     manager = DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else

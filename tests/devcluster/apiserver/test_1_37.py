@@ -39,8 +39,8 @@ async def names(client: Client, selector: str, version: str = "v1") -> list[str]
     return [item["metadata"]["name"] for item in answer.json["items"]] if answer.code == 200 else answer.code
 
 
+@pytest.mark.rule("K37-FS-01")
 async def test_slices_are_selected_by_their_pool(old: Client, new: Client) -> None:
-    """K37-FS-01, the cases FS1 to FS5."""
     for client in (old, new):
         for name, pool, driver in (("a", "p1", "d.io"), ("b", "p1", "e.io"), ("c", "p2", "d.io")):
             await client.post(SLICES, slice_(name, pool, driver))
@@ -70,8 +70,9 @@ RECORDS = {
 }
 
 
+@pytest.mark.rule("K37-EXT-04")
 async def test_an_update_that_leaves_out_the_records_of_claims_keeps_them(old: Client, new: Client) -> None:
-    """K37-EXT-04, case E3: an old client writes back what it knows."""
+    """An old client writes back what it knows."""
     for client, kept in ((old, {}), (new, RECORDS)):
         made = await client.post(PODS, a_pod())
         del made["metadata"]["resourceVersion"]
@@ -83,6 +84,7 @@ async def test_an_update_that_leaves_out_the_records_of_claims_keeps_them(old: C
         assert {name: written[name] for name in RECORDS if name in written} == kept
 
 
+@pytest.mark.rule("K37-EXT-02")
 @pytest.mark.parametrize(
     ("name", "in_old", "in_new"),
     [
@@ -97,7 +99,7 @@ async def test_an_update_that_leaves_out_the_records_of_claims_keeps_them(old: C
 async def test_health_is_reported_of_what_the_container_has(
     old: Client, new: Client, name: str, in_old: bool, in_new: bool
 ) -> None:
-    """K37-EXT-02, case E2: from 1.37 on also of the claim that serves its extended resources."""
+    """From 1.37 on also of the claim that serves its extended resources."""
     resource = {"name": name, "resources": [{"resourceID": "d", "health": "Healthy"}]}
     status = {"name": "c", "image": "i", "imageID": "", "ready": True, "restartCount": 0}
     for client, accepted in ((old, in_old), (new, in_new)):
@@ -113,6 +115,7 @@ async def test_health_is_reported_of_what_the_container_has(
 RESOURCES = {"cpu": {"overhead": {"perPod": "1"}}}
 
 
+@pytest.mark.rule("K37-NA-24")
 @pytest.mark.parametrize(
     ("spec", "refused"),
     [
@@ -125,7 +128,6 @@ RESOURCES = {"cpu": {"overhead": {"perPod": "1"}}}
     ],
 )
 async def test_devices_with_resources_of_nodes_need_nodes_that_declare_it(spec: Json, refused: str) -> None:
-    """K37-NA-24, the cases N10 and N11."""
     if "nodeSelector" in spec:
         ((key, value),) = spec["nodeSelector"].items()
         term = {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
@@ -150,6 +152,7 @@ HALF = f"{NAMES}.map(a, {NAMES}.map(b, {NAMES}.map(c, {NAMES}.size()))).size()"
 """One may be stored, two may not."""
 
 
+@pytest.mark.rule("K37-DA-03")
 @pytest.mark.parametrize(
     ("expressions", "code", "said"),
     [
@@ -164,7 +167,7 @@ HALF = f"{NAMES}.map(a, {NAMES}.map(b, {NAMES}.map(c, {NAMES}.size()))).size()"
 async def test_derived_attributes_are_compiled_and_their_costs_added_up(
     expressions: list[str], code: int, said: str
 ) -> None:
-    """K37-DA-03. Without the gate they are dropped, and an older release does not know them."""
+    """Without the gate they are dropped, and an older release does not know them."""
     items = [{"name": f"a.b/c{number}", "expression": text} for number, text in enumerate(expressions)]
     requests = [{"name": "r", "exactly": {"deviceClassName": "c", "derivedAttributes": items}}]
     devices = {"requests": requests, "constraints": [{"matchAttribute": item["name"]} for item in items]}

@@ -53,6 +53,23 @@ async def admin(tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.rule("K37-EXT-03")
+async def test_a_node_reads_the_claim_that_serves_the_extended_resources_of_its_pods(admin: Client) -> None:
+    for number in (1, 2):
+        container = {"name": "c", "image": "i", "resources": {"limits": {"example.com/gpu": "1"}}}
+        spec = {"nodeName": f"node-{number}", "containers": [container]}
+        made = await admin.post(PODS, {**POD_ON_NODE_1, "metadata": {"name": f"p{number}"}, "spec": spec})
+        mapping = {"containerName": "c", "resourceName": "example.com/gpu", "requestName": "r"}
+        special = {"resourceClaimName": f"special-{number}", "requestMappings": [mapping]}
+        del made["metadata"]["resourceVersion"]
+        made["status"]["extendedResourceClaimStatus"] = special
+        assert (await admin.call("PUT", f"{PODS}/p{number}/status", made)).code == 200
+    node = admin.impersonating("system:node:node-1", "system:nodes")
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    assert await node.code(f"{claims}/special-1") == 404, "it may ask, and there is none"
+    assert await node.code(f"{claims}/special-2") == 403
+
+
 async def test_aggregated_roles_follow_the_roles_that_they_choose(admin: Client) -> None:
     chosen = {"labels": {"part-of": "all"}}
     selector = {"matchLabels": {"part-of": "all"}}

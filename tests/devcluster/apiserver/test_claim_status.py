@@ -94,6 +94,7 @@ async def test_allocations_need_the_permission_to_bind_in_the_whole_cluster(clie
     assert await written(stan, {"allocation": allocation()}) == "", "it changes nothing"
 
 
+@pytest.mark.rule("K37-STAT-02")
 async def test_e2e_073_074_076_what_is_said_of_devices_is_their_drivers(client: Client) -> None:
     elsewhere, here = "arbitrary-node:patch", "associated-node:patch arbitrary-node:patch"
     dan, mia = client.impersonating("dan"), client.impersonating("mia")

@@ -196,8 +196,9 @@ async def test_driver_names_in_upper_case_are_warned_of(client: Client) -> None:
     assert "driver names should be lowercase" in answer.headers["Warning"]
 
 
+@pytest.mark.rule("K37-TAINT-01", "K37-TAINT-06")
 async def test_a_taint_rule_is_the_same_in_all_its_versions(client: Client) -> None:
-    """Whatever version it was written in (K37-TAINT-01)."""
+    """Whatever version it was written in."""
     taint = {"key": "example.com/broken", "effect": "NoExecute"}
     versions = ("v1", "v1beta2", "v1alpha3")
     for version in versions:

@@ -58,7 +58,7 @@ def device(device: Device, path: str, *, old: Device | None, chooses_node: bool,
     """A device; ``old`` is the stored one of that name, ``chooses_node``: each device of the slice names its nodes."""
     yield from checked(dns_label, device.name, f"{path}.name")
     yield from _sizes(device, path)
-    yield from mapping(device.attributes, f"{path}.attributes", qualified_name, _attribute)
+    yield from mapping(device.attributes, f"{path}.attributes", qualified_name, device_attribute)
     if old is None or not same(old.capacity, device.capacity):
         check = partial(capacity, shareable=bool(device.allow_multiple_allocations), gates=gates)
         yield from mapping(device.capacity, f"{path}.capacity", qualified_name, check)
@@ -99,6 +99,23 @@ def counters(items: dict[str, Counter] | None, path: str) -> Errors:
             yield from checked(dns_label, name, path)
 
 
+def device_attribute(attribute: DeviceAttribute, path: str) -> Errors:
+    """One scalar, or one list that is not empty."""
+    if attribute.string is not None:
+        yield from attribute_string(attribute.string, f"{path}.string")
+    if attribute.version is not None:
+        yield from attribute_version(attribute.version, f"{path}.version")
+    lists = _lists(attribute)
+    for name, values in lists.items():
+        if not values:
+            yield invalid(f"{path}.{name}", [], "must not be empty if specified")
+    yield from each(attribute.strings, f"{path}.strings", attribute_string)
+    yield from each(attribute.versions, f"{path}.versions", attribute_version)
+    scalars = (attribute.bool_, attribute.int_, attribute.string, attribute.version)
+    if len(lists) + sum(value is not None for value in scalars) != 1:
+        yield invalid(path, attribute, "exactly one value must be specified")
+
+
 def _lists(attribute: DeviceAttribute) -> dict[str, tuple[object, ...]]:
     lists = (attribute.bools, attribute.ints, attribute.strings, attribute.versions)
     if lists == _NO_LISTS:  # the usual case, checked first because this runs for every attribute in a cluster
@@ -114,22 +131,6 @@ def _sizes(device: Device, path: str) -> Errors:
     values = sum(sum(map(len, _lists(attribute).values())) or 1 for attribute in (device.attributes or {}).values())
     if values > ATTRIBUTE_VALUES_LIMIT:
         yield invalid(path, values, f"the total number of attribute values must not exceed {ATTRIBUTE_VALUES_LIMIT}")
-
-
-def _attribute(attribute: DeviceAttribute, path: str) -> Errors:
-    if attribute.string is not None:
-        yield from attribute_string(attribute.string, f"{path}.string")
-    if attribute.version is not None:
-        yield from attribute_version(attribute.version, f"{path}.version")
-    lists = _lists(attribute)
-    for name, values in lists.items():
-        if not values:
-            yield invalid(f"{path}.{name}", [], "must not be empty if specified")
-    yield from each(attribute.strings, f"{path}.strings", attribute_string)
-    yield from each(attribute.versions, f"{path}.versions", attribute_version)
-    scalars = (attribute.bool_, attribute.int_, attribute.string, attribute.version)
-    if len(lists) + sum(value is not None for value in scalars) != 1:
-        yield invalid(path, attribute, "exactly one value must be specified")
 
 
 def _consumption(consumption: DeviceCounterConsumption, path: str) -> Errors:

@@ -131,6 +131,7 @@ async def test_an_unregistered_driver_fails_even_a_prepared_claim(
     assert message == f"DRA driver {DRIVER} is not registered"
 
 
+@pytest.mark.rule("K37-WL-09")
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("claim", ["shared by name", "made for the group"])
 async def test_e2e067_e2e068_a_claim_that_is_reserved_for_the_podgroup_of_the_pod(
@@ -166,7 +167,7 @@ async def test_e2e067_e2e068_a_claim_that_is_reserved_for_the_podgroup_of_the_po
 # --- phases 2 to 4 ---
 
 
-@pytest.mark.rule("KM-14")
+@pytest.mark.rule("K37-MISC-05", "KM-14")
 async def test_devices_are_kept_as_the_driver_reports_them(
     claims: Claims, manager: DraManager, plugin: FakePlugin, tmp_path: Path, fast: AgentSettings
 ) -> None:
@@ -307,6 +308,23 @@ async def test_two_pods_preparing_one_claim_at_the_same_time_cause_one_call(
     assert plugin.prepared == [["gpu"]]
 
 
+@pytest.mark.rule("K37-MISC-06", "KM-15")
+async def test_a_claim_that_is_being_unprepared_is_prepared_after_it(
+    claims: Claims, manager: DraManager, plugin: FakePlugin
+) -> None:
+    claims.add("gpu", "pod-a", "pod-b")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    plugin.gate.clear()
+    ending = asyncio.create_task(manager.unprepare("uid-pod-a"))
+    await becomes(lambda: plugin.unprepared)
+    coming = asyncio.create_task(manager.prepare(pod_with("pod-b", "gpu")))
+    await asyncio.sleep(0.1)
+    assert not coming.done()
+    plugin.gate.set()
+    await asyncio.gather(ending, coming)
+    assert plugin.prepared == [["gpu"], ["gpu"]]
+
+
 @pytest.mark.rule("KM-13")
 async def test_many_pods_prepare_and_unprepare_in_parallel(
     claims: Claims, manager: DraManager, plugin: FakePlugin
@@ -400,7 +418,7 @@ async def test_a_new_claim_of_the_same_name_waits_until_the_old_one_is_unprepare
     assert plugin.prepared == [["gpu"], ["gpu"]]
 
 
-@pytest.mark.rule("KM-18")
+@pytest.mark.rule("K37-MISC-04", "KM-18")
 async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
     claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:

@@ -43,6 +43,7 @@ async def manager_of(
     await manager.close()
 
 
+@pytest.mark.rule("K37-ONO-09")
 @pytest.mark.parametrize(
     ("skips", "skipped"),
     [
@@ -58,7 +59,6 @@ async def manager_of(
 def test_a_call_is_skipped_if_every_device_of_the_driver_says_so(
     skips: list[list[str] | None], skipped: set[str]
 ) -> None:
-    """K37-ONO-09; the cases O5 to O8 of the specification."""
     others = [{"driver": OTHER, "skipNodeOperations": None}, {"driver": OTHER, "skipNodeOperations": ["*"]}]
     ours = [{"driver": DRIVER, "skipNodeOperations": one} for one in skips]
     allocation = convert(DeviceAllocationResult, {"results": [*others, *ours]})
@@ -66,10 +66,10 @@ def test_a_call_is_skipped_if_every_device_of_the_driver_says_so(
     assert not is_skipped(PREPARE, DRIVER, None)
 
 
+@pytest.mark.rule("K37-MET-05", "K37-ONO-10", "K37-ONO-14")
 async def test_a_claim_whose_driver_skips_all_calls_needs_no_driver_and_is_counted_as_prepared(
     claims: Claims, tmp_path: Path, fast: AgentSettings
 ) -> None:
-    """K37-ONO-10 and -14; the case O6 of the specification."""
     claims.add("gpu", "pod-a", skips=("*",))
     metrics = NodeMetrics()
     async with manager_of(claims, tmp_path, node_of(Release.V1_37, fast, ON), metrics) as manager:
@@ -83,10 +83,10 @@ async def test_a_claim_whose_driver_skips_all_calls_needs_no_driver_and_is_count
         assert metrics.registry.get_sample_value(name, {"driver_name": DRIVER}) == 1
 
 
+@pytest.mark.rule("K37-ONO-09")
 async def test_a_driver_that_skips_the_undoing_alone_is_called_to_prepare(
     claims: Claims, tmp_path: Path, fast: AgentSettings, make_plugin: MakePlugin
 ) -> None:
-    """K37-ONO-09; the case O7 of the specification."""
     claims.add("gpu", "pod-a", skips=("NodeUnprepareResources",))
     plugin = make_plugin(DRIVER)
     await plugin.serve()
@@ -97,6 +97,7 @@ async def test_a_driver_that_skips_the_undoing_alone_is_called_to_prepare(
     assert (plugin.prepared, plugin.unprepared) == ([["gpu"]], [])
 
 
+@pytest.mark.rule("K37-ONO-12")
 @pytest.mark.parametrize(
     ("release", "gates", "error"),
     [
@@ -107,7 +108,6 @@ async def test_a_driver_that_skips_the_undoing_alone_is_called_to_prepare(
 async def test_without_the_gate_1_37_refuses_such_a_claim_and_1_36_calls_the_driver(
     claims: Claims, tmp_path: Path, fast: AgentSettings, release: Release, gates: dict[str, bool], error: str
 ) -> None:
-    """K37-ONO-12; the case O9b of the specification."""
     claims.add("gpu", "pod-a", skips=("*",))
     async with manager_of(claims, tmp_path, node_of(release, fast, gates)) as manager:
         with pytest.raises(ClaimError, match=f"^prepare dynamic resources: {error}$"):
@@ -115,10 +115,10 @@ async def test_without_the_gate_1_37_refuses_such_a_claim_and_1_36_calls_the_dri
         assert not manager.holds_claims_for("uid-pod-a")
 
 
+@pytest.mark.rule("K37-ONO-11", "K37-ONO-12")
 async def test_a_claim_that_was_prepared_without_calls_is_unprepared_without_them_after_the_gate_was_turned_off(
     claims: Claims, tmp_path: Path, fast: AgentSettings
 ) -> None:
-    """K37-ONO-11 and -12; the case O9 of the specification."""
     claims.add("gpu", "pod-a", skips=("*",))
     async with manager_of(claims, tmp_path, node_of(Release.V1_37, fast, ON)) as manager:
         await manager.prepare(POD)
@@ -128,8 +128,9 @@ async def test_a_claim_that_was_prepared_without_calls_is_unprepared_without_the
         assert not list(manager.cache)
 
 
+@pytest.mark.rule("K37-NA-23", "K37-ONO-08")
 def test_a_node_declares_the_features_of_its_gates_from_1_37_on() -> None:
-    """K37-ONO-08, K37-NA-23; a kubelet of 1.36 declares neither, whatever its gates are."""
+    """A kubelet of 1.36 declares neither, whatever its gates are."""
     both = {**ON, "DRANodeAllocatableResources": True}
     assert declared_features(node_of(Release.V1_37, AgentSettings(), both)) == sorted(both)
     assert declared_features(node_of(Release.V1_37, AgentSettings())) == []

@@ -39,7 +39,7 @@ def test_a_change_is_a_new_device_status_message_or_timeout(case: str) -> None:
     assert cache.get(DRIVER, A, 1.0) == after
 
 
-@pytest.mark.rule("KM-24")
+@pytest.mark.rule("K37-HEALTH-10", "KM-24")
 def test_a_report_that_is_older_than_its_timeout_counts_no_more() -> None:
     cache = HealthCache({})
     cache.update(DRIVER, "one", {A: report(timeout=5.0), B: report()}, 0.0)
@@ -92,6 +92,7 @@ def test_a_message_has_at_most_1024_bytes_and_says_when_it_was_cut(text: str) ->
     assert message == text * 400 or (message.endswith("...") and (text * 400).startswith(message[:-3]))
 
 
+@pytest.mark.rule("K37-HEALTH-01")
 def test_a_long_message_keeps_its_first_1021_bytes() -> None:
     assert shortened("x" * 1024) == "x" * 1024
     assert shortened("x" * 1025) == "x" * 1021 + "..."

@@ -49,6 +49,7 @@ def test_a_plugin_without_a_known_service_is_refused() -> None:
 ALPHA, V1 = "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth"
 
 
+@pytest.mark.rule("K37-HEALTH-08")
 @pytest.mark.parametrize(
     ("release", "offered", "chosen"),
     [
@@ -62,7 +63,6 @@ ALPHA, V1 = "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth"
 def test_a_kubelet_watches_health_by_the_newest_version_that_it_knows(
     release: Release, offered: list[str], chosen: str
 ) -> None:
-    """K37-HEALTH-08; the cases H1 to H3 of the specification."""
     assert choose_health_service(offered, release) == chosen
 
 
