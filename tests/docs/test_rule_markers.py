@@ -21,7 +21,6 @@ WITHOUT = {
     "K37-NA-22": "the node agent has no cgroups",
     "K37-ONO-07": "nothing is inferred from claims",
     "K37-QH-01": "an own way: indexes lead from changes to pods",
-    "K37-WL-06": "the development server has no such finalizer",
     "K37-WL-28": "nothing is batched",
     "TD-04": "upstream only: file operations cannot be replaced here",
 }

@@ -39,6 +39,7 @@ from .controllers import (
     DeploymentController,
     GarbageCollector,
     NamespaceController,
+    PodGroupProtection,
     QuotaController,
     ReplicaSetController,
     ensure_default_roles,
@@ -54,6 +55,7 @@ from .served.registry import Registry
 _CONTROLLERS = (
     GarbageCollector,
     NamespaceController,
+    PodGroupProtection,
     DefinitionController,
     AggregationController,
     QuotaController,

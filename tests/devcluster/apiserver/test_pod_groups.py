@@ -154,3 +154,48 @@ async def test_the_claim_of_a_group_is_deleted_with_it() -> None:
         await client.post(claims, {"metadata": owned, "spec": {}})
         await client.call("DELETE", f"{BETA}/g")
         await client.gone(f"{claims}/c")
+
+
+FINALIZER = "scheduling.k8s.io/podgroup-protection"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+async def add_members(client: Client, *names: str) -> None:
+    for name in names:
+        made = pod(name)
+        await client.post(PODS, {**made, "spec": {**made["spec"], "schedulingGroup": {"podGroupName": "g"}}})
+
+
+@pytest.mark.rule("K37-WL-06")
+@pytest.mark.parametrize("end", ["Succeeded", "deleted"])
+async def test_a_group_that_is_deleted_stays_until_all_its_pods_have_ended(end: str) -> None:
+    """Whether or not it had the finalizer from birth. Pods of no group, and of others, are none of it."""
+    async with serving() as client:
+        await client.post(PODS, pod("stranger"))
+        made = await client.post(BETA, group())
+        assert made["metadata"]["finalizers"] == [FINALIZER]
+        await client.patch(f"{BETA}/g", {"metadata": {"finalizers": None}})
+        await add_members(client, "a", "b")
+        await client.until(f"{BETA}/g", lambda answer: answer.json["metadata"].get("finalizers") == [FINALIZER])
+        await client.call("DELETE", f"{BETA}/g")
+        for name in ("a", "b"):
+            assert "deletionTimestamp" in (await client.get(f"{BETA}/g"))["metadata"]
+            if end == "deleted":
+                await client.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+            else:
+                await client.patch(f"{PODS}/{name}/status", {"status": {"phase": end}})
+        await client.gone(f"{BETA}/g")
+
+
+@pytest.mark.rule("K37-WL-06")
+async def test_a_group_without_pods_goes_at_once_and_before_1_37_with_them() -> None:
+    async with serving() as client:
+        await client.post(BETA, group())
+        await client.call("DELETE", f"{BETA}/g")
+        await client.gone(f"{BETA}/g")
+    async with serving(Release.V1_36) as client:
+        made = await client.post(ALPHA, group())
+        assert "finalizers" not in made["metadata"]
+        await add_members(client, "a")
+        await client.call("DELETE", f"{ALPHA}/g")
+        await client.gone(f"{ALPHA}/g")

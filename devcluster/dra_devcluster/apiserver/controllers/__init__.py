@@ -7,6 +7,7 @@ from .default_roles import ensure_default_roles
 from .definitions import DefinitionController
 from .deployments import DeploymentController
 from .namespaces import NamespaceController, ensure_namespaces
+from .podgroups import PodGroupProtection
 from .quotas import QuotaController
 from .replicasets import ReplicaSetController
 from .scheduler import DefaultScheduler
@@ -19,6 +20,7 @@ __all__ = [
     "DeploymentController",
     "GarbageCollector",
     "NamespaceController",
+    "PodGroupProtection",
     "QuotaController",
     "ReplicaSetController",
     "ensure_default_roles",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dra_api import defaults, strategy, validation
 from dra_api.codec import DecodeError, convert
@@ -46,8 +46,12 @@ class Rules(NamedTuple):
     options: tuple[str, ...] = ()
     has_generation: bool = False
     selectable: tuple[str, ...] = ()
+    finalizer: str = ""
 
 
+PROTECTION: Final = "scheduling.k8s.io/podgroup-protection"
+"""The finalizer of a PodGroup while pods of it have not ended; ``controllers`` removes it."""
+PROTECTION_SINCE: Final = Release.V1_37
 _RULES = {
     "deviceclasses": Rules(
         DeviceClass, validation.validate_device_class, options=("check_selector",), has_generation=True
@@ -83,7 +87,12 @@ _RULES = {
         options=("gates",),
     ),
     "podgroups": Rules(
-        PodGroup, validation.validate_pod_group, validation.validate_pod_group_status, ("gates",), has_generation=True
+        PodGroup,
+        validation.validate_pod_group,
+        validation.validate_pod_group_status,
+        options=("gates",),
+        has_generation=True,
+        finalizer=PROTECTION,
     ),
     "workloads": Rules(Workload, validation.validate_workload, options=("gates",), has_generation=True),
 }
@@ -107,6 +116,10 @@ class DraKind(Kind):
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         strategy.prepare_for_create(obj, gates=write.registry.gates)
+        finalizers = obj["metadata"].get("finalizers") or []
+        wanted = self._rules.finalizer
+        if wanted and wanted not in finalizers and write.registry.release >= PROTECTION_SINCE:
+            obj["metadata"]["finalizers"] = [*finalizers, wanted]
 
     def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
         if write.subresource == "status":
