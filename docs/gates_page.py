@@ -16,8 +16,10 @@ This page is made from `proto/dra_api/releases/gate_table.py` by `make settings`
 
 What each release of Kubernetes made of the feature gates that concern devices: stage, default, and a lock where the
 default cannot be changed. The release is that of the API server (`--kubernetes-version auto`), or the one that
-`--kubernetes-version` names. A server that is newer than {NEWEST} is treated as {NEWEST}, one that is older than
-{min(Release)} as {min(Release)}; the operator says so once in its log, and in `/readyz?verbose`.
+`--kubernetes-version` names. A server that emulates another release counts as that one. One that is newer than {NEWEST}
+is treated as {NEWEST}, one that is older than {min(Release)} as {min(Release)}; the operator says so once in its log,
+and in `/readyz?verbose`. `DRAFractionalCapacityRange` is on by default beside an API server whose minimum compatibility
+version is 1.37 or newer; that of a plain 1.37 is 1.36.
 
 A gate is refused where the component does not look at it, where the release does not have it, where it is locked to the
 other value, and where a gate that it needs is off; the message names gate, release and remedy. A need counts if the

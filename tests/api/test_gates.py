@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from dra_api.releases.gate_table import TABLE, Gate, Stage, Step
-from dra_api.releases.gates import GATE_OF, Component, FeatureGates, GateError
-from dra_api.releases.release import Release
+from dra_api.releases.gates import GATE_OF, Component, FeatureGates, GateError, defaults_of
+from dra_api.releases.release import Release, release_of
 
 OLD, NEW = Release.V1_36, Release.V1_37
 SCHEDULER = Component("the scheduler", frozenset({"DRADeviceTaints", "DRADeviceTaintRules", "DRAAdminAccess"}))
@@ -149,3 +149,31 @@ def test_binding_conditions_need_a_place_to_be_reported_in() -> None:
     with pytest.raises(GateError, match=r"DRADeviceBindingConditions is on by default .* and needs DRAResourceClaimDe"):
         FeatureGates.of(off, OLD)
     assert not FeatureGates.of({**off, "DRADeviceBindingConditions": False}, OLD).binding_conditions
+
+
+@pytest.mark.rule("K37-GATE-03")
+@pytest.mark.parametrize(
+    ("version", "is_on"),
+    [
+        ({"minor": "37"}, False),
+        ({"minor": "37", "minCompatibilityMajor": "1", "minCompatibilityMinor": "36"}, False),
+        ({"minor": "37", "minCompatibilityMajor": "1", "minCompatibilityMinor": "37"}, True),
+        ({"minor": "38", "minCompatibilityMajor": "1", "minCompatibilityMinor": "37"}, True),
+        ({"minor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "37"}, False),
+        (
+            {
+                "minor": "37",
+                "emulationMajor": "1",
+                "emulationMinor": "36",
+                "minCompatibilityMajor": "1",
+                "minCompatibilityMinor": "37",
+            },
+            False,
+        ),
+    ],
+    ids=["not said", "plain", "told", "newer than known", "older", "emulated"],
+)
+def test_a_gate_may_be_on_where_no_older_component_has_to_be_compatible(version: dict[str, str], is_on: bool) -> None:
+    said = {"major": "1", **version}
+    gates = FeatureGates.of(defaults_of(said), release_of(said)[0])
+    assert gates.fractional_capacity_ranges is is_on

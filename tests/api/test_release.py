@@ -15,6 +15,13 @@ def test_the_release_of_the_server_counts(minor: str, release: Release) -> None:
     assert release_of({"major": "1", "minor": minor}) == (release, "")
 
 
+@pytest.mark.rule("K37-GATE-03")
+def test_a_server_that_emulates_an_older_release_counts_as_that_one() -> None:
+    version = {"major": "1", "minor": "37", "emulationMajor": "1", "emulationMinor": "36"}
+    assert release_of(version) == (Release.V1_36, "")
+    assert release_of({**version, "emulationMajor": "", "emulationMinor": ""}) == (Release.V1_37, "")
+
+
 @pytest.mark.parametrize(
     ("version", "release", "note"),
     [

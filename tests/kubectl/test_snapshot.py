@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dra_api.releases.release import Release
 from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.observed.pipeline import Settings
 from dra_operator.kubectl.reading.snapshot_file import load
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"
@@ -21,6 +23,19 @@ def test_a_snapshot_of_a_snapshot_is_the_same(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.splitlines()[1] == first.read_text().strip()
     assert first.stat().st_mode & 0o077 == 0, "names and messages are not for other users"
     assert load(str(first)).objects == load(str(CLUSTER)).objects
+
+
+def test_a_snapshot_keeps_which_gates_are_on_beside_the_api_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They count unless a release is named, in which case that alone decides."""
+    file = tmp_path / "gates.json"
+    header = {"kubernetes": "1.37", "gates": {"DRAFractionalCapacityRange": True}}
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "snapshot": header, "items": []}))
+    assert main(["snapshot", str(tmp_path / "again.json"), "--from", str(file)]) == 0
+    seen = load(str(tmp_path / "again.json"))
+    for chosen, is_on in ((None, True), (Release.V1_37, False)):
+        assert Settings(release=chosen).features(seen).fractional_capacity_ranges is is_on
 
 
 def hostile() -> list[dict[str, Any]]:

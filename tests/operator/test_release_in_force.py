@@ -37,6 +37,19 @@ def test_a_release_that_was_chosen_counts_whatever_the_server_is() -> None:
     assert not chosen.features.device_taints
 
 
+@pytest.mark.rule("K37-GATE-03")
+def test_the_minimum_compatibility_version_of_the_server_counts_unless_a_gate_or_release_is_named() -> None:
+    version = {**said("37"), "minCompatibilityMajor": "1", "minCompatibilityMinor": "37"}
+    for gates, chosen, is_on in (
+        ({}, None, True),
+        ({"DRAFractionalCapacityRange": False}, None, False),
+        ({}, Release.V1_37, False),
+    ):
+        in_force = ReleaseInForce(gates, chosen)
+        in_force.decide(version)
+        assert in_force.features.fractional_capacity_ranges is is_on
+
+
 def test_the_servers_of_a_control_plane_that_is_upgraded_do_not_change_it_to_and_fro(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -93,7 +106,7 @@ async def test_a_server_that_is_newer_than_we_know_is_told_in_the_log_and_by_the
     supervising: Supervising, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = discovery.version_of
-    monkeypatch.setattr(discovery, "version_of", lambda release: made(release) | {"minor": "99"})
+    monkeypatch.setattr(discovery, "version_of", lambda release: made(release) | {"emulationMinor": "99"})
     note = f"the API server is Kubernetes 1.99; it is treated as {NEWEST}, the newest known here"
     async with supervising(Options(limits=QUICK)) as site:
         await site.ready()

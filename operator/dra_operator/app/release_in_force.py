@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dra_api.releases.gates import defaults_of
 from dra_api.releases.release import NEWEST, Release, release_of
 
 from dra_operator.allocator import Features
@@ -69,7 +70,8 @@ class ReleaseInForce:
         if self._is_decided:
             return
         release, unusual = (self._chosen, "") if self._chosen is not None else release_of(version)
-        self.features = features_of(self._gates, release)
+        defaults = {} if self._chosen is not None else defaults_of(version)
+        self.features = features_of({**defaults, **self._gates}, release)
         self.kinds = watched_kinds(self.features, preemption=self._preemption)
         self.release, self._is_decided = release, True
         self.note = self._note_at_start = unusual or f"as Kubernetes {release}"

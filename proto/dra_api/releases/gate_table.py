@@ -30,11 +30,16 @@ class Step(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A gate. It is refused while one of those that it ``needs`` is off. ``gone`` is the first release without it."""
+    """A gate. It is refused while one of those that it ``needs`` is off. ``gone`` is the first release without it.
+
+    It is on by default where no component before ``on_from`` has to be compatible with the API server, whose minimum
+    compatibility version is the release before its own unless it was told otherwise.
+    """
 
     steps: tuple[Step, ...]
     needs: tuple[str, ...] = ()
     gone: Release | None = None
+    on_from: Release | None = None
 
     def at(self, release: Release) -> Step | None:
         """The gate in this release; None if the release does not have it."""
@@ -73,8 +78,7 @@ TABLE: Final[dict[str, Gate]] = {
         (Step(_34, _ALPHA, _OFF), Step(_36, _BETA, _ON), Step(_37, _GA, _ON, _LOCKED)),
         needs=_DRA,
     ),
-    # On by default once no component before 1.37 has to be compatible with it, which no setting here can say.
-    "DRAFractionalCapacityRange": Gate((Step(_37, _BETA, _OFF),), needs=("DRAConsumableCapacity",)),
+    "DRAFractionalCapacityRange": Gate((Step(_37, _BETA, _OFF),), needs=("DRAConsumableCapacity",), on_from=_37),
     "DRAListTypeAttributes": Gate((Step(_36, _ALPHA, _OFF),), needs=_DRA),
     "DRANodeAllocatableResources": Gate((Step(_36, _ALPHA, _OFF),), needs=_DRA),
     "DRAOptionalNodeOperations": Gate((Step(_37, _ALPHA, _OFF),), needs=_DRA),

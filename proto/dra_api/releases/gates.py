@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from .gate_table import TABLE, Step
-from .release import NEWEST, Release
+from .release import NEWEST, Release, min_compatibility_of, release_of
 
 
 class GateError(ValueError):
@@ -87,6 +87,19 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
 GATE_OF: Final = {field.name: field.encode_name for field in msgspec.structs.fields(FeatureGates) if field.type is bool}
 """The Kubernetes name of each attribute that is a gate."""
 ANY: Final = Component("this project", frozenset(GATE_OF.values()))
+
+
+def defaults_of(version: Mapping[str, object]) -> dict[str, bool]:
+    """The defaults that differ from those of the release, beside an API server that answers so at ``/version``.
+
+    Some gates wait until no older component has to be compatible with the server. K37-GATE-03.
+    """
+    release, oldest = release_of(version)[0], min_compatibility_of(version)
+    return {
+        name: True
+        for name, gate in TABLE.items()
+        if gate.on_from is not None and gate.at(release) is not None and oldest >= (1, gate.on_from)
+    }
 
 
 def is_on_by_default(name: str, release: Release) -> bool:

@@ -46,7 +46,8 @@ def chosen(text: str) -> Release | None:
 def release_of(version: Mapping[str, object]) -> tuple[Release, str]:
     """The release to go by beside the server that answers so at ``/version``, and what people should know about it.
 
-    A server that is newer or older than all releases that are built gets the nearest one, with a sentence that says so.
+    That is the release which the server emulates, if it says so. A server that is newer or older than all releases
+    that are built gets the nearest one, with a sentence that says so.
     """
     major, minor = numbers_of(version)
     nearest = min(max(minor, min(BUILT.values())), NEWEST) if major == 1 else NEWEST
@@ -60,7 +61,19 @@ def release_of(version: Mapping[str, object]) -> tuple[Release, str]:
 
 
 def numbers_of(version: Mapping[str, object]) -> tuple[int, int]:
-    """Major and minor version of an answer of ``/version``, whose minor may be ``36+``; zeros if it has none."""
-    found = [re.match(r"\d{1,9}", str(version.get(name))) for name in ("major", "minor")]
+    """Major and minor version by an answer of ``/version``, whose minor may be ``36+``; zeros if it has none.
+
+    A newer server says which release it emulates: its own one unless it was told otherwise (K37-GATE-03).
+    """
+    return _pair(version, "emulationMajor", "emulationMinor") or _pair(version, "major", "minor") or (0, 0)
+
+
+def min_compatibility_of(version: Mapping[str, object]) -> tuple[int, int]:
+    """The oldest release whose components the server has to be compatible with; zeros if it does not say."""
+    return _pair(version, "minCompatibilityMajor", "minCompatibilityMinor") or (0, 0)
+
+
+def _pair(version: Mapping[str, object], *names: str) -> tuple[int, int] | None:
+    found = [re.match(r"\d{1,9}", str(version.get(name))) for name in names]
     major, minor = (int(number.group()) if number else 0 for number in found)
-    return (major, minor) if all(found) else (0, 0)
+    return (major, minor) if all(found) else None

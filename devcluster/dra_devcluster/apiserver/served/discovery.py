@@ -14,10 +14,14 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryLi
 
 
 def version_of(release: Release) -> Json:
-    """What the server says at ``/version``."""
+    """What the server says at ``/version``. It emulates none, and goes with components of the release before."""
     return {
         "major": "1",
         "minor": str(release.value),
+        "emulationMajor": "1",
+        "emulationMinor": str(release.value),
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": str(release.value - 1),
         "gitVersion": f"v{release}.0+dra-devcluster",
         "gitCommit": "",
         "gitTreeState": "clean",

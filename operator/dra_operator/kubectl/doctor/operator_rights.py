@@ -135,7 +135,7 @@ def needed_rights(seen: Observed) -> dict[Right, str]:
         if not lease.metadata.name.startswith(LEASE_PREFIX):
             continue
         settings = Settings(lease.metadata.name.removeprefix(LEASE_PREFIX)).completed(seen)
-        gates = settings.features(seen.release)
+        gates = settings.features(seen)
         for rule in RULES:
             if rule.is_needed(settings, gates):
                 found |= dict.fromkeys(rule.rights(), rule.purpose)

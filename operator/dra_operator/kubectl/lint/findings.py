@@ -26,7 +26,7 @@ def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, 
     own = {(type(one.obj), one.obj.key): one.obj for one in manifests if not isinstance(one.obj, Pod)}
     others = [obj for obj in seen.objects if (type(obj), obj.key) not in own]
     made = pipeline(replace(seen, objects=[*others, *own.values()]), settings)
-    gates = FeatureGates.of(dict(made.settings.gates or {}), made.settings.release or seen.release, OPERATOR)
+    gates = FeatureGates.of(made.settings.changed_gates(seen), made.settings.release or seen.release, OPERATOR)
     around = Surroundings(made, manifests, has_cluster)
     slices = made.seen.every(ResourceSlice)
     found = [

@@ -27,6 +27,8 @@ class Observed:
     """Kinds that could not be read, or only in one namespace, and why; by plural name."""
     malformed: Mapping[str, str] = field(default_factory=dict)
     """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them."""
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    """Defaults of feature gates that differ beside this API server from those of its release."""
 
     @cached_property
     def _by_kind(self) -> dict[type[Object], dict[str, Any]]:

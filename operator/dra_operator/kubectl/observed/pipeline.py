@@ -114,10 +114,14 @@ class Settings:
             preempt_other_schedulers=said.preempt_other_schedulers,
         )
 
-    def features(self, server: Release) -> Features:
+    def changed_gates(self, seen: Observed) -> dict[str, Any]:
+        """What differs from the defaults of the release: by the API server, if its release counts, and by settings."""
+        return {**(seen.gates if self.release is None else {}), **(self.gates or {})}
+
+    def features(self, seen: Observed) -> Features:
         """The gates in force. Raises Problem."""
         try:
-            return features_of(self.gates or {}, self.release or server)
+            return features_of(self.changed_gates(seen), self.release or seen.release)
         except GateError as error:
             raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
 
@@ -154,7 +158,7 @@ class Pipeline:
 def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     """The pipeline over all that was observed."""
     settings = (settings or Settings()).completed(seen)
-    features = settings.features(seen.release)
+    features = settings.features(seen)
     inventory = Inventory(features, language=CelSelectors(features, kept=_PREPARED_DEVICES))
     cluster = Cluster(
         inventory, scheduler_name=settings.scheduler_name, scoring_strategy=settings.scoring_strategy or STRATEGIES[0]

@@ -24,6 +24,7 @@ from dra_api.events import Event
 from dra_api.leases import Lease
 from dra_api.meta import Object, ObjectMeta
 from dra_api.relations.quota import ResourceQuota
+from dra_api.releases.gates import defaults_of
 from dra_api.releases.release import release_of
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimStatus
 from dra_kube import Api, Connection, Forbidden, NotServed
@@ -51,8 +52,8 @@ async def observe(where: Connection, timeout: float, namespace: str) -> Observed
         reader = _Reader(api, namespace)
         lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
     objects = [obj for found in lists for obj in found]
-    release = release_of(version)[0]
-    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed)
+    release, gates = release_of(version)[0], defaults_of(version)
+    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates)
 
 
 @dataclass

@@ -29,6 +29,7 @@ class Header(Struct, rename="camel"):
     namespace: str = "default"
     unseen: dict[str, str] = {}
     malformed: dict[str, str] = {}
+    gates: dict[str, bool] = {}
 
 
 class _File(Struct):
@@ -46,7 +47,7 @@ def load(path: str) -> Observed:
         raise Problem(str(error), ExitCode.USAGE) from error
     taken = parse_time(header.taken) or datetime.now(UTC)
     release = _release(header.kubernetes)
-    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed)
+    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates)
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -56,7 +57,14 @@ def document(seen: Observed) -> dict[str, Any]:
     for obj in seen.objects:
         resource = resources[type(obj)]
         items.append({"apiVersion": resource.api_version(), "kind": resource.kind} | to_dict(obj))
-    header = Header(format_time(seen.taken), str(seen.release), seen.namespace, dict(seen.unseen), dict(seen.malformed))
+    header = Header(
+        format_time(seen.taken),
+        str(seen.release),
+        seen.namespace,
+        dict(seen.unseen),
+        dict(seen.malformed),
+        dict(seen.gates),
+    )
     return {"apiVersion": "v1", "kind": "List", "snapshot": msgspec.to_builtins(header), "items": items}
 
 
