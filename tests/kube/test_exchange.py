@@ -266,6 +266,23 @@ async def test_connections_that_were_idle_for_long_are_closed(monkeypatch: pytes
         assert server.connections == 3
 
 
+async def test_an_open_connection_keeps_no_answer_and_a_lost_one_nothing(tmp_path: Path) -> None:
+    """TLS has 256 KiB for each: a burst of writes would hold hundreds of megabytes until the next new connection."""
+    root = Authority.make("root")
+    (ca := tmp_path / "ca.crt").write_bytes(root.pem)
+    content = b"x" * 100_000
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content
+    async with serving(answer, answer, None, tls=root.serving(tmp_path, "127.0.0.1")) as server:
+        trusting = Connection(server.url, client_tls(str(ca)), lambda: None)
+        exchange = await connect(trusting)
+        for _ in range(2):
+            assert (await exchange.ask(b"PUT / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")).content == content
+            assert not [found for found in gc.get_referents(exchange.__dict__) if found and isinstance(found, list)]
+        await becomes(lambda: exchange.is_lost)
+        kept = {type(found) for found in gc.get_referents(exchange.__dict__)}
+        assert not [kind for kind in kept if issubclass(kind, asyncio.BaseTransport) or "Parser" in kind.__name__]
+
+
 async def test_the_end_leaves_no_connection_open_not_even_of_a_write_without_an_answer() -> None:
     async with serving(GOOD, b"HTTP/1.1 ") as server:
         async with client(server.url) as api:

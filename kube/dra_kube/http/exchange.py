@@ -1,7 +1,8 @@
 """One connection to an API server, for one request after the other, each a whole message with a whole answer.
 
 httptools parses the answers. A connection is good for another request when an answer was complete, the server keeps the
-connection open, and nothing else came.
+connection open, and nothing else came. It keeps nothing of an answer that was given, and when it is lost nothing of
+what asyncio made for it: TLS alone has 256 KiB for each, and hundreds may be lost before the next one is made.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Exchange(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self._answer: asyncio.Future[Answer] | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._parts: list[bytes] = []
 
     async def ask(self, request: bytes) -> Answer:
         """Send a request and wait for its answer. Raises OSError; the connection then is good no more.
@@ -52,7 +55,7 @@ class Exchange(asyncio.Protocol):
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._parts: list[bytes] = []
+        self._parts = []
         self._size = 0
         self._retry_after: str | None = None
         self._has_begun = self._is_framed = False
@@ -92,7 +95,7 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A piece of an answer."""
-        if self._answer is None or self._answer.done():
+        if self._parser is None or self._answer is None or self._answer.done():
             self.close()
             return
         try:
@@ -108,6 +111,8 @@ class Exchange(asyncio.Protocol):
                 self._end()
             else:
                 self._fail(CutOff(str(error) if error else "Server disconnected"))
+        self._transport = self._parser = None
+        self._parts = []
 
     # --- httptools ---
 
@@ -132,6 +137,7 @@ class Exchange(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it says no more than that there will be one."""
+        assert self._parser is not None
         if self._parser.get_status_code() in _INTERIM:
             self._has_begun = False
         elif self._answer is None or self._answer.done():  # a second one, which was not asked for
@@ -142,7 +148,8 @@ class Exchange(asyncio.Protocol):
 
     def _end(self) -> None:
         assert self._answer is not None
-        content = b"".join(self._parts)
+        assert self._parser is not None
+        content, self._parts = b"".join(self._parts), []
         self._answer.set_result(Answer(self._parser.get_status_code(), self._retry_after, content))
 
     def _fail(self, error: OSError) -> None:
