@@ -256,3 +256,49 @@ async def test_a_change_that_comes_while_a_key_is_postponed_brings_it_back_after
     assert await queue.get() == A
     queue.done(A)
     assert queue.is_quiet
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 20, 50])
+async def test_a_namespace_whose_keys_take_long_leaves_workers_to_others(workers: int) -> None:
+    queue = WorkQueue(workers=workers)
+    queue.add([Key("templates", f"slow/{number}") for number in range(100)])
+    crew = [asyncio.create_task(queue.get()) for _ in range(workers)]
+    await _turns()
+    taken = [worker.result() for worker in crew if worker.done()]
+    assert len(taken) == max(1, workers * 2 // 3)
+    assert not queue.is_idle
+    others = [Key("templates", f"{namespace}/a") for namespace in ("b", "c", "d") if workers > 4]
+    queue.add(others)
+    await _turns()
+    assert [worker.result() for worker in crew if worker.done()][len(taken) :] == others
+    for key in (*others, taken[0]):
+        queue.done(key)
+    crew.append(asyncio.create_task(queue.get()))
+    await _turns()
+    assert [worker.result().namespace for worker in crew if worker.done()][len(taken) + len(others) :] == ["slow"]
+    for worker in crew:
+        worker.cancel()
+
+
+async def test_every_key_has_its_turn_whatever_the_shares() -> None:
+    queue, seen = WorkQueue(workers=4), []
+
+    async def work() -> None:
+        while True:
+            key = await queue.get()
+            await asyncio.sleep(0)
+            seen.append(key)
+            queue.done(key)
+
+    keys = [Key("templates", f"{namespace}/{number}") for namespace in "abc" for number in range(30)]
+    queue.add(keys)
+    crew = [asyncio.create_task(work()) for _ in range(4)]
+    await queue.idle()
+    assert sorted(seen, key=str) == sorted(keys, key=str)
+    for worker in crew:
+        worker.cancel()
+
+
+async def _turns() -> None:
+    for _ in range(300):
+        await asyncio.sleep(0)

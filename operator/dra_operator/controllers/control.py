@@ -106,9 +106,14 @@ def _keys_of(obj: Object) -> Keys:
 
 def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
     """One for each concern; pods to be placed have an order."""
-    placement = WorkQueue(Backoff(clock, times.placement_retries), rank=rank, firm=True)
-    others: tuple[Controller, ...] = ("templates", "pod-groups", "release", "eviction", "taint-rules", "pool-status")
-    return WorkQueues({"placement": placement, **{name: WorkQueue(Backoff(clock, times.retries)) for name in others}})
+    queues: dict[Controller, WorkQueue] = {
+        name: WorkQueue(Backoff(clock, times.retries), workers=workers)
+        for name, workers in times.workers.items()
+        if name != "placement"
+    }
+    slots = times.workers["placement"]
+    queues["placement"] = WorkQueue(Backoff(clock, times.placement_retries), rank=rank, firm=True, workers=slots)
+    return WorkQueues(queues)
 
 
 def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: WorkQueues, news: CacheChanges) -> None:

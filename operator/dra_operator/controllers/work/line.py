@@ -8,7 +8,8 @@ second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
 2. within that, keys that were postponed to a lower level first;
 3. then by rank; equals in the order in which they came.
 
-Cheap decisions are not charged. While all are cheap no namespace is in debt, and the rank alone decides.
+Cheap decisions are not charged. While all are cheap no namespace is in debt, and the rank alone decides. A namespace
+that has its share of the workers stands aside until it may have another one.
 
 Example: a thousand hard pods of ``a`` are in the line, and one of ``b`` that takes five turns joins it. After the piece
 that is being worked on, ``a`` is in debt and ``b`` is not, so the five turns of ``b`` follow each other.
@@ -49,6 +50,7 @@ class Line:
         self._indebted: list[tuple[float, _Place, str]] = []
         """Namespaces by the first of their keys. An entry counts while it is what ``_filed`` says of the namespace."""
         self._filed: dict[str, object] = {}
+        self._aside: set[str] = set()
         self._length = 0
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class Line:
             self._file(namespace)
 
     def pop(self) -> Key:
-        """The first key, which leaves the line. Raises IndexError if there is none."""
+        """The first key, which leaves the line. Raises IndexError if none is ready."""
         namespace = self._first()
         keys = self._keys[namespace]
         _, key = heapq.heappop(keys)
@@ -73,6 +75,22 @@ class Line:
             del self._keys[namespace]
         self._file(namespace)
         return key
+
+    @property
+    def ready(self) -> int:
+        """How many keys ``pop`` would take out, one after the other."""
+        return self._length - sum(len(self._keys.get(namespace, ())) for namespace in self._aside)
+
+    def stand_aside(self, namespace: str) -> None:
+        """``pop`` takes no key of the namespace until it is called back."""
+        self._aside.add(namespace)
+        self._file(namespace)
+
+    def call_back(self, may_come: Callable[[str], bool]) -> None:
+        """Those that stood aside and may come stand in line again."""
+        for namespace in [namespace for namespace in self._aside if may_come(namespace)]:
+            self._aside.discard(namespace)
+            self._file(namespace)
 
     def charge(self, key: Key, seconds: float) -> None:
         """A decision about the key took time."""
@@ -102,7 +120,7 @@ class Line:
     def _file(self, namespace: str) -> None:
         """The first key of the namespace, or its debt, may be another one."""
         keys, due = self._keys.get(namespace), self._paid_at.get(namespace)
-        if not keys:
+        if not keys or namespace in self._aside:
             self._filed.pop(namespace, None)
             return
         place = keys[0][0]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -28,12 +29,16 @@ from dra_operator.controllers.shared.timing import BackoffSettings
 
 from .backoff import Backoff
 from .line import Line, Rank
+from .shares import Shares
 
 SOON_SECONDS = 0.1  # seconds
 
 
 class WorkQueue:
-    """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop."""
+    """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop.
+
+    ``workers``: how many keys are worked on at the same time; the namespaces share them (``Shares``).
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class WorkQueue:
         *,
         rank: Callable[[Key], Rank] = lambda _: (),
         firm: bool = False,
+        workers: float = math.inf,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._backoff = backoff or Backoff(self._loop.time, BackoffSettings())
@@ -49,6 +55,7 @@ class WorkQueue:
         self._ready: set[Key] = set()
         self._postponed: set[Key] = set()
         self._working: set[Key] = set()
+        self._shares = Shares(workers)
         self._again: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
@@ -86,7 +93,7 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """The next key; waits for one."""
-        while not self._line:
+        while not self._line.ready:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
             try:
@@ -101,6 +108,9 @@ class WorkQueue:
         self._since.pop(key, None)
         self._postponed.discard(key)
         self._working.add(key)
+        self._shares.take(key.namespace)
+        if not self._shares.may_take(key.namespace):
+            self._line.stand_aside(key.namespace)
         self._notice()
         return key
 
@@ -135,7 +145,7 @@ class WorkQueue:
 
     def postpone(self, key: Key, level: int) -> None:
         """The work on the key is not over, but keys postponed to a lower level come first."""
-        self._working.discard(key)
+        self._leave(key)
         self._postponed.add(key)
         self._push(key, level)
         self._notice()
@@ -193,10 +203,17 @@ class WorkQueue:
 
     def _finish(self, key: Key) -> bool:
         """Take the key from its worker; whether it was added meanwhile."""
-        self._working.discard(key)
+        self._leave(key)
         is_wanted = key in self._again
         self._again.discard(key)
         return is_wanted
+
+    def _leave(self, key: Key) -> None:
+        if key not in self._working:
+            return
+        self._working.discard(key)
+        self._shares.give_back(key.namespace)
+        self._line.call_back(self._shares.may_take)
 
     def _hold(self, key: Key, seconds: float, *, wanted: bool) -> None:
         if key in self._timers:
@@ -237,7 +254,7 @@ class WorkQueue:
         self._line.push(key, level, self._rank(key))
 
     def _notice(self) -> None:
-        for getter in itertools.islice(self._getters, len(self._line)):
+        for getter in itertools.islice(self._getters, self._line.ready):
             if not getter.done():
                 getter.set_result(None)
         if self.is_idle:
