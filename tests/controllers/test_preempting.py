@@ -34,6 +34,7 @@ REST = 10.5
 MOST_WRITES = 30
 """More than there are from the decision to the binding."""
 Story = Callable[[World], Awaitable[None]]
+GONE = ("delete", "pods")
 
 
 def played(story: Story) -> World:
@@ -388,6 +389,31 @@ def test_a_new_operator_waits_for_the_victims_of_the_former_one_and_keeps_what_t
 
 
 def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
+def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> None:
+    """Two pods have to end for one, and end after each other."""
+
+    async def story(world: World) -> None:
+        world.furnish(1, 2)
+        for number in range(2):
+            world.api.add(PODS, pod(f"low-{number}", held=True))
+        await works(world, 1.0)
+        world.api.add(RESOURCE_CLAIMS, Make.claim("both", count=2))
+        world.api.add(PODS, pod("high", 10, claims=[Make.use("both")]))
+        await works(world, REST, 1)
+        assert sorted(deleted(world)) == ["low-0", "low-1"]
+        world.api.add(PODS, pod("rival", 10))
+        world.start()
+        async with world.running():
+            await passes(world, 1)
+            ends(world, "low-0")
+            await passes(world, 3)
+            assert not nodes(world)["rival"]
+            ends(world, "low-1")
+            await passes(world, 3)
+
+    assert nodes(played(story)) == {"high": "node-0", "rival": ""}
+
+
     async def story(world: World) -> None:
         await full(world, pod("low", held=True), pod("other", 1))
         world.api.add(PODS, pod("high", 10))
@@ -533,6 +559,63 @@ def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_take
 
 
 def test_no_pod_ends_for_a_gang_that_would_not_fit_all_the_same() -> None:
+@pytest.mark.parametrize("rank", [4, 10])
+def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_gang(rank: int) -> None:
+    """Only the status of the pods, and their victims, tell of it. A rival wants what comes free first."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1", held=True), pod("middle", 5))
+        add_gang(world)
+        await works(world, REST, 1)
+        assert sorted(deleted(world)) == ["low-0", "low-1"]
+        world.api.add(PODS, pod("rival", rank))
+        world.start()
+        async with world.running():
+            await passes(world, 1)
+            ends(world, "low-0")
+            await passes(world, 3)
+            assert not nodes(world)["rival"]
+            ends(world, "low-1")
+            await passes(world, 3)
+
+    found = nodes(played(story))
+    assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}
+    assert not found["rival"]
+
+
+def test_a_new_operator_ends_no_pod_before_it_has_looked_on() -> None:
+    """The former one had nominated the gang, and deleted one of its victims."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1", held=True), pod("middle", 5))
+        add_gang(world)
+
+        def second(call: Call) -> Exception | None:
+            return ERRORS["server error"]() if (call.verb, call.plural) == GONE and len(deleted(world)) > 1 else None
+
+        world.api.before = second
+        await works(world, REST)
+        world.api.before = lambda _: None
+        [victim] = {it for it in deleted(world) if "deletionTimestamp" in world.api[PODS, f"ns/{it}"]["metadata"]}
+        world.api.add(PODS, pod("rival", 4))
+        world.start()
+        async with world.running():
+            await passes(world, 1)
+            ends(world, victim)
+            await passes(world, 8)
+            assert not nodes(world)["rival"]
+            left = {name for name in ("low-0", "low-1") if name in nodes(world)}
+            assert all("deletionTimestamp" not in world.api[PODS, f"ns/{it}"]["metadata"] for it in left)
+            await passes(world, REST)
+            for name in left:
+                ends(world, name)
+            await passes(world, 3)
+
+    found = nodes(played(story))
+    assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}
+    assert found["middle"] == "node-2"
+
+
     async def story(world: World) -> None:
         await full(world, pod("low"), pod("high", 20))
         add_gang(world)

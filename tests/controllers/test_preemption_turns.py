@@ -18,6 +18,7 @@ class Cluster:
     def __init__(self, takes: float) -> None:
         self.takes, self.now, self.had = takes, 0.0, Counter[str]()
         self.gone: set[str] = set()
+        self.recalled: set[str] = set()
         self._looks: list[tuple[float, str]] = []
         self._pods: dict[str, Pod] = {}
         self.turns = PreemptionTurns(lambda: self.now, REST, self.look_again, lambda key: key not in self.gone)
@@ -32,7 +33,7 @@ class Cluster:
         self.look(made.key)
 
     def look(self, key: str) -> None:
-        if key not in self.gone and self.turns.may_try(self._pods[key]):
+        if key not in self.gone and self.turns.may_try(self._pods[key], recalls=key in self.recalled):
             self.had[key] += 1
             self.now += self.takes
             self.turns.took(self._pods[key], self.takes)
@@ -58,6 +59,19 @@ def test_nobody_has_a_turn_right_after_the_start() -> None:
     assert not cluster.had
     cluster.passes(0.2)
     assert cluster.had == {"a/pod": 1}
+
+
+def test_pods_that_are_nominated_already_have_a_twentieth_of_the_time_before() -> None:
+    cluster = Cluster(0.1)
+    cluster.recalled.update(f"a/pod-{number}" for number in range(200))
+    cluster.add("b", "pod")
+    for number in range(200):
+        cluster.add("a", f"pod-{number}")
+    cluster.passes(REST - 0.5)
+    assert 3 <= cluster.had.total() <= 5  # of 0.1 s each, in ten seconds
+    assert "b/pod" not in cluster.had
+    cluster.passes(REST)
+    assert cluster.had["b/pod"] == 1
 
 
 def test_a_pod_has_one_attempt_every_ten_seconds() -> None:

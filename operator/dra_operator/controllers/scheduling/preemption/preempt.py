@@ -4,7 +4,8 @@
 
 1. in the scheduling cycle, the pod is *nominated*: what it is to get counts as used for pods of its priority or a lower
    one, from that moment on;
-2. its status names the node (``nominatedNodeName``), by which a new process knows it again;
+2. its status names the node (``nominatedNodeName``), by which a new process knows it again: it decides anew at once
+   who would have to end, keeps that for the pod, and ends the first one when it has looked on for ten seconds;
 3. the victims are deleted, one after the other (``evict_victims``).
 
 Each request may fail, and be the last before a crash. What is left then is found again: as long as victims end, their
@@ -88,7 +89,7 @@ class Preemption:
     def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
         """See ``MakesRoom``."""
         pod, uid = failed.cycle_state.pod, failed.cycle_state.pod.metadata.uid
-        if not may_preempt(pod) or not self._may_begin(pod, uid):
+        if not may_preempt(pod) or not self._may_begin(uid, [pod]):
             return None
         terms = self._terms([pod])
         found = yield from self._timed(pod, uid, preempt(failed, terms))
@@ -97,23 +98,28 @@ class Preemption:
             if found is None:
                 self._look_again(pod.key, self._rest)
                 return None
-        if found is None:
-            self._forget(uid, [pod])
-        else:
+        if found is not None:
             self._nominate(uid, [_nomination(pod, found.plan)], (*found.victims, *found.awaited))
-        return found
+        elif self._turns.is_resting:
+            self._look_again(pod.key, self._rest)
+        else:
+            self._forget(uid, [pod])
+        return None if self._turns.is_resting else found
 
     def for_gang(
         self, gang: Gang, states: Sequence[CycleState], same: SameValues
     ) -> Generator[Pause, Elapsed, GangNomination | None]:
         """See ``MakesRoom``."""
         leader, pods = states[0].pod, [state.pod for state in states]
-        if not all(map(may_preempt, pods)) or not self._may_begin(leader, gang.key):
+        if not all(map(may_preempt, pods)) or not self._may_begin(gang.key, pods):
             return None
         terms = self._terms(pods)
         found = yield from self._timed(leader, gang.key, preempt_for_gang(states, same, terms))
         if found is None:
-            self._forget(gang.key, self._nominated_of(gang))
+            if self._turns.is_resting:
+                self._look_again(leader.key, self._rest)
+            else:
+                self._forget(gang.key, self._nominated_of(gang))
             return None
         usage = self._cluster.allocated_devices.usage
         if not is_proven(states, terms, found, self._cluster.loaded_nodes(), usage):
@@ -123,7 +129,7 @@ class Preemption:
         self._forget(gang.key, [pod for pod in self._nominated_of(gang) if pod.metadata.uid not in kept])
         nominations = [_nomination(pod, plan, gang.key) for pod, plan in zip(pods, found.plans, strict=True)]
         self._nominate(gang.key, nominations, (*found.victims, *found.awaited))
-        return found
+        return None if self._turns.is_resting else found
 
     def forget_gang(self, gang: Gang) -> None:
         """See ``MakesRoom``."""
@@ -137,11 +143,14 @@ class Preemption:
         elif known is not None:
             self._forget(pod.metadata.uid, [pod])
 
-    def _may_begin(self, pod: Pod, who: str) -> bool:
+    def _may_begin(self, who: str, pods: Sequence[Pod]) -> bool:
+        """The first of the pods is the one that is looked at again."""
+        pod, known = pods[0], self._cluster.nominated_pods
         if self._under_way.is_waiting(who):
             self._look_again(pod.key, self._rest)
             return False
-        if len(self._cluster.nominated_pods) >= MOST_NOMINATED_PODS or not self._turns.may_try(pod, who):
+        is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
+        if len(known) >= MOST_NOMINATED_PODS or not self._turns.may_try(pod, who, recalls=is_recalled):
             return False
         self._metrics.attempted()
         return True

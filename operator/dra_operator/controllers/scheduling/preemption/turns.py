@@ -4,6 +4,9 @@ A pod has one attempt every ten seconds, and so has a gang. After each attempt o
 it took, so that all of them together take a twentieth of the time at most. Pods that have to wait stand in a line, and
 the next one is called when the time has come: first one of each namespace, so that a thousand pods of one tenant put a
 pod of another one off by one attempt. A pod that is called and does not come is passed over.
+
+A process that has just begun ends no pods for ten seconds: what others began before may not be seen in full yet. In
+that time only pods that are nominated already have a turn, so that what the last process kept for them is kept again.
 """
 
 from __future__ import annotations
@@ -30,10 +33,7 @@ that was called did not come."""
 
 
 class PreemptionTurns:
-    """``look_again`` has the pod of a key looked at after so many seconds; ``waits`` says whether one still does.
-
-    No pod has a turn in the first ``rest`` seconds: what others began before may not be seen in full yet.
-    """
+    """``look_again`` has the pod of a key looked at after so many seconds; ``waits`` says whether one still does."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class PreemptionTurns:
         waits: Callable[[str], bool],
     ) -> None:
         self._clock, self._rest, self._look_again, self._waits = clock, rest, look_again, waits
-        self._free_at = clock() + rest
+        self._begins_at = self._free_at = clock() + rest
+        self._recalls_at = clock()
+        """When the next pod that is nominated already may have a turn, before the others do."""
         self._tried = Recently(clock)
         self._line: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
         """Keys of pods by namespace."""
@@ -52,16 +54,27 @@ class PreemptionTurns:
         self._last = ""
         """The namespace of the last one that was called."""
 
-    def may_try(self, pod: Pod, who: str = "") -> bool:
+    @property
+    def is_resting(self) -> bool:
+        """Whether the process has just begun: no pod may end yet."""
+        return self._clock() < self._begins_at
+
+    def may_try(self, pod: Pod, who: str = "", *, recalls: bool = False) -> bool:
         """Whether it is the pod's turn; otherwise it is looked at again when it is.
 
-        ``who`` has the attempt, if that is not the pod alone: its gang.
+        ``who`` has the attempt, if that is not the pod alone: its gang. ``recalls``: the last process has nominated it.
         """
         now, called = self._clock(), self._called
         age = self._tried.age(who or pod.metadata.uid)
         if age is not None and age < self._rest:
             self._later(pod.key, self._rest - age)
             return False
+        if recalls and now < self._begins_at:
+            if now < self._recalls_at:
+                self._later(pod.key, self._recalls_at - now)
+                return False
+            self._recalls_at = now + PATIENCE_SECONDS  # no other one begins while this attempt goes on in pieces
+            return True
         if now >= self._free_at and (pod.key == called[0] or now >= called[1]):
             self._leave(pod)
             return True
@@ -81,7 +94,8 @@ class PreemptionTurns:
         """The attempt is over."""
         now = self._clock()
         self._tried.add(who or pod.metadata.uid)
-        self._free_at = now + seconds * (1 / SHARE - 1)
+        self._recalls_at = now + seconds * (1 / SHARE - 1)
+        self._free_at = max(self._begins_at, self._recalls_at)
         self._call(now)
 
     def _leave(self, pod: Pod) -> None:
