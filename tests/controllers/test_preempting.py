@@ -27,14 +27,15 @@ from dra_operator.controllers.scheduling.preemption import turns
 from fake_api import ERRORS, Call, Nth
 from histories.clock import VirtualLoop
 from objects import Make, Obj
+from remembered import sizes as remembered_sizes
 
 HELD = ["example.com/held"]
 REST = 10.5
 """Seconds after which a pod has had its next attempt."""
 MOST_WRITES = 30
 """More than there are from the decision to the binding."""
-Story = Callable[[World], Awaitable[None]]
 GONE = ("delete", "pods")
+Story = Callable[[World], Awaitable[None]]
 
 
 def played(story: Story) -> World:
@@ -388,7 +389,6 @@ def test_a_new_operator_waits_for_the_victims_of_the_former_one_and_keeps_what_t
     assert deleted(world) == ["low"]
 
 
-def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
 def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> None:
     """Two pods have to end for one, and end after each other."""
 
@@ -414,6 +414,7 @@ def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> No
     assert nodes(played(story)) == {"high": "node-0", "rival": ""}
 
 
+def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
     async def story(world: World) -> None:
         await full(world, pod("low", held=True), pod("other", 1))
         world.api.add(PODS, pod("high", 10))
@@ -558,7 +559,6 @@ def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_take
     assert events(world, "Preempted")[0][1].startswith("Ended for gang g of pod ns/g-")
 
 
-def test_no_pod_ends_for_a_gang_that_would_not_fit_all_the_same() -> None:
 @pytest.mark.parametrize("rank", [4, 10])
 def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_gang(rank: int) -> None:
     """Only the status of the pods, and their victims, tell of it. A rival wants what comes free first."""
@@ -616,6 +616,7 @@ def test_a_new_operator_ends_no_pod_before_it_has_looked_on() -> None:
     assert found["middle"] == "node-2"
 
 
+def test_no_pod_ends_for_a_gang_that_would_not_fit_all_the_same() -> None:
     async def story(world: World) -> None:
         await full(world, pod("low"), pod("high", 20))
         add_gang(world)
@@ -673,6 +674,32 @@ def test_pods_of_a_gang_that_lacks_one_do_not_show_the_node_that_is_kept_no_more
     assert not any(status(world, f"g-{number}").get("nominatedNodeName") for number in range(2))
     said = {condition(world, f"g-{number}", "PodScheduled")["message"] for number in range(2)}
     assert said == {"waits for other pods: gang g has fewer than the 3 pods that it needs"}
+
+
+def test_pods_that_were_nominated_are_forgotten_when_they_are_gone() -> None:
+    sizes = []
+
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1", held=True))
+        control = world.start()
+        async with world.running():
+            for turn in range(4):
+                for number in range(2):
+                    world.api.add(PODS, of_gang(pod(f"g{turn}-{number}", 10), f"g{turn}"))
+                await passes(world, REST * 2)
+                nominated = world.cluster.pods.get(f"ns/g{turn}-0")
+                assert nominated is not None
+                assert nominated.status.nominated_node_name
+                makes_room = control.placer._makes_room
+                assert makes_room is not None
+                makes_room.forget(nominated)  # and they go before a decision says so in their status
+                for number in range(2):
+                    world.api.drop(PODS, f"ns/g{turn}-{number}")
+                await passes(world, REST * 2)
+                sizes.append(sum(size for path, size in remembered_sizes(control).items() if "_outdated" in path))
+
+    played(story)
+    assert max(sizes) <= 2
 
 
 def test_what_is_kept_for_a_gang_is_free_when_its_pod_group_is_gone() -> None:

@@ -80,8 +80,8 @@ class Preemption:
         self._clock, self._rest, self._look_again, self._wake = clock, rest, look_again, wake
         self._turns = PreemptionTurns(clock, rest, look_again, cluster.waiting.__contains__)
         self._under_way = UnderWay(cluster, evictor, clock)
-        self._outdated: set[str] = set()
-        """Pods whose status may name a node for which they are not nominated any more."""
+        self._outdated: dict[str, str] = {}
+        """UIDs of waiting pods whose status may name a node for which they are not nominated any more; their keys."""
         cluster.nominated_pods.is_on = True
 
     # --- deciding ---
@@ -183,9 +183,13 @@ class Preemption:
 
     def _forget(self, who: str, pods: Sequence[Pod]) -> None:
         self._under_way.end(who)
+        waits = self._cluster.waiting.__contains__
+        self._outdated = {uid: key for uid, key in self._outdated.items() if waits(key)}
         for pod in pods:
+            is_known = self._cluster.nominated_pods.get(pod.metadata.uid) is not None
             self._wake(self._cluster.end_nomination(pod.metadata.uid))
-            self._outdated.add(pod.metadata.uid)
+            if is_known or pod.status.nominated_node_name:
+                self._outdated[pod.metadata.uid] = pod.key
 
     def _nominated_of(self, gang: Gang) -> list[Pod]:
         return [it.pod for it in self._cluster.nominated_pods if it.gang == gang.key]
@@ -247,7 +251,7 @@ class Preemption:
         """Pods that are not nominated any more do not say so either."""
         for pod in pods:
             if pod.metadata.uid in self._outdated:
-                self._outdated.discard(pod.metadata.uid)
+                del self._outdated[pod.metadata.uid]
                 if pod.status.nominated_node_name:
                     with suppress(NotFound):
                         await self._pods.nominate(pod, "")
