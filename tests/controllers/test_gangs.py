@@ -25,7 +25,8 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.cache import check
-from dra_operator.controllers.scheduling.gang import gang_attempt
+from dra_operator.cache.objects.index import Index
+from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.work.dispatcher import Decided
 from dra_operator.scheduling.gang import joint_plan
 from fake_api import Call
@@ -163,6 +164,53 @@ async def test_when_the_leader_goes_a_pod_that_can_be_tried_leads(world: World) 
         await world.api.delete(PODS, "first", "ns")
         await world.quiet()
     assert len(world.bound()) == 2
+
+
+@pytest.mark.parametrize("end", ["bound", "failed", "ending"])
+async def test_when_the_leader_does_not_wait_any_more_another_pod_leads(end: str, world: World) -> None:
+    """Others bound it, or ended it: the rest of the gang waits with it no more."""
+    furnish(world, 1, 2)
+    world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    add(world, "g", 2, range(3))
+
+    def changed(pod: Obj) -> None:
+        if end == "bound":
+            pod["spec"]["nodeName"] = "node-0"
+        elif end == "failed":
+            pod["status"]["phase"] = "Failed"
+        else:
+            pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/held"]}
+
+    world.start()
+    async with world.running():
+        await world.quiet()
+        [leader] = [f"g-{it}" for it in range(3) if said(world, f"g-{it}").startswith("gang g: only 1 of 2")]
+        world.api.change(PODS, f"ns/{leader}", changed)
+        await world.quiet()
+        await world.api.delete(PODS, "first", "ns")
+        await world.quiet()
+    assert len([name for name in world.bound() if name != leader]) == 2
+
+
+async def test_many_gangs_that_wait_are_not_looked_over_for_each_refusal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+
+    def has(index: Index[str], value: str) -> bool:
+        nonlocal looked
+        looked += 1
+        return index.count(value) > 0
+
+    monkeypatch.setattr(gangs, "REMEMBERED_GANGS", 5)
+    monkeypatch.setattr(Index, "has", has)
+    furnish(world, 1, 1)
+    for number in range(40):
+        add(world, f"g{number}", 2, range(2))
+    await world.settle()
+    assert not world.bound()
+    assert 5 <= looked <= 400  # with a scan for each of them: 700 and more
 
 
 async def test_when_the_leader_cannot_be_tried_any_more_another_pod_leads(world: World) -> None:

@@ -260,8 +260,11 @@ class State(Stores):
         """The pods of the gang that run or have run, and those that wait for us; each in the order of arrival."""
         pods = [pod for key in self.pods_by_gang.keys(gang.key) if (pod := self.pods.get(key)) is not None]
         running = [pod for pod in pods if self.is_bound(pod)]
-        waiting = [it for it in pods if not self.is_bound(it) and self.is_ours_to_place(it)]
-        return running, [pod for pod in waiting if pod.metadata.deletion_timestamp is None]
+        return running, [pod for pod in pods if self.is_waiting_member(pod)]
+
+    def is_waiting_member(self, pod: Pod) -> bool:
+        """Whether a pod of a gang waits for us."""
+        return not self.is_bound(pod) and self.is_ours_to_place(pod) and pod.metadata.deletion_timestamp is None
 
     def gang_key_of(self, pod: Pod) -> str | None:
         """The key of the pod's gang, if it is in one that can be understood."""

@@ -68,6 +68,8 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
+        if old is not None and gone is None and _waits(old) and not _waits(new):
+            keys += _left_by(cluster, new)
         is_other = gone is not None or _may_place_differently(cluster, old, new)
         if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("placement", new.key))
@@ -100,6 +102,11 @@ def _says_the_same(old: PodGroup, new: PodGroup) -> bool:
     is_going = (old.metadata.deletion_timestamp is None) != (new.metadata.deletion_timestamp is None)
     names = old.status.resource_claim_statuses == new.status.resource_claim_statuses
     return old.spec == new.spec and names and not is_going
+
+
+def _waits(pod: Pod) -> bool:
+    """Whether the pod may still get a node."""
+    return not pod.spec.node_name and not pod_is_done(pod) and pod.metadata.deletion_timestamp is None
 
 
 def _left_by(cluster: State, pod: Pod) -> Keys:

@@ -33,7 +33,7 @@ from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
 from .same_places import same_values
 
-REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are forgotten
+REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
 
 class Refusal:
@@ -82,6 +82,7 @@ class Gangs:
         self._put_aside: dict[str, GangAttempt] = {}
         self._refusals: dict[str, Refusal] = {}
         self._unmade: dict[str, AwaitedClaims] = {}
+        self._most_refusals = self._most_unmade = REMEMBERED_GANGS
 
     def leave(self, key: str) -> None:
         """The pod of this key waits no more. If its gang was being planned, another pod leads."""
@@ -169,8 +170,9 @@ class Gangs:
         return Decided(partial(self._tell_all, gang, pod, others, UNSCHEDULABLE, text))
 
     def _waits_with(self, refusal: Refusal, gang: Gang, state: CycleState) -> bool:
-        leader = refusal.leader
-        if leader.key == state.pod.key or self._cluster.pods.get(leader.key, leader.metadata.uid) is None:
+        """Whether the gang was refused as it is now, and its leader still waits for what may help."""
+        leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
+        if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
         return refusal.covers(gang, state.pod.key, fingerprint(state))
 
@@ -322,12 +324,14 @@ class Gangs:
         return Result.UNSCHEDULABLE
 
     def _forget_gangs(self) -> None:
-        """Those that have no pods, now and then."""
+        """Those that have no pods, now and then: each scan is paid for by as many gangs that were added since."""
         has_pods = self._cluster.pods_by_gang.has
-        if len(self._refusals) >= REMEMBERED_GANGS:
+        if len(self._refusals) >= self._most_refusals:
             self._refusals = {key: it for key, it in self._refusals.items() if has_pods(key)}
-        if len(self._unmade) >= REMEMBERED_GANGS:
+            self._most_refusals = max(REMEMBERED_GANGS, 2 * len(self._refusals))
+        if len(self._unmade) >= self._most_unmade:
             self._unmade = {key: it for key, it in self._unmade.items() if has_pods(key)}
+            self._most_unmade = max(REMEMBERED_GANGS, 2 * len(self._unmade))
 
     def _over(self, gang: Gang) -> None:
         """Others may lead. Those that asked meanwhile are looked at now."""
