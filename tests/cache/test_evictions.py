@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import Device, DeviceTaintRule
+from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Key
 from dra_operator.cache.hints import evictions
@@ -130,3 +133,25 @@ def test_a_rule_names_itself_only_when_it_is_new_or_its_spec_changed() -> None:
     assert Key("taint-rules", "rule") in cluster.apply(rule(selector={}, uid="successor", version=3))
     assert Key("taint-rules", "rule") in cluster.apply(rule(selector={}, effect="None", uid="successor", version=4))
     assert Key("taint-rules", "rule") in cluster.delete(DeviceTaintRule, "rule")
+
+
+def test_the_pods_of_a_group_end_together_unless_it_is_too_large_to_be_looked_at_for_each_of_them() -> None:
+    cluster = Cluster(Inventory(Features(generic_workload=True), language=NoSelectors()))
+    spec: dict[str, Any] = {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}
+    cluster.apply(convert(PodGroup, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec}))
+
+    def member(number: int) -> Pod:
+        meta = {"name": f"p-{number}", "namespace": "ns", "uid": f"uid-{number}", "resourceVersion": "1"}
+        return convert(
+            Pod,
+            {"metadata": meta, "spec": {"nodeName": "node-a", "schedulingGroup": {"podGroupName": "group"}}},
+        )
+
+    first = member(0)
+    for number in range(1000):
+        cluster.apply(member(number))
+    assert len(list(cluster.ending_with(first))) == 999
+    assert cluster.gang_of_pod(first) == "ns/group"
+    cluster.apply(member(1000))
+    assert not list(cluster.ending_with(first))
+    assert cluster.gang_of_pod(first) is None

@@ -277,19 +277,26 @@ class State(Stores):
         None as well for a pod that has failed.
         """
         if group_name(pod) is not None:
-            group = self.groups.of(pod)
-            if group is not None and ends_as_one(group):
-                return group.key if not pod_is_done(pod) else None
+            group = self._ending_as_one(pod)
+            if group is not None:
+                return group if not pod_is_done(pod) else None
             if not names_gang(pod):
                 return None
         return next(iter(self.pods_by_gang.values_of(pod.key)), None)
 
     def ending_with(self, pod: Pod) -> Iterator[Pod]:
         """The other pods with a node that end when this one does, because their PodGroup says so."""
-        group = self.groups.of(pod)
-        for mate in self.groups.active(group.key) if group is not None and ends_as_one(group) else ():
+        group = self._ending_as_one(pod)
+        for mate in self.groups.active(group) if group is not None else ():
             if mate.spec.node_name and mate.metadata.uid != pod.metadata.uid:
                 yield mate
+
+    def _ending_as_one(self, pod: Pod) -> str | None:
+        """The key of the pod's PodGroup if its pods end together. Those of one that is too large end alone: all of it
+        would be looked at for each of them."""
+        group = self.groups.of(pod)
+        is_one = group is not None and ends_as_one(group) and self.groups.members.count(group.key) <= MOST_GANG_PODS
+        return group.key if group is not None and is_one else None
 
     def placed_of_gang(self, gang: str) -> Iterator[Pod]:
         """The pods of the gang with this key, or of the PodGroup, that run, or are on their way to a node."""
