@@ -124,6 +124,10 @@ class PodEvictor:
         return eviction
 
     async def _evict(self, pod: Pod) -> None:
+        pause = self._goes_later(pod)
+        if pause is not None:
+            self._queue.add_after(Key("eviction", pod.key), pause)
+            return
         try:
             fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
@@ -134,10 +138,6 @@ class PodEvictor:
                 return
             if eviction.due > self._now():
                 self._queue.add((Key("eviction", pod.key),))
-                return
-            pause = self._goes_later(fresh)
-            if pause is not None:
-                self._queue.add_after(Key("eviction", pod.key), pause)
                 return
             self._tell(fresh)
             await self._pods.mark_disrupted(fresh, DEVICE_TAINT)
