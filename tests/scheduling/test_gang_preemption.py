@@ -11,6 +11,7 @@ from dra_api.policy import PodDisruptionBudget
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.meter import Meter
+from dra_operator.scheduling.state import LoadedNode
 from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term
@@ -155,6 +156,29 @@ def test_a_nomination_is_not_proven_if_others_took_the_room_meanwhile() -> None:
     assert there is not None
     nodes.put(there.with_load({**there.used, "cpu": 1}))
     assert not is_proven(states, scene.scene.terms, answer, nodes, usage)
+
+
+def test_a_nomination_is_not_proven_if_a_node_or_a_device_of_it_changed_meanwhile() -> None:
+    scene = full(low("a0", "a"), low("b0", "b"))
+    answer, states = scene.answer(), scene.without(())
+    assert answer is not None
+    nodes, usage = states[0].nodes, states[0].usage
+
+    def proven() -> bool:
+        return is_proven(states, scene.scene.terms, answer, nodes, usage)
+
+    there = nodes.get("a")
+    assert there is not None
+    heartbeat = with_(there.node, metadata=with_(there.node.metadata, resource_version="999"))
+    nodes.put(LoadedNode(heartbeat, there.used))
+    assert proven()
+    nodes.put(LoadedNode(with_(there.node, spec=with_(there.node.spec, unschedulable=True)), there.used))
+    assert not proven()
+    nodes.put(there)
+    assert proven()
+    inventory = states[0].allocator.inventory
+    inventory.remove_slice("a-gpu")
+    assert not proven()
 
 
 def test_an_attempt_takes_few_questions_in_pieces_and_ends_when_its_steps_are_spent() -> None:

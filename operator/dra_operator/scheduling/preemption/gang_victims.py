@@ -24,7 +24,7 @@ from functools import reduce
 from itertools import groupby
 from typing import Final
 
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 
 from dra_operator.allocator import AllocationError, DeviceId, PoolId, Usage
 from dra_operator.scheduling.claims.demand import Demands
@@ -58,6 +58,9 @@ class GangNomination:
     victims: tuple[Pod, ...]
     awaited: tuple[Pod, ...]
     """Pods that end anyway, and on whose end the plans rely as well."""
+    nodes: tuple[Node, ...]
+    """Those of the plans, as they were then."""
+    inventory_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +98,31 @@ def preempt_for_gang(
     if found is None:
         return None
     awaited = [pod for bundle in found.bundles if search.relies_on(bundle, found.plan) for pod in bundle.leaving]
-    return GangNomination(found.plan.plans, found.victims, tuple(awaited)) if awaited or found.victims else None
+    if not awaited and not found.victims:
+        return None
+    return GangNomination(found.plan.plans, found.victims, tuple(awaited), search.nodes_of(found.plan), search.version)
 
 
 def is_proven(
     states: Sequence[CycleState], terms: PreemptionTerms, nominated: GangNomination, nodes: Nodes, usage: Usage
 ) -> bool:
     """Whether what the nomination takes and who ends for it is as it was when the states were made."""
-    then = states[0].usage
-    if any(then.pool(pool) != usage.pool(pool) for pool in PlannedGang.of(nominated.plans).pools):
+    then, pools = states[0].usage, PlannedGang.of(nominated.plans).pools
+    touched = states[0].allocator.inventory.touched_since(nominated.inventory_version)
+    if touched is None or not touched.isdisjoint(pools) or any(then.pool(it) != usage.pool(it) for it in pools):
+        return False
+    if any((now := nodes.get(it.key)) is None or not _is_alike(now.node, it) for it in nominated.nodes):
         return False
     bundles, ending = Bundles(states, terms), (*nominated.victims, *nominated.awaited)
     found = {bundle for pod in ending if (bundle := bundles.of(pod)) is not None}
     gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
     return gone == {pod.metadata.uid for pod in ending} and _have_room(states, nominated, found, nodes)
+
+
+def _is_alike(node: Node, then: Node) -> bool:
+    """Whether nothing has changed by which the node takes pods; what it reports of itself counts not."""
+    is_labelled_alike = node.metadata.labels == then.metadata.labels and node.spec == then.spec
+    return is_labelled_alike and node.status.allocatable == then.status.allocatable
 
 
 def _have_room(
@@ -161,6 +175,8 @@ class GangVictims(Reprieve[PlannedGang]):
     ) -> None:
         super().__init__(bundles, budgets, meter)
         self._live, self._same = states[0].nodes, same
+        self.version = states[0].allocator.inventory.version
+        """Of the inventory, when the search began."""
         self._nodes, self._usage = Nodes(strategy=self._live.strategy), states[0].usage.snapshot()
         self._states = [replace(state, nodes=self._nodes, usage=self._usage) for state in states]
         self._originals = states
@@ -190,6 +206,11 @@ class GangVictims(Reprieve[PlannedGang]):
             yield from self._take_away(list(level))
             fits = yield from self._ask()
         return (yield from self._chosen()) if fits else None
+
+    def nodes_of(self, found: PlannedGang) -> tuple[Node, ...]:
+        """The nodes of the plan, as they were when the search began."""
+        states = (self._nodes.get(name) for name in sorted(found.nodes))
+        return tuple(state.node for state in states if state is not None)
 
     def relies_on(self, bundle: Bundle, found: PlannedGang) -> bool:
         """Whether the plan may rely on the end of the bundle."""
