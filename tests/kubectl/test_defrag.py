@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from defrag_campaign import fewest, fleet_of, found, replayed
+from defrag_campaign import fewest, fleet_of, found, gang_fleet_of, replayed
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
@@ -47,6 +47,14 @@ def names(seen: Observed, selector: str | None = None) -> list[str]:
 
 def changed(name: str, **meta: Any) -> Observed:
     pod = next(pod for pod in FLEET.every(Pod) if pod.metadata.name == name)
+@pytest.mark.parametrize(("seed", "moves"), [(0, None), (3, 0), (47, 2), (53, 1), (83, 2), (115, 2), (156, 2)])
+def test_a_plan_for_a_gang_among_gangs_is_as_short_as_one_of_an_exhaustive_search(seed: int, moves: int | None) -> None:
+    seen = gang_fleet_of(seed)
+    plan = found(seen)
+    assert (len(plan.moves) if plan.node else None) == moves == fewest(seen)
+    assert not plan.node or replayed(seen, plan)
+
+
     other = replace(pod, metadata=replace(pod.metadata, **meta))
     return Observed([other if obj is pod else obj for obj in FLEET.objects], FLEET.taken)
 

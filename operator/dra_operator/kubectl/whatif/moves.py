@@ -162,7 +162,7 @@ class MoveSearch:
     def _placed(self, successor: Pod, target: str | None) -> Placed | None:
         self._step()
         if target is None:
-            outcome = self.overlay.place(successor)
+            outcome = self.overlay.place(successor, with_gang=True)
             return outcome if isinstance(outcome, Placed) else None
         pod, hindrance = self.overlay.with_claims(successor)
         return self.overlay.place_on(pod, target) if hindrance is None else None

@@ -1,8 +1,8 @@
 """A cluster in which pods are placed, evicted and moved without a write: each finds what the ones before have left.
 
 Nothing that was observed is removed, because a store lets nothing of a known UID come back: an evicted pod stays as
-one that has succeeded, and a claim that ends as one without devices. A successor has a name and a UID that no object
-had before. ``undo`` takes back what was done since a ``mark``: what was made since then never was.
+one that has failed, which counts for no gang, and a claim that ends as one without devices. A successor has a name and
+a UID that no object had before. ``undo`` takes back what was done since a ``mark``: what was made since then never was.
 """
 
 from __future__ import annotations
@@ -82,19 +82,22 @@ class Overlay:
         else:
             self._templates[key] = before
 
-    def place(self, pod: Pod) -> Placed | NotPlaced:
-        """Where the scheduler would place the pod; what it takes there is taken."""
+    def place(self, pod: Pod, *, with_gang: bool = False) -> Placed | NotPlaced:
+        """Where the scheduler would place the pod; what it takes there is taken.
+
+        ``with_gang``: a pod of a gang is planned as in the operator, with the pods of the gang that wait.
+        """
         self._pause()
         pod, hindrance = self.with_claims(pod)
         if hindrance is not None:
             return NotPlaced(pod, hindrance.text)
         state = self._pre_filtered(pod)
-        outcome = self.made.planned(state, pause=self._pause) if isinstance(state, CycleState) else None
+        outcome = self._outcome(state, with_gang=with_gang)
         while isinstance(outcome, NoPlace) and outcome.stuck:
             for _, claim in outcome.stuck:
                 self._put(replace(claim, status=ResourceClaimStatus()))
             state = self._pre_filtered(pod)
-            outcome = self.made.planned(state, pause=self._pause) if isinstance(state, CycleState) else None
+            outcome = self._outcome(state, with_gang=with_gang)
         if not isinstance(state, CycleState):
             return NotPlaced(pod, state.text)
         if not isinstance(outcome, Plan):
@@ -103,6 +106,16 @@ class Overlay:
         if over := self._quotas.refusal(extended, extended_of=pod, lasting=True):
             return NotPlaced(pod, over.text)
         return self._carried_out(state, outcome)
+
+    def _outcome(self, state: PreFilterResult, *, with_gang: bool) -> Plan | NoPlace | None:
+        if not isinstance(state, CycleState):
+            return None
+        gang = together(self.made, state, preempts=False) if with_gang else None
+        if gang is None:
+            return self.made.planned(state, pause=self._pause)
+        if isinstance(gang.answer, tuple):
+            return gang.answer[0]
+        return gang.answer or NoPlace(gang.text, "with-gang")
 
     def place_on(self, pod: Pod, node: str) -> Placed | None:
         """The pod, which has its claims, on this very node, if it can run there."""
@@ -131,6 +144,9 @@ class Overlay:
         if is_new:
             self._undo.append(partial(self.cluster.retract, Pod, pod.key))
         is_charged = pod.metadata.uid in self._successors
+        there = self.cluster.pods.get(pod.key)
+        if there is not None and there.status != pod.status:
+            self._put(pod)  # the pods of a gang are looked up there
         refused = None if is_charged else refusal(claims, self.cluster, self._quotas, lasting=True)
         return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
 
@@ -158,7 +174,9 @@ class Overlay:
         claims = [claim for key in keys if (claim := self.cluster.claims.get(key)) is not None]
         return Placed(pod, found.node, tuple(str(DeviceId.of(given)) for claim in claims for given in claim.results))
 
+        self._undo.append(partial(self.cluster.bound.discard, pod.metadata.uid))
     # --- evicting ---
+        self.cluster.assume_bound(pod)
 
     def evict(self, pod: Pod) -> tuple[str, ...]:
         """The pod ends, and gives back what no other pod has with it; the devices that it used."""
@@ -175,7 +193,7 @@ class Overlay:
             self._put(replace(claim, status=status))
         if (held := self.cluster.loads.take_out(pod.metadata.uid)) is not None:
             self._undo.append(partial(self.cluster.loads.place, pod, *held))
-        self._put(replace(pod, status=replace(pod.status, phase="Succeeded")))
+        self._put(replace(pod, status=replace(pod.status, phase="Failed")))
         return tuple(lost)
 
     def successor(self, pod: Pod) -> Pod:
