@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from defrag_campaign import fewest, fleet_of, found, gang_fleet_of, replayed
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
+from dra_api.leases import MIX, Lease
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.apiserver import DevApiServer
-from dra_kube import CONFIG_MAPS, NODES, PODS, Api, connection
+from dra_kube import CONFIG_MAPS, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
+from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.labels import selecting
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import pipeline
 from dra_operator.kubectl.reading.snapshot_file import load
 from dra_operator.kubectl.repair.move import Surprise, moved
-from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang
+from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang, defragmented_for_mix
+from dra_operator.kubectl.whatif.mix import Mix
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -30,12 +35,21 @@ from msgspec.structs import replace
 from objects import Make, user
 from waiting import until
 
-FLEET = load(str(Path(__file__).parent / "fleet.yaml"))
+HERE = Path(__file__).parent
+FLEET = load(str(HERE / "fleet.yaml"))
 
 
 @pytest.mark.parametrize(("seed", "moves"), [(0, 0), (4, None), (5, 1), (21, 2), (38, 2), (42, 3), (72, 2), (196, 2)])
 def test_a_plan_is_as_short_as_one_of_an_exhaustive_search_and_can_be_made(seed: int, moves: int | None) -> None:
     seen = fleet_of(seed)
+    plan = found(seen)
+    assert (len(plan.moves) if plan.node else None) == moves == fewest(seen)
+    assert not plan.node or replayed(seen, plan)
+
+
+@pytest.mark.parametrize(("seed", "moves"), [(0, None), (3, 0), (47, 2), (53, 1), (83, 2), (115, 2), (156, 2)])
+def test_a_plan_for_a_gang_among_gangs_is_as_short_as_one_of_an_exhaustive_search(seed: int, moves: int | None) -> None:
+    seen = gang_fleet_of(seed)
     plan = found(seen)
     assert (len(plan.moves) if plan.node else None) == moves == fewest(seen)
     assert not plan.node or replayed(seen, plan)
@@ -47,14 +61,6 @@ def names(seen: Observed, selector: str | None = None) -> list[str]:
 
 def changed(name: str, **meta: Any) -> Observed:
     pod = next(pod for pod in FLEET.every(Pod) if pod.metadata.name == name)
-@pytest.mark.parametrize(("seed", "moves"), [(0, None), (3, 0), (47, 2), (53, 1), (83, 2), (115, 2), (156, 2)])
-def test_a_plan_for_a_gang_among_gangs_is_as_short_as_one_of_an_exhaustive_search(seed: int, moves: int | None) -> None:
-    seen = gang_fleet_of(seed)
-    plan = found(seen)
-    assert (len(plan.moves) if plan.node else None) == moves == fewest(seen)
-    assert not plan.node or replayed(seen, plan)
-
-
     other = replace(pod, metadata=replace(pod.metadata, **meta))
     return Observed([other if obj is pod else obj for obj in FLEET.objects], FLEET.taken)
 
@@ -207,3 +213,198 @@ async def test_a_move_waits_for_the_successor_and_keeps_its_node_closed_meanwhil
         with pytest.raises(Surprise, match="another pod"):
             await moved(api, move_of("other", "uid-before"), 1)
         assert "deletionTimestamp" not in (await api.get(PODS, "other", "default"))["metadata"]
+
+
+# --- the picture, the mix, and gangs from files ---
+
+
+def cells(picture: str) -> tuple[dict[str, str], dict[str, str]]:
+    """By device, who has it: before, and after."""
+    root = ElementTree.fromstring(picture)
+    name = "{http://www.w3.org/2000/svg}"
+    titles = [str(group.findtext(f"{name}title")) for group in root.iter(f"{name}g")]
+    pairs = [(title.partition(": ")[0], title.partition(": ")[2]) for title in titles]
+    half = len(pairs) // 2
+    return dict(pairs[:half]), dict(pairs[half:])
+
+
+def test_a_picture_shows_the_devices_of_nodes_before_and_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["defrag", "-f", str(HERE / "large.yaml"), "--from", str(HERE / "fleet.yaml"), "-o", "svg"]) == 0
+    before, after = cells(capsys.readouterr().out)
+    changed = {device: (before[device], after[device]) for device in before if before[device] != after[device]}
+    assert changed == {
+        "gpu.example.com/gpu-2/gpu-0": ("free", "ml/large"),
+        "gpu.example.com/gpu-2/gpu-1": ("ml/web-c", "ml/large"),
+        "gpu.example.com/gpu-2/gpu-3": ("free", "ml/large"),
+        "gpu.example.com/gpu-3/gpu-1": ("free", "ml/web-c"),
+    }
+    assert {device.split("/")[1] for device in before} == {"gpu-2", "gpu-3"}
+    stuck = ["defrag", "-f", str(HERE / "large.yaml"), "--from", str(HERE / "fleet.yaml"), "--movable-selector", "a=b"]
+    assert main([*stuck, "-o", "svg"]) == 3
+    assert "there is nothing to draw: not found: no plan of up to 4 moves" in capsys.readouterr().err
+
+
+def with_mix(*asked: tuple[int, int]) -> Observed:
+    """The fleet, whose Lease says how often how many devices were asked for."""
+    mix = json.dumps([{"weight": weight, "exactly": {"deviceClassName": "gpu", "count": it}} for weight, it in asked])
+    meta = {"name": "dra-operator-dra-scheduler", "annotations": {"dra.kopf.dev/settings": "{}", MIX: mix}}
+    held = {"holderIdentity": "op", "leaseDurationSeconds": 10, "renewTime": "2030-01-01T00:00:00Z"}
+    lease = convert(Lease, {"metadata": {**meta, "namespace": "ml"}, "spec": held})
+    return Observed([*FLEET.objects, lease], FLEET.taken, namespace="ml")
+
+
+def for_mix(seen: Observed) -> Defragmentation:
+    overlay = Overlay(pipeline(seen))
+    mix = Mix(overlay, overlay.made.learner.known(), "ml")
+    return defragmented_for_mix(overlay, mix, movable_pods(seen, None), 4, 10_000, lambda: False)
+
+
+def test_moves_give_room_to_as_many_of_the_usual_requests_as_can_be() -> None:
+    found = for_mix(with_mix((5, 1), (2, 3), (1, 4), (2, 8)))
+    assert found.waits_for == "50% of the requests have no room: 3 gpu (20%), 8 gpu (20%), 4 gpu (10%)"
+    assert (found.share, [move.pod for move in found.moves]) == (0.7, ["ml/web-c"])
+    assert not found.reason
+    enough = for_mix(with_mix((5, 1)))
+    assert (enough.share, enough.moves) == (1.0, ())
+    assert enough.node
+    none = for_mix(with_mix((1, 8)))
+    assert (none.node, none.reason) == ("", "not found: no plan of up to 4 moves")
+
+
+def test_without_a_lease_the_mix_is_what_pods_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["defrag", "--for", "mix", "--from", str(HERE / "fleet.yaml")]) == 0
+    assert capsys.readouterr().out.startswith("the recent mix fits on gpu-")
+    assert main(["defrag", "--for", "mix", "--from", str(HERE / "pod.yaml")]) == 1
+    assert "what pods usually ask for is not known" in capsys.readouterr().err
+
+
+GANG_OF_FILES = """\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: batch/v1
+  kind: Job
+  metadata: {name: train, namespace: ml}
+  spec:
+    parallelism: 3
+    template:
+      metadata:
+        annotations: {dra.kopf.dev/gang: "3", dra.kopf.dev/gang-topology: kubernetes.io/hostname}
+      spec:
+        schedulerName: dra-scheduler
+        containers: [{name: main}]
+        resourceClaims: [{name: gpu, resourceClaimTemplateName: one-gpu}]
+"""
+
+
+def test_room_is_found_for_a_gang_that_does_not_exist_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = (HERE / "fleet.yaml").read_text()
+    for number in (1, 2, 3):
+        fleet = fleet.replace(
+            f"metadata: {{name: gpu-{number}}}",
+            f"metadata: {{name: gpu-{number}, labels: {{kubernetes.io/hostname: gpu-{number}}}}}",
+        )
+    (tmp_path / "fleet.yaml").write_text(fleet)
+    (tmp_path / "job.yaml").write_text(GANG_OF_FILES)
+    words = ["defrag", "--from", str(tmp_path / "fleet.yaml"), "-f", str(tmp_path / "job.yaml")]
+    assert main([*words, "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["node"], [move["pod"] for move in found["moves"]]) == ("gpu-2", ["ml/web-c"])
+    assert len(found["devices"]) == 3
+    assert found["waitsFor"].startswith("only 2 of 3 pods fit together on nodes with the same value of")
+    alone = GANG_OF_FILES.replace("dra.kopf.dev/gang: ", "example.com/other: ")
+    (tmp_path / "job.yaml").write_text(alone)
+    assert main(words) == 2
+    assert "3 pods that are not one gang: defrag makes room for one pod or one gang" in capsys.readouterr().err
+
+
+# --- moving pods of a gang for another gang ---
+
+
+class Controller:
+    """Makes a successor for each pod of the gang ``web`` that is evicted, on the next of ``targets``, with a device."""
+
+    def __init__(self, api: Api, targets: list[str]) -> None:
+        self._api, self.targets, self.moved = api, targets, list[str]()
+
+    async def works(self) -> None:
+        while True:
+            for pod in (await self._api.list(PODS, "default"))[0]:
+                if "deletionTimestamp" in pod["metadata"] and self.targets:
+                    await self._replace(pod["metadata"]["name"])
+            await asyncio.sleep(0.02)
+
+    async def _replace(self, name: str) -> None:
+        await self._api.delete(PODS, name, "default", grace_seconds=0)
+        await self._api.delete(RESOURCE_CLAIMS, name, "default")
+        self.moved.append(name)
+        await running(self._api, f"{name}-again", self.targets.pop(0), len(self.moved) + 1)
+
+
+async def running(api: Api, name: str, node: str, device: int) -> None:
+    """A pod of the gang ``web`` that may be moved, with a device of its node."""
+    wish = {"dra.kopf.dev/gang": "web", "dra.kopf.dev/gang-size": "4", "dra.kopf.dev/movable": "true"}
+    pod = pod_of(name, node, await owner_of_pods(api))
+    pod["metadata"] |= {"annotations": wish}
+    pod["spec"] |= {"schedulerName": "dra-scheduler", "resourceClaims": [{"name": "gpu", **Make.use(name)}]}
+    made = await api.create(PODS, pod)
+    await api.create(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "default"}, "spec": Make.claim_spec()})
+    result = {"request": "req", "driver": "gpu.example.com", "pool": node, "device": f"dev-{device}"}
+    consumer = {"resource": "pods", "name": name, "uid": made["metadata"]["uid"]}
+    status: dict[str, Any] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
+    await api.patch(RESOURCE_CLAIMS, name, {"status": status}, "default", subresource="status")
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await api.patch(PODS, name, {"status": ready}, "default", subresource="status")
+
+
+async def gang_fleet(api: Api) -> None:
+    """Two nodes with four devices, of which a gang that runs has two each, and a gang that needs all of one node."""
+    await api.create(DEVICE_CLASSES, Make.device_class())
+    for node in ("node-1", "node-2"):
+        allocatable = {"cpu": "8", "pods": "20"}
+        await api.patch(NODES, node, {"metadata": {"labels": {"kubernetes.io/hostname": node}}})
+        await api.patch(NODES, node, {"status": {"allocatable": allocatable}}, subresource="status")
+        await api.create(RESOURCE_SLICES, Make.slice(node, 4))
+        for device in range(2):
+            await running(api, f"web-{node}-{device}", node, device)
+    for number in range(2):
+        claim = {"metadata": {"name": f"g-{number}", "namespace": "default"}, "spec": Make.claim_spec(2)}
+        await api.create(RESOURCE_CLAIMS, claim)
+        wish = {"gang": "g", "gang-size": "2", "gang-topology": "kubernetes.io/hostname"}
+        pod = Make.pod(f"g-{number}", [Make.use(f"g-{number}")])
+        pod["spec"]["containers"] = [{"name": "main", "image": "image"}]
+        pod["metadata"] = {
+            "name": f"g-{number}",
+            "namespace": "default",
+            "annotations": {f"dra.kopf.dev/{key}": value for key, value in wish.items()},
+        }
+        await api.create(PODS, pod)
+
+
+async def test_moves_of_a_gang_stop_at_the_first_surprise_and_go_on_when_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    words = ["defrag", "--for", "gang/g", "-n", "default", "--kubeconfig", str(kubeconfig), "--apply", "--yes"]
+    async with cluster(kubeconfig) as api:
+        await gang_fleet(api)
+        controller = Controller(api, ["node-2", "node-3"])
+        working = asyncio.create_task(controller.works())
+        assert await asyncio.to_thread(main, [*words, "--wait", "30s"]) == 3
+        said = capsys.readouterr().err
+        assert (
+            "1 of 2 moves made; stopped: web-node-1-1-again, the successor of default/web-node-1-1, is on node-3"
+            in said
+        )
+        assert controller.moved == ["web-node-1-0", "web-node-1-1"]
+        assert not any(node["spec"].get("unschedulable") for node in (await api.list(NODES))[0])
+        await api.delete(PODS, "web-node-1-1-again", "default", grace_seconds=0)
+        await api.delete(RESOURCE_CLAIMS, "web-node-1-1-again", "default")
+        await running(api, "web-node-1-2", "node-1", 0)
+        controller.targets.append("node-2")
+        assert await asyncio.to_thread(main, [*words, "--wait", "30s"]) == 0
+        assert "1 of 1 move made: gang g fits on node-1" in capsys.readouterr().out
+        assert controller.moved[2:] == ["web-node-1-2"]
+        working.cancel()

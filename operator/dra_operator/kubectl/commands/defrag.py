@@ -6,10 +6,10 @@ import argparse
 
 from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.kubectl.arguments import (
+    FORMATS,
     add_cluster_arguments,
     add_namespace_argument,
     add_operator_arguments,
-    add_output_argument,
     positive,
     seconds,
 )
@@ -18,8 +18,9 @@ from dra_operator.kubectl.edge import answered
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--for", dest="wanted", metavar="pod/NAME", help="the waiting pod that is to fit, or gang/NAME")
-    add_files_argument(parser, "the pod that is to fit, before it exists, and what it refers to")
+    target = "the waiting pod that is to fit, or gang/NAME, or mix: what pods usually ask for"
+    parser.add_argument("--for", dest="wanted", metavar="pod/NAME", help=target)
+    add_files_argument(parser, "the pod or gang that is to fit, before it exists, and what it refers to")
     parser.add_argument(
         "--movable-selector",
         metavar="LABELS",
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", type=seconds, default=300.0, metavar="TIME", help="with --apply: limit for a successor to run (5m)"
     )
     add_namespace_argument(parser, every=False)
-    add_output_argument(parser)
+    parser.add_argument("-o", "--output", choices=(*FORMATS, "svg"), help="format of the answer")
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_api.core import Pod
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
+from dra_operator.kubectl.facts.devices import devices_of
 from dra_operator.kubectl.labels import selecting
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings
+from dra_operator.kubectl.observed.pipeline import Settings, pipeline
 from dra_operator.kubectl.observed.sanitized import MOVABLE
 from dra_operator.kubectl.tables.notes import SHOWN, joined, notes_on, require
-from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented, defragmented_for_gang
+from dra_operator.kubectl.topology.answer import SVG
+from dra_operator.kubectl.whatif.defrag_picture import before_and_after
+from dra_operator.kubectl.whatif.defragmentation import (
+    Defragmentation,
+    defragmented,
+    defragmented_for_gang,
+    defragmented_for_mix,
+)
 from dra_operator.kubectl.whatif.drain_answer import BUDGETS
 from dra_operator.kubectl.whatif.fitting import overlay_of
+from dra_operator.kubectl.whatif.mix import Mix
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -30,23 +39,21 @@ from .wanted_pods import read_wanted
 
 MOST_NODE_QUESTIONS: Final = 1_000_000
 """Questions about single nodes that a search may ask: the time is over before."""
+MIX: Final = "mix"
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """The moves, in their order. Raises Problem."""
-    return answer_of(seen, found_for(seen, options))
+    return answer_of(seen, options, found_for(seen, options))
 
 
 def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
     """What the search finds. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes", "pods")
     if bool(options.wanted) == bool(options.file):
-        raise Problem("name what is to fit by --for pod/NAME or gang/NAME, or its manifest by -f FILE", ExitCode.USAGE)
+        remedy = "name what is to fit by --for pod/NAME, gang/NAME or mix, or its manifest by -f FILE"
+        raise Problem(remedy, ExitCode.USAGE)
     wanted = read_wanted(options.file, (), seen.namespace) if options.file else Wanted(())
-    if options.file and wanted.size != 1:
-        raise Problem(
-            f"the manifests ask for {counted(wanted.size, 'pod')}: defrag makes room for one pod", ExitCode.USAGE
-        )
     selected = selecting(options.movable_selector) if options.movable_selector is not None else None
     overlay = overlay_of(seen, Settings.of(options), wanted)
     end: float = time.monotonic() + options.timeout
@@ -55,16 +62,46 @@ def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
     def is_over() -> bool:
         return time.monotonic() > end
 
-    if options.file:
-        return defragmented(overlay, next(Copies(wanted, overlay.cluster).copy()), movable, *limits, is_over)
-    kind, name = target_of([options.wanted], ("pod", "gang"))
-    if kind == "gang":
-        return defragmented_for_gang(overlay, _gang(overlay, seen.namespace, name), movable, *limits, is_over)
-    return defragmented(overlay, _waiting(seen, name), movable, *limits, is_over)
+    if options.wanted == MIX:
+        return defragmented_for_mix(overlay, _mix(overlay, seen.namespace), movable, *limits, is_over)
+    pods, is_gang = _from_files(overlay, wanted) if options.file else _named(seen, overlay, options.wanted)
+    if is_gang:
+        return defragmented_for_gang(overlay, pods, movable, *limits, is_over)
+    return defragmented(overlay, pods[0], movable, *limits, is_over)
 
 
-def answer_of(seen: Observed, found: Defragmentation) -> Answer:
-    """For people and programs."""
+def _mix(overlay: Overlay, namespace: str) -> Mix:
+    asked = overlay.made.learner.known()
+    if not asked:
+        raise Problem("what pods usually ask for is not known: no pod has devices, and the operator's Lease has no mix")
+    return Mix(overlay, asked, namespace)
+
+
+def _named(seen: Observed, overlay: Overlay, target: str) -> tuple[Sequence[Pod], bool]:
+    """The pods that wait, and whether they are a gang."""
+    kind, name = target_of([target], ("pod", "gang"))
+    return (_gang(overlay, seen.namespace, name), True) if kind == "gang" else ([_waiting(seen, name)], False)
+
+
+def _from_files(overlay: Overlay, wanted: Wanted) -> tuple[Sequence[Pod], bool]:
+    """One pod, or the pods of one gang, that do not exist yet."""
+    pods = list(Copies(wanted, overlay.cluster).copy())
+    gangs = {gang.key: gang for pod in pods if isinstance(gang := overlay.cluster.gang_of(pod), Gang)}
+    if len(pods) == 1:
+        return pods, any(gang.size > 1 for gang in gangs.values())
+    if len(gangs) != 1 or not all(isinstance(overlay.cluster.gang_of(pod), Gang) for pod in pods):
+        text = f"the manifests ask for {counted(len(pods), 'pod')} that are not one gang"
+        raise Problem(f"{text}: defrag makes room for one pod or one gang", ExitCode.USAGE)
+    return pods, True
+
+
+def answer_of(seen: Observed, options: argparse.Namespace, found: Defragmentation) -> Answer:
+    """For people and programs. Raises Problem."""
+    if options.output == SVG:
+        if not found.node:
+            raise Problem(f"there is nothing to draw: {found.reason}", ExitCode.IN_THE_WAY)
+        facts = devices_of(pipeline(seen, Settings.of(options)))
+        return Answer(lines=list(before_and_after(facts, found)), value=found)
     places: Mapping[str, int] = {move.pod: number for number, move in enumerate(found.moves, 1)}
     columns: list[Column[Move]] = [
         Column("STEP", lambda it: places[it.pod]),
@@ -111,7 +148,8 @@ def _lines(found: Defragmentation) -> Iterator[str]:
     if not found.moves:
         yield f"{found.pod} fits on {found.node} without any move"
         return
-    yield f"it would fit on {found.node} after {counted(len(found.moves), 'move')}:"
+    what = "it would fit" if found.share is None else f"{found.share:.0%} of the requests would have room"
+    yield f"{what} on {found.node} after {counted(len(found.moves), 'move')}:"
     for number, move in enumerate(found.moves, 1):
         if move.chosen != move.target:
             where = f"to {move.chosen}" if move.chosen else "nowhere"

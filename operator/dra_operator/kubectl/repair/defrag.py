@@ -26,7 +26,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         raise Problem("--apply needs a cluster: leave out --from", ExitCode.USAGE)
     found = found_for(seen, options)
     if not options.apply or not found.moves:
-        return answer_of(seen, found)
+        return answer_of(seen, options, found)
     if not found.is_by_scheduler:
         aside = next(move for move in found.moves if move.chosen != move.target)
         why = f"the scheduler sends the successor of {aside.pod} to {aside.chosen or 'no node'}, not to {aside.target}"

@@ -1,4 +1,4 @@
-"""What ``kubectl dra defrag`` finds out: moves after which a pod or a gang fits, or why there are none."""
+"""What ``kubectl dra defrag`` finds out: moves after which a pod, a gang or most of a mix fits, or why none helps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from dra_operator.kubectl.answer import Fact
 from dra_operator.scheduling import NoPlace
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
+from .mix import Mix
 from .moves import Move, MoveSearch, OutOfBudget, Plan
 from .outcome import Placed
 from .overlay import Overlay
@@ -20,7 +21,8 @@ IsOver = Callable[[], bool]
 
 
 class Defragmentation(Fact, frozen=True):
-    """``node`` is where the pod or gang fits after the moves; empty if no moves were found: ``reason`` says why."""
+    """``node`` is where the pod or gang fits after the moves, with these ``devices``; empty if no moves were found:
+    ``reason`` says why."""
 
     pod: str
     node: str
@@ -30,6 +32,9 @@ class Defragmentation(Fact, frozen=True):
     waits_for: str = ""
     """Why it does not fit without moves."""
     reason: str = ""
+    devices: tuple[str, ...] = ()
+    share: float | None = None
+    """Of a mix: the part of the requests that has room after the moves, from 0 to 1."""
     steps: int = 0
 
     @property
@@ -50,17 +55,20 @@ def defragmented(
     with overlay.attempt():
         now = overlay.place(pod)
     if isinstance(now, Placed):
-        return replace(answer, node=now.node)
+        return replace(answer, node=now.node, devices=now.devices)
     nodes = sorted(overlay.cluster.nodes.keys())
     search = MoveSearch(overlay, nodes, partial(overlay.fits_on, pod), movable, most_steps, is_over)
     found, answer = _searched(search, most_moves, replace(answer, waits_for=now.reason))
-    return answer if found is None else replace(answer, node=found.node, moves=found.moves)
+    if found is None:
+        return answer
+    then = overlay.place_on(pod, found.node)
+    return replace(answer, node=found.node, moves=found.moves, devices=then.devices if then is not None else ())
 
 
 def defragmented_for_gang(
     overlay: Overlay, pods: Sequence[Pod], movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
 ) -> Defragmentation:
-    """The fewest moves after which all pods of a gang, which wait, fit together."""
+    """The fewest moves after which all pods of a gang fit together. Those that are not in the cluster come into it."""
     with_claims = [overlay.with_claims(pod) for pod in pods]
     hindrance = next((it.text for _, it in with_claims if it is not None), "")
     pod, now = with_claims[0][0], None if hindrance else overlay.together(with_claims[0][0])
@@ -70,7 +78,7 @@ def defragmented_for_gang(
         return replace(answer, waits_for=hindrance or (now.text if now else "it is not tried"), reason=reason)
     answer = replace(answer, pod=f"gang {now.gang.title}")
     if not isinstance(now.answer, NoPlace):
-        return replace(answer, node=now.nodes)
+        return replace(answer, node=now.nodes, devices=now.devices)
 
     def fits(_: str) -> bool:
         found = overlay.together(pod)
@@ -79,7 +87,39 @@ def defragmented_for_gang(
     search = MoveSearch(overlay, ("",), fits, movable, most_steps, is_over)
     found, answer = _searched(search, most_moves, replace(answer, waits_for=now.answer.message))
     then = overlay.together(pod) if found is not None else None
-    return answer if found is None or then is None else replace(answer, node=then.nodes, moves=found.moves)
+    if found is None or then is None:
+        return answer
+    return replace(answer, node=then.nodes, moves=found.moves, devices=then.devices)
+
+
+def defragmented_for_mix(
+    overlay: Overlay, mix: Mix, movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
+) -> Defragmentation:
+    """Moves after which as many as can be of the usual requests have room, each for itself, and the fewest for that.
+
+    One plan after the other has room for more, as long as time and moves allow. Since each is the shortest that has
+    room for more than the one before, it is also the shortest for what it has room.
+    """
+    mark, now = overlay.mark, mix.fitting(overlay)
+    answer = Defragmentation(pod="the recent mix", node="", moves=(), movable=len(movable), share=now.share)
+    if not now.lacking:
+        return replace(answer, node=now.nodes)
+    answer, reached, steps = replace(answer, waits_for=now.text), now, 0
+    while reached.lacking:
+
+        def fits(_: str, least: int = reached.weight) -> bool:
+            return mix.fitting(overlay).weight > least
+
+        search = MoveSearch(overlay, ("",), fits, movable, most_steps - steps, is_over)
+        found, tried = _searched(search, most_moves, answer)
+        steps += search.steps
+        if found is None:
+            return replace(answer, steps=steps, reason="" if answer.node else tried.reason)
+        reached = mix.fitting(overlay)
+        gained = listed(dict.fromkeys(node for node in reached.places if node))
+        answer = replace(answer, node=gained, moves=found.moves, share=reached.share)
+        overlay.undo(mark)
+    return replace(answer, steps=steps)
 
 
 def _searched(search: MoveSearch, most_moves: int, answer: Defragmentation) -> tuple[Plan | None, Defragmentation]:

@@ -128,6 +128,11 @@ class Overlay:
         state = self._pre_filtered(pod)
         return isinstance(state, CycleState) and self._plan_on(state, node) is not None
 
+    def node_for(self, pod: Pod) -> str:
+        """Where the scheduler would place the pod, which has its claims; empty if nowhere. Nothing is taken."""
+        outcome = self._outcome(self._pre_filtered(pod), with_gang=False)
+        return outcome.node if isinstance(outcome, Plan) else ""
+
     def together(self, pod: Pod) -> Together | None:
         """What becomes of the gang of the pod, all of which have their claims; None if it cannot be tried."""
         state = self._pre_filtered(pod)
@@ -139,14 +144,14 @@ class Overlay:
         known = {key for key in _recorded(pod) if key in self.cluster.claims}
         maker = PodClaims(self.cluster, self._templates, where="in the cluster")
         pod = maker.give(pod)
+        there = self.cluster.pods.get(pod.key)
+        if there is not None and there.status != pod.status:
+            self._put(pod)  # the pods of a gang are looked up there
         claims = [claim for _, claim in self.cluster.claims_of(pod) if claim is not None]
         self._undo += [partial(self.cluster.retract, ResourceClaim, key) for key in _recorded(pod) if key not in known]
         if is_new:
             self._undo.append(partial(self.cluster.retract, Pod, pod.key))
         is_charged = pod.metadata.uid in self._successors
-        there = self.cluster.pods.get(pod.key)
-        if there is not None and there.status != pod.status:
-            self._put(pod)  # the pods of a gang are looked up there
         refused = None if is_charged else refusal(claims, self.cluster, self._quotas, lasting=True)
         return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
 
@@ -169,14 +174,14 @@ class Overlay:
         self._undo += [partial(self.cluster.retract, ResourceClaim, claim.key) for claim in extended]
         self._undo += [partial(apply_changed, self.cluster, claim) for claim in cycle_state.resource_claims]
         self._undo.append(partial(self.cluster.forget_placed, pod))
+        self._undo.append(partial(self.cluster.bound.discard, pod.metadata.uid))
         reserve(cycle_state, found, self.cluster)
+        self.cluster.assume_bound(pod)
         keys = [claim.key for claim in (*cycle_state.resource_claims, *extended)]
         claims = [claim for key in keys if (claim := self.cluster.claims.get(key)) is not None]
         return Placed(pod, found.node, tuple(str(DeviceId.of(given)) for claim in claims for given in claim.results))
 
-        self._undo.append(partial(self.cluster.bound.discard, pod.metadata.uid))
     # --- evicting ---
-        self.cluster.assume_bound(pod)
 
     def evict(self, pod: Pod) -> tuple[str, ...]:
         """The pod ends, and gives back what no other pod has with it; the devices that it used."""

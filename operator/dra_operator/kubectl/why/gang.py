@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 
+from dra_operator.allocator import DeviceId
 from dra_operator.controllers.scheduling.gang.same_places import same_values
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, pre_filter
@@ -43,6 +44,13 @@ class Together:
     def nodes(self) -> str:
         """Where they are then; empty if they do not fit."""
         return listed(dict.fromkeys(plan.node for plan in self.answer)) if isinstance(self.answer, tuple) else ""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What they get then."""
+        plans = self.answer if isinstance(self.answer, tuple) else ()
+        allocations = {uid: it for plan in plans for uid, it in plan.allocations.items()}
+        return tuple(str(DeviceId.of(given)) for it in allocations.values() for given in it.results)
 
     @property
     def text(self) -> str:
