@@ -313,6 +313,65 @@ async def test_the_pods_of_a_job_are_a_gang_by_a_number_on_its_template(world: W
     assert said(world, "b-0") == "waits for other pods: gang of Job b has fewer than the 2 pods that it needs"
 
 
+async def test_the_pods_of_each_group_of_a_leader_worker_set_are_a_gang(world: World) -> None:
+    """The leader and the workers have different controllers, and one group may start before another."""
+    furnish(world, 3, 1)
+    for group in ("one", "two"):
+        for number, owner in enumerate(("serve", f"serve-{group}", f"serve-{group}")):
+            pod = Make.pod(f"{group}-{number}", claims=[Make.FROM_TEMPLATE])
+            controller = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": owner}
+            pod["metadata"].update(
+                annotations={"dra.kopf.dev/gang": "3"},
+                labels={"leaderworkerset.sigs.k8s.io/group-key": group},
+                ownerReferences=[{**controller, "controller": True}],
+            )
+            world.api.add(PODS, pod)
+    await world.settle()
+    assert world.bound() in (["one-0", "one-1", "one-2"], ["two-0", "two-1", "two-2"])
+    assert len(world.holders()) == 3
+
+
+def has_to_be_attached(slice_: Obj) -> None:
+    conditions = {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    slice_["spec"]["devices"][0].update(conditions)
+
+
+def attached(claim: Obj, condition: str) -> None:
+    """What the driver writes of the claim's device."""
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    device = {key: result[key] for key in ("driver", "pool", "device")}
+    conditions = [{"type": condition, "status": "True", "reason": "R", "message": "m"}]
+    claim["status"]["devices"] = [{**device, "conditions": conditions}]
+
+
+@pytest.mark.parametrize("end", ["attached", "broken", "never"])
+async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_them_back(end: str, world: World) -> None:
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(2))
+    world.start()
+    async with world.running():
+        await world.busy()
+        names = [it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS)]
+        assert len(world.holders()) == 2
+        world.api.change(RESOURCE_CLAIMS, f"ns/{names[0]}", partial(attached, condition="attached"))
+        await world.busy()
+        assert not world.bound()
+        assert len(world.holders()) == 2
+        for slice_ in list(world.api.of(RESOURCE_SLICES)) if end != "attached" else ():
+            world.api.drop(RESOURCE_SLICES, slice_["metadata"]["name"])
+        if end == "never":
+            world.now = "2026-01-01T00:11:00Z"
+            world.control.look_again()
+        else:
+            world.api.change(RESOURCE_CLAIMS, f"ns/{names[1]}", partial(attached, condition=end))
+        await world.busy()
+    assert world.bound() == (["g-0", "g-1"] if end == "attached" else [])
+    assert len(world.holders()) == (2 if end == "attached" else 0)
+
+
 async def test_a_pod_group_of_kueue_is_a_gang(world: World) -> None:
     furnish(world, 2, 2)
     for number in range(2):

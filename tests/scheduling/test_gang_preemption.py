@@ -8,6 +8,8 @@ from typing import Any
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.policy import PodDisruptionBudget
+from dra_api.resource import ResourceSlice
+from dra_operator.allocator import Allocator
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.meter import Meter
@@ -15,7 +17,7 @@ from dra_operator.scheduling.state import LoadedNode
 from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term
-from placement_lab import allocator, node, pod
+from placement_lab import allocator, claim, node, pod, wants
 from preemption_lab import Scene, held, of_gang, running
 
 
@@ -141,6 +143,60 @@ def test_rules_between_members_and_victims_count() -> None:
     shy = [(with_(it, spec=with_(it.spec, affinity=spec.affinity)), claims) for it, claims in scene.members]
     assert names(scene) == {"a1", "b0"}
     assert names(replace(scene, members=shy)) == {"web", "b0"}
+
+
+def one_device(**fields: Any) -> Allocator:
+    """A device of node a with these fields."""
+    devices = allocator()
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": "a", "pool": pool, "devices": [{"name": "dev-0", **fields}]}
+    devices.inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": "more"}, "spec": spec}))
+    return devices
+
+
+def test_shares_end_until_the_capacity_is_enough_for_all_of_the_gang() -> None:
+    devices = one_device(allowMultipleAllocations=True, capacity={"memory": {"value": "8"}})
+    request = wants()
+    request["exactly"]["capacity"] = {"requests": {"memory": "2"}}
+    pods = [low(f"p{number}", "a", rank) for number, rank in enumerate((3, 2, 1))]
+    claims = [
+        held(
+            it.metadata.name,
+            "a",
+            ["dev-0"],
+            it.metadata.name,
+            request=request,
+            shareID=f"s-{it.metadata.name}",
+            consumedCapacity={"memory": amount},
+        )
+        for it, amount in zip(pods, ("2", "3", "3"), strict=True)
+    ]
+    waiting = [(member(number)[0], [claim(f"m{number}-0", request)]) for number in range(2)]
+    scene = GangScene(Scene(waiting[0][0], [], [node("a")], devices, pods, claims), waiting)
+    assert names(scene) == {"p1", "p2"}
+    assert names(replace(scene, members=[*waiting[:1], (member(1, 0)[0], [])])) == {"p2"}
+
+
+def test_partitions_end_so_that_their_whole_device_comes_free_for_a_member() -> None:
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "8"}}}]
+
+    def part(name: str, memory: int) -> dict[str, Any]:
+        consumed = [{"counterSet": "gpu-0", "counters": {"memory": {"value": str(memory)}}}]
+        return {"name": name, "attributes": {name: {"bool": True}}, "consumesCounters": consumed}
+
+    devices, pool = allocator(b=["x"]), {"name": "a", "generation": 1, "resourceSliceCount": 2}
+    shown = [part("whole", 8), part("half-0", 4), part("half-1", 4)]
+    for name, content in (("counters", {"sharedCounters": counters}), ("devices", {"devices": shown})):
+        spec = {"driver": "gpu.example.com", "nodeName": "a", "pool": pool, **content}
+        devices.inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    pods = [low("p", "a", 1), low("q", "a", 2), low("r", "b", 1)]
+    claims = [held(it, "a", [half], it) for it, half in (("p", "half-0"), ("q", "half-1"))]
+    claims.append(held("r", "b", ["dev-0"], "r"))
+    waiting = [member(0, selector="whole"), member(1, selector="x")]
+    scene = GangScene(Scene(waiting[0][0], [], [node("a"), node("b")], devices, pods, claims), waiting)
+    assert names(scene) == {"p", "q", "r"}
+    halves = [member(0, selector="half-0"), member(1, selector="x")]
+    assert names(replace(scene, members=halves)) == {"p", "r"}
 
 
 def test_a_nomination_is_not_proven_if_others_took_the_room_meanwhile() -> None:

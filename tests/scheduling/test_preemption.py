@@ -294,6 +294,22 @@ def test_one_share_of_a_device_ends_if_that_leaves_capacity_enough() -> None:
     assert names(scene.answer()) == ("a", {"p"})
 
 
+def test_pods_end_for_the_devices_of_several_drivers() -> None:
+    """One claim asks for a device of each; a pod holds one of one, another pod one of the other."""
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    shown = [{"name": "nic-0", "attributes": {"y": {"bool": True}}}]
+    spec = {"driver": "nic.example.com", "pool": pool, "nodeName": "a", "devices": shown}
+    devices = with_slice(allocator(a=["x"]), spec)
+    pods = running("gpu", "a", 1, "gpu"), running("net", "a", 2, "net")
+    claims = [held("gpu", "a", ["dev-0"], "gpu"), held("net", "a", ["nic-0"], "net", driver="nic.example.com")]
+    both = claim("w", wants(selector="x"), wants("second", selector="y"))
+    scene = Scene(HIGH, [both], [node("a")], devices, pods, claims)
+    assert names(scene.answer()) == ("a", {"gpu", "net"})
+    one = replace(scene, wanted=[claim("w", wants(selector="y"))])
+    assert names(one.answer()) == ("a", {"net"})
+    assert replace(scene, pods=(pods[0], running("net", "a", 20, "net"))).answer() is None
+
+
 def test_a_pod_on_another_node_ends_for_a_device_that_both_nodes_can_use() -> None:
     spec = {"driver": "gpu.example.com", "allNodes": True, "devices": [{"name": "net-0"}]}
     devices = with_slice(allocator(), {**spec, "pool": {"name": "net", "generation": 1, "resourceSliceCount": 1}})
