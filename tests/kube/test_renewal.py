@@ -25,6 +25,11 @@ from kubeconfig_file import write_kubeconfig
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 
+@pytest.fixture(autouse=True)
+def look_at_files_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["dra_kube.access.tls"], "LOOK_AT_FILES_SECONDS", 0.0)
+
+
 class Server:
     """Shows the certificate ``serving``, and answers with the name in that of the client, or with ``code``."""
 

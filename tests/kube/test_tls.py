@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -20,6 +22,7 @@ from dra_kube.access.tls import client_tls
 from dra_operator.sources.handlers import session_for
 from kubeconfig_file import write_kubeconfig
 
+TLS = sys.modules["dra_kube.access.tls"]
 Call = Callable[[Connection], Awaitable[None]]
 
 
@@ -141,13 +144,23 @@ def replaced(file: Path, content: bytes) -> None:
     new.rename(file)
 
 
-def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connections(tmp_path: Path) -> None:
+@pytest.fixture
+def mutual(tmp_path: Path) -> tuple[Authority, ssl.SSLContext]:
+    """An authority, whose certificate is in ``ca``, and the settings of a server that asks for its certificates."""
     authority = Authority.make("root")
     server = authority.serving(tmp_path, "api")
     server.verify_mode = ssl.CERT_REQUIRED
     server.load_verify_locations(cadata=authority.pem.decode())
-    first, second, third = (authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, f"node-{number}") for number in range(3))
     (tmp_path / "ca").write_bytes(authority.pem)
+    return authority, server
+
+
+def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connections(
+    mutual: tuple[Authority, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TLS, "LOOK_AT_FILES_SECONDS", 0.0)
+    authority, server = mutual
+    first, second, third = (authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, f"node-{number}") for number in range(3))
     certificate, key = tmp_path / "certificate", tmp_path / "key"
     certificate.write_bytes(first[0])
     key.write_bytes(first[1])
@@ -162,3 +175,23 @@ def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connectio
     replaced(certificate, third[0])
     replaced(key, third[1])
     assert identity_shown(client, server) == "node-2"
+
+
+def test_the_files_are_looked_at_once_in_a_while(
+    mutual: tuple[Authority, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, server = mutual
+    now = 100.0
+    monkeypatch.setattr(TLS, "time", SimpleNamespace(monotonic=lambda: now))
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    pems = [authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, f"node-{number}") for number in range(2)]
+    for file, content in zip((certificate, key), pems[0], strict=True):
+        file.write_bytes(content)
+    client = client_tls(str(tmp_path / "ca"), (str(certificate), str(key)))
+    assert identity_shown(client, server) == "node-0"
+    for file, content in zip((certificate, key), pems[1], strict=True):
+        replaced(file, content)
+    now += TLS.LOOK_AT_FILES_SECONDS * 0.9
+    assert identity_shown(client, server) == "node-0", "no look yet"
+    now += TLS.LOOK_AT_FILES_SECONDS * 0.2
+    assert identity_shown(client, server) == "node-1"

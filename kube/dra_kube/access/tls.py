@@ -13,17 +13,22 @@ Python and Go differ in five points. Each of them makes some working cluster loo
 - Go checks names against subject alternative names only, never against the common name.
 - client-go reads the files of a client certificate and of the authority again: a kubelet renews its own in place, and a
   cluster rotates ``ca.crt``. It closes the connections that were made with the former ones. So ``ClientTls`` gives
-  another context when a file has changed, and who keeps connections asks for it. While the files cannot be used, as
-  when a certificate and its key do not belong together yet, the former context counts.
+  another context within a second after a file has changed, and who keeps connections asks for it. While the files
+  cannot be used, as when a certificate and its key do not belong together yet, the former context counts.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import time
 from contextlib import suppress
+from typing import Final
 
 _Files = tuple[str, str | None]
+
+LOOK_AT_FILES_SECONDS: Final = 1.0
+"""Seconds between two looks at the files. Each request asks for the context, and a look is a system call per file."""
 
 
 class _Context(ssl.SSLContext):
@@ -54,14 +59,23 @@ class ClientTls(_Context):
     _ca_file: str | None = None
     _certificate: _Files | None = None
     _seen: object = None
+    _looks_at: float = 0.0
     _newest: _Context | None = None
 
     def read_from(self, ca_file: str | None, certificate: _Files | None) -> None:
         """Take other files from now on."""
         self._ca_file, self._certificate = ca_file, certificate
+        self._looks_at = 0.0
 
     def current(self) -> ssl.SSLContext:
-        """The context for new connections: another one as soon as one of the files has another version."""
+        """The context for new connections: another one within a second after one of the files has another version."""
+        now = time.monotonic()
+        if now >= self._looks_at:
+            self._looks_at = now + LOOK_AT_FILES_SECONDS
+            self._look()
+        return self._newest or self
+
+    def _look(self) -> None:
         with suppress(OSError):
             found = self._version()
             if found != self._seen:
@@ -69,7 +83,6 @@ class ClientTls(_Context):
                 made = _Context(ssl.PROTOCOL_TLS_CLIENT)
                 self.configure(made)
                 self._newest = made
-        return self._newest or self
 
     def wrap_bio(
         self,
