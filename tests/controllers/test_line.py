@@ -23,7 +23,7 @@ def key(name: str) -> Key:
 
 
 def drained(line: Line) -> list[str]:
-    return [line.pop().object for _ in range(len(line))]
+    return [line.pop().object for _ in range(line.ready)]
 
 
 def test_while_nobody_is_in_debt_rank_alone_decides() -> None:
@@ -69,6 +69,7 @@ STEPS = st.lists(
         st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3)),
         st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0)),
         st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0)),
+        st.tuples(st.sampled_from(["stand aside", "call back"]), st.sampled_from("abc"), st.just(0), st.just(0)),
         st.tuples(st.just("pop"), st.just(""), st.just(0), st.just(0)),
     )
 )
@@ -79,6 +80,7 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str,
     clock = Clock()
     line, paid_at = Line(clock), dict.fromkeys("abc", 0.0)
     waiting: list[tuple[str, int, int, int]] = []
+    aside: set[str] = set()
     for number, (what, namespace, first, second) in enumerate(steps):
         if what == "push":
             line.push(key(f"{namespace}/{number}"), first, (second,))
@@ -89,12 +91,18 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str,
             paid_at[namespace] = min(due, clock.now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
         elif what == "wait":
             clock.now += first / 10
-        elif waiting:
+        elif what == "stand aside":
+            line.stand_aside(namespace)
+            aside.add(namespace)
+        elif what == "call back":
+            line.call_back(namespace.__eq__)
+            aside.discard(namespace)
+        elif in_line := [it for it in waiting if it[0] not in aside]:
             now = clock.now
-            next_ = min(waiting, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
+            next_ = min(in_line, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
             waiting.remove(next_)
             assert line.pop().object == f"{next_[0]}/{next_[3]}"
-        assert len(line) == len(waiting)
+        assert line.ready == sum(namespace not in aside for namespace, *_ in waiting)
 
 
 def test_what_was_charged_long_ago_is_forgotten_although_others_always_go_first() -> None:

@@ -51,17 +51,16 @@ class Line:
         """Namespaces by the first of their keys. An entry counts while it is what ``_filed`` says of the namespace."""
         self._filed: dict[str, object] = {}
         self._aside: set[str] = set()
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
+        self.ready = 0
+        """How many keys ``pop`` would take out, one after the other."""
 
     def push(self, key: Key, level: int, rank: Rank) -> None:
         """The key joins the line."""
         namespace = key.namespace
         keys, entry = self._keys.setdefault(namespace, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
-        self._length += 1
+        if namespace not in self._aside:
+            self.ready += 1
         if keys[0] is entry:
             self._file(namespace)
 
@@ -70,26 +69,24 @@ class Line:
         namespace = self._first()
         keys = self._keys[namespace]
         _, key = heapq.heappop(keys)
-        self._length -= 1
+        self.ready -= 1
         if not keys:
             del self._keys[namespace]
         self._file(namespace)
         return key
 
-    @property
-    def ready(self) -> int:
-        """How many keys ``pop`` would take out, one after the other."""
-        return self._length - sum(len(self._keys.get(namespace, ())) for namespace in self._aside)
-
     def stand_aside(self, namespace: str) -> None:
         """``pop`` takes no key of the namespace until it is called back."""
-        self._aside.add(namespace)
-        self._file(namespace)
+        if namespace not in self._aside:
+            self._aside.add(namespace)
+            self.ready -= len(self._keys.get(namespace, ()))
+            self._file(namespace)
 
     def call_back(self, may_come: Callable[[str], bool]) -> None:
         """Those that stood aside and may come stand in line again."""
         for namespace in [namespace for namespace in self._aside if may_come(namespace)]:
             self._aside.discard(namespace)
+            self.ready += len(self._keys.get(namespace, ()))
             self._file(namespace)
 
     def charge(self, key: Key, seconds: float) -> None:

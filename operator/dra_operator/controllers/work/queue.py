@@ -52,7 +52,8 @@ class WorkQueue:
         self._backoff = backoff or Backoff(self._loop.time, BackoffSettings())
         self._rank, self._firm = rank, firm
         self._line = Line(self._loop.time)
-        self._ready: set[Key] = set()
+        self._ready: dict[Key, float] = {}
+        """The keys in line, and since when; the oldest is the first."""
         self._postponed: set[Key] = set()
         self._working: set[Key] = set()
         self._shares = Shares(workers)
@@ -60,7 +61,6 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
         self._wanted: set[Key] = set()
-        self._since: dict[Key, float] = {}  # of the keys that are ready; the oldest is the first
         self.adds = 0
         """How often a key became ready."""
         self.retries = 0
@@ -104,8 +104,7 @@ class WorkQueue:
                 raise
             del self._getters[getter]
         key = self._line.pop()
-        self._ready.discard(key)
-        self._since.pop(key, None)
+        del self._ready[key]
         self._postponed.discard(key)
         self._working.add(key)
         self._shares.take(key.namespace)
@@ -172,12 +171,12 @@ class WorkQueue:
     @property
     def depth(self) -> int:
         """Keys that could be worked on now."""
-        return len(self._line)
+        return len(self._ready)
 
     @property
     def age(self) -> float:
         """Seconds for which the oldest of them has waited."""
-        return self._loop.time() - next(iter(self._since.values())) if self._since else 0.0
+        return self._loop.time() - next(iter(self._ready.values())) if self._ready else 0.0
 
     def is_working(self, key: Key) -> bool:
         """Whether a worker has the key, or writes what it decided about it."""
@@ -186,7 +185,7 @@ class WorkQueue:
     @property
     def is_idle(self) -> bool:
         """Nothing to do now, and nothing being done."""
-        return not (self._line or self._working)
+        return not (self._ready or self._working)
 
     @property
     def is_quiet(self) -> bool:
@@ -249,8 +248,7 @@ class WorkQueue:
             self._push(key, 0)
 
     def _push(self, key: Key, level: int) -> None:
-        self._ready.add(key)
-        self._since[key] = self._loop.time()
+        self._ready[key] = self._loop.time()
         self._line.push(key, level, self._rank(key))
 
     def _notice(self) -> None:
