@@ -121,9 +121,10 @@ class Crowd(Rule):
 def test_what_is_counted_before_is_what_each_rule_of_the_list_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dra_operator.scheduling.cycle.counting.COUNTING", counting((Crowd, NodeName)))
     nodes = three_nodes(*(pod(f"r{number}", on="a1") for number in range(3)))
+    comes = pod("p", affinity={})
     around = Surroundings(nodes.pods_by_node, Topologies(lambda _name, _most: (), nodes.pods_by_node.forget))
-    assert passes_of(lambda: list(counted(pod("p"), nodes))) == 1
-    assert passes_of(lambda: PodRules(pod("p"), around, (Crowd,))) == 0
+    assert passes_of(lambda: list(counted(comes, nodes))) == 1
+    assert passes_of(lambda: PodRules(comes, around, (Crowd,))) == 0
 
 
 def test_pods_that_come_change_and_go_while_they_are_counted_count_as_they_are_then() -> None:

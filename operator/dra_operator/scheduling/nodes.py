@@ -12,10 +12,10 @@ from typing import Final
 
 from dra_api.core import Node, Pod
 
-from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
+from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, OF_NODES, RULES, PodRules
 from dra_operator.scheduling.rules.rule import Surroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
-from dra_operator.scheduling.scoring.every_score import PodScores
+from dra_operator.scheduling.scoring.every_score import OF_NODES_SCORES, SCORES, PodScores
 from dra_operator.scheduling.scoring.score import Cluster
 from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
 from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
@@ -91,17 +91,25 @@ class Nodes:
         """The nodes that count an extended resource themselves."""
         return frozenset(self._counting.get(resource, ()))
 
+    def minds_pods(self, pod: Pod) -> bool:
+        """Whether other pods may matter to where the pod fits: few pods have rules or preferences about others."""
+        spec = pod.spec
+        return bool(spec.affinity or spec.topology_spread_constraints or self.pods_by_node.has_terms)
+
     def rules_of(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
         """What the pod asks of any node."""
-        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies, volumes))
+        around = Surroundings(self.pods_by_node, self._topologies, volumes)
+        return PodRules(pod, around, RULES if self.minds_pods(pod) else OF_NODES)
 
     def rules_between(self, pod: Pod) -> PodRules:
         """The rules between the pod and those on the nodes alone."""
-        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies), BETWEEN_PODS)
+        around = Surroundings(self.pods_by_node, self._topologies)
+        return PodRules(pod, around, BETWEEN_PODS if self.minds_pods(pod) else ())
 
     def scores_of(self, pod: Pod) -> PodScores:
         """Which nodes the pod prefers."""
-        return PodScores(pod, Cluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted)))
+        around = Cluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted))
+        return PodScores(pod, around, SCORES if self.minds_pods(pod) else OF_NODES_SCORES)
 
     def prepare(self, query: DomainQuery) -> Iterator[int]:
         """Have the answer ready, in pieces: says after each how many labels it has compared, or what takes as long."""

@@ -35,7 +35,7 @@ COUNTING: Final = counting((*RULES, *SCORES))
 
 def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
     """Count what the pod's rules and preferences ask about. Each piece compares about ``SLICE * PER_STEP`` labels."""
-    if is_placeholder(pod):
+    if is_placeholder(pod) or not nodes.minds_pods(pod):
         return
     compared = 0
     queries = chain.from_iterable(kind.queries(pod, nodes.pods_by_node.namespaces) for kind in COUNTING)

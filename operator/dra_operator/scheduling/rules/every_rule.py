@@ -26,8 +26,7 @@ from .queueing_hints import Hint, few, is_of_fewer_pods
 from .rule import Rule, Surroundings
 from .taint_toleration import TaintToleration
 
-BETWEEN_PODS: Final[tuple[type[Rule], ...]] = (PodTopologySpread, Affinity, AntiAffinity, ExistingAntiAffinity)
-RULES: Final[tuple[type[Rule], ...]] = (
+OF_NODES: Final[tuple[type[Rule], ...]] = (
     NodeName,
     TaintToleration,
     NodeAffinity,
@@ -36,8 +35,9 @@ RULES: Final[tuple[type[Rule], ...]] = (
     NodePorts,
     NodeResources,
     NodeVolumes,
-    *BETWEEN_PODS,
 )
+BETWEEN_PODS: Final[tuple[type[Rule], ...]] = (PodTopologySpread, Affinity, AntiAffinity, ExistingAntiAffinity)
+RULES: Final = (*OF_NODES, *BETWEEN_PODS)
 
 
 class PodRules:

@@ -18,12 +18,8 @@ from .preferred_node_affinity import PreferredNodeAffinityScore
 from .schedule_anyway import ScheduleAnywayScore
 from .score import Cluster, Score
 
-SCORES: Final[tuple[type[Score], ...]] = (
-    PreferNoScheduleScore,
-    PreferredNodeAffinityScore,
-    ScheduleAnywayScore,
-    PreferredAffinityScore,
-)
+OF_NODES_SCORES: Final[tuple[type[Score], ...]] = (PreferNoScheduleScore, PreferredNodeAffinityScore)
+SCORES: Final[tuple[type[Score], ...]] = (*OF_NODES_SCORES, ScheduleAnywayScore, PreferredAffinityScore)
 
 Raw = tuple[float, ...]
 """The raw scores of one node."""
@@ -34,8 +30,8 @@ WeightedScores = tuple[tuple[str, int], ...]
 class PodScores:
     """The scores that one pod uses; false if there are none."""
 
-    def __init__(self, pod: Pod, cluster: Cluster) -> None:
-        self._scores = tuple(score for kind in SCORES if (score := kind.of(pod, cluster)) is not None)
+    def __init__(self, pod: Pod, cluster: Cluster, scores: Sequence[type[Score]] = SCORES) -> None:
+        self._scores = tuple(score for kind in scores if (score := kind.of(pod, cluster)) is not None)
         self._best = tuple(it.best for it in self._scores)
 
     def __bool__(self) -> bool:

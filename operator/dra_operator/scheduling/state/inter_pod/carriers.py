@@ -146,6 +146,9 @@ class Carriers:
         for population in dropped.by_key.values() if dropped is not None else ():
             population.close()
 
+    def __bool__(self) -> bool:
+        return bool(self._pods)
+
     def populations(self) -> Iterator[Population]:
         """All carriers that are counted by topology domain."""
         return (population for carried in self._kept.values() for population in carried.by_key.values())

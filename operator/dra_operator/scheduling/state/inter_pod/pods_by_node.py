@@ -131,6 +131,11 @@ class PodsByNode:
             return list(self._pods.values())
         return [place for name in names for place in self._by_namespace.get(name, {}).values()]
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether any pod carries a term about pods that come."""
+        return bool(self._anti_affinity or self._preferences)
+
     def existing_anti_affinity(self, pod: Pod, keys: Collection[str]) -> Carried:
         """What keeps the pod away: the pods that have required anti-affinity to it. ``keys``: labels of nodes."""
         return _result(self._anti_affinity.finding(pod, self.namespaces, keys))
