@@ -314,9 +314,7 @@ class Control:
         if before is obj:
             return  # the watch shows what the cache has
         self.queues.add(self.cluster.apply(obj))
-        if store.get(key) is not before:
-            self._news.by_source[source] += 1
-        self._forget_failures(before)
+        self._note(source, before, store.get(key))
 
     def _shown(self, obj: Object) -> None:
         if isinstance(obj, ResourceClaim) and self._conflict_check.seen(obj):
@@ -357,15 +355,16 @@ class Control:
         store = self.cluster.store_of(kind)
         before = store.get(key)
         self.queues.add(self.cluster.delete(kind, key, uid))
-        if store.get(key) is not before:
-            self._news.by_source[source] += 1
-        self._forget_failures(before)
+        self._note(source, before, store.get(key))
 
-    def _forget_failures(self, obj: Object | None) -> None:
-        """If the object is gone by now, a successor of its name does not wait for its back-off."""
-        if obj is None or self.cluster.store_of(type(obj)).get(obj.key, obj.metadata.uid) is not None:
+    def _note(self, source: Source, before: Object | None, now: Object | None) -> None:
+        """Count what was news. If the object is gone by now, a successor of its name does not wait for its back-off."""
+        if now is before:
             return
-        for key in _keys_of(obj):
+        self._news.by_source[source] += 1
+        if before is None or (now is not None and now.metadata.uid == before.metadata.uid):
+            return
+        for key in _keys_of(before):
             self.queues.of(key.controller).forget(key)
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
