@@ -44,7 +44,7 @@ from dra_operator.cache.hints import pod_groups
 from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
-from dra_operator.cache.state import State
+from dra_operator.cache.state import State, owner_id
 from dra_operator.cache.waiting.wake_conditions import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
@@ -320,7 +320,8 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
 
 
 def _has_duplicates(cluster: State, pod: Pod) -> bool:
-    return any(duplicates(pod, cluster.claims_owned_by(pod)))
+    is_owner_of_several = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid)) > 1
+    return is_owner_of_several and any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
 def _claims_left_by(cluster: State, pod: Pod) -> Keys:
