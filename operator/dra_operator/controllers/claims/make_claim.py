@@ -16,7 +16,7 @@ from dra_operator.controllers.shared.errors import GenerationFailed
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.work.metrics import ClaimMetrics
 from dra_operator.kube import ClaimWriter, with_remedy
-from dra_operator.scheduling.state import size_refusal
+from dra_operator.scheduling.state import bytes_of_large, size_refusal
 
 from .claim_body import claim_for
 from .claim_names import NAME_ATTEMPTS, generated_name
@@ -38,9 +38,10 @@ class ClaimMaker:
         if template is None:
             missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
             raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
-        if (size := template.bytes_of_spec) is not None:
+        spec = template.typed()
+        if (size := bytes_of_large(spec.spec)) is not None:
             raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")
-        admin = self._check_gates(template.typed())
+        admin = self._check_gates(spec)
         body = claim_from_template(owner, entry, template, self._cluster.features.release)
         if with_finalizer:
             body["metadata"]["finalizers"] = [FINALIZER]
@@ -61,10 +62,8 @@ class ClaimMaker:
         A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
         """
         meta, former = body["metadata"], recorded_name(owner, entry)
-        names = [
-            generated_name(meta["generateName"], owner.metadata.uid, entry, attempt) for attempt in range(NAME_ATTEMPTS)
-        ]
-        for name in names:
+        for attempt in range(NAME_ATTEMPTS):
+            name = generated_name(meta["generateName"], owner.metadata.uid, entry, attempt)
             if name == former:
                 continue
             meta["name"] = name
