@@ -34,6 +34,8 @@ class InProgress(Generic[T]):
     spent: float = 0.0
     elapsed: Elapsed = None
     """What the plan gets to know of them, once it has begun."""
+    is_interrupted: bool = False
+    """Others have run since it began."""
 
     async def advance(self, turn: float) -> T | None:
         """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
@@ -46,6 +48,7 @@ class InProgress(Generic[T]):
                 self.spent += time.perf_counter() - began
                 answer: T = end.value
                 return answer
+            self.is_interrupted = True
             if pause is Pause.SEARCHING:
                 self.spent += time.perf_counter() - began
             self.elapsed = self.spent
@@ -76,6 +79,8 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
 
     def is_current(self, plan: Plan, cluster: Cluster) -> bool:
         """Whether the devices and the room that the plan takes are as they were when it was begun."""
+        if not self.is_interrupted:
+            return True
         if is_promised(self.cycle_state, plan, cluster):
             return False
         return has_devices(self.cycle_state.usage, plan, cluster) and has_room(self.pod, plan, cluster)

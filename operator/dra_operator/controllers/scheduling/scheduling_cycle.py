@@ -168,8 +168,7 @@ class SchedulingCycle:
     def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
         self._cluster.set_wake_conditions(pod.key, EVERYTHING)
-        snapshot = replace(self._snapshot(), defers=self._context.deference.wait)
-        match found := pre_filter(pod, snapshot):
+        match found := pre_filter(pod, self._snapshot(self._context.deference.wait)):
             case CycleState():
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
@@ -212,13 +211,14 @@ class SchedulingCycle:
             return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""
         return self._cluster.snapshot(
             self._allocator,
             self._context.clock(),
             self._times.binding_timeout,
             is_unsettled=self._context.writing.claims.is_unsettled,
+            defers=defers,
         )
 
     def _planning(self, cycle_state: CycleState) -> Planning:
