@@ -130,6 +130,8 @@ def node_use(
 
 def shortage(pod: Pod, state: LoadedNode, use: NodeUse) -> Obstacle | None:
     """The first resource of which the node has too little for the pod and its devices together (K37-NA-07)."""
+    if not use.amounts:
+        return None
     requested = pod_requests(pod)
     for name, nanos in sorted(use.amounts.items()):
         own = requested.get(name, 0)

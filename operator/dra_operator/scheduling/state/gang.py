@@ -78,6 +78,9 @@ def gang_key(pod: Pod) -> str | None:
 
     For a pod of a PodGroup whatever the group asks for: the pods stay filed while it comes, changes and goes.
     """
+    meta, group = pod.metadata, pod.spec.scheduling_group
+    if not (meta.labels or meta.annotations or group):
+        return None
     if not names_gang(pod) and (name := group_name(pod)) is not None:
         return _key_of_group(pod, name)
     found = gang_of(pod)

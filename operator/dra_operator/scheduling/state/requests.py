@@ -9,7 +9,8 @@ Amounts are billionths, as in ``Quantity.nanos``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
 from dra_api.core import Container, NodeAllocatableResourceClaimStatus, Pod, ResourceRequirements
 from dra_api.relations.extended_resources import may_be_devices
@@ -46,7 +47,18 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
 def extended_resources(pod: Pod) -> list[str]:
     """The resources that the pod asks for and that devices might serve."""
+    if not any(map(may_be_devices, _names(pod))):
+        return []  # the sums are not needed
     return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]
+
+
+def _names(pod: Pod) -> Iterator[str]:
+    """The resources that are named anywhere; some more than once."""
+    spec = pod.spec
+    for container in chain(spec.init_containers or (), spec.containers or ()):
+        yield from container.resources.limits or ()
+        yield from container.resources.requests or ()
+    yield from spec.overhead or ()
 
 
 def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None = None) -> dict[str, int]:

@@ -38,7 +38,10 @@ def is_at_gate(pod: Pod) -> bool:
     While others hold the pod back, it is not its turn: a queue such as Kueue has not admitted the pod, and may still
     say where it has to run.
     """
-    return {gate.name for gate in pod.spec.scheduling_gates or ()} - OPENED_LAST == {GATE}
+    gates = pod.spec.scheduling_gates
+    if not gates:
+        return False
+    return {gate.name for gate in gates} - OPENED_LAST == {GATE}
 
 
 def reach(selectors: Iterable[NodeSelector | None], node: Node | None) -> NodeSelectorTerm | None:
