@@ -292,7 +292,8 @@ class Cluster(State):
         if group := group_name(pod):
             self.groups.members.file(key, (f"{namespace}/{group}",))
         if self.waits_for_us(pod):
-            self.waiting.setdefault(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
+            if key not in self.waiting:
+                self.waiting[key] = UNMADE if self.lacks_generated_claim(pod) else EVERYTHING
             self.pods_by_resource.file(key, extended_resources(pod))
         else:
             self._wait_no_more(key)
@@ -365,9 +366,10 @@ class Cluster(State):
             self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
             owner = owning_pod(new) or owning_group(new)
             owners = () if owner is None else (owner_id(new.metadata.namespace, owner.uid),)
-            self.claims_by_owner.file(new.key, owners)
-            self.claims_by_class.file(new.key, classes_of(new))
-            self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
+            key = new.key
+            self.claims_by_owner.file(key, owners)
+            self.claims_by_class.file(key, classes_of(new))
+            self.claims_by_device.file(key, map(DeviceId.of, new.results))
         other_schedulers.on_claim(self, change)
 
     def _file_placeholder(self, change: Change[ResourceClaim]) -> None:

@@ -52,17 +52,18 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
 
 
 def _file(cluster: State, claim: ResourceClaim) -> None:
-    users = (pod for key in cluster.pods_by_claim.keys(claim.key) if (pod := cluster.pods.get(key)) is not None)
+    key = claim.key
+    users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
     theirs = [pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod)]
     allocation = claim.status.allocation
     if not theirs:
-        if claim.key in cluster.shared_drivers:
-            cluster.shared_drivers.file(claim.key)
+        if key in cluster.shared_drivers:
+            cluster.shared_drivers.file(key)
     elif allocation is not None:
-        cluster.shared_drivers.file(claim.key, drivers=drivers_in(allocation))
+        cluster.shared_drivers.file(key, drivers=drivers_in(allocation))
     else:
         is_queued = any(map(_is_queued, theirs))
-        cluster.shared_drivers.file(claim.key, classes=classes_of(claim), is_queued=is_queued)
+        cluster.shared_drivers.file(key, classes=classes_of(claim), is_queued=is_queued)
 
 
 def _has_other_scheduler(cluster: State, pod: Pod) -> bool:

@@ -61,18 +61,19 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         keys += _place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
         keys += _left_by(cluster, gone)
     if new is not None:
+        key = new.key
         if pod_is_done(new):
             keys += _claims_left_by(cluster, new)
         if pod_needs_work(cluster, new):
-            keys.append(Key("templates", new.key))
+            keys.append(Key("templates", key))
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
         if old is not None and gone is None and _waits(old) and not _waits(new):
             keys += _left_by(cluster, new)
         is_other = gone is not None or _may_place_differently(cluster, old, new)
-        if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
-            keys.append(Key("placement", new.key))
+        if is_other and key in cluster.waiting and not cluster.lacks_generated_claim(new):
+            keys.append(Key("placement", key))
     return tuple(keys)
 
 
@@ -146,9 +147,9 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     """
     old, new = change
     keys: list[Key] = []
-    if new is not None and claim_needs_work(cluster, new):
-        keys.append(Key("release", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
+    if new is not None and claim_needs_work(cluster, new):
+        keys.append(Key("release", key))
     keys += pod_groups.groups_of_claim(cluster, key, new)
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))

@@ -119,7 +119,9 @@ def revision(resource_version: str) -> int | None:
 
 
 def _is_newer(new: str, old: str) -> bool:
+    if new == old:
+        return False
     after, before = revision(new), revision(old)
     if after is None or before is None:  # versions are opaque here: they can only be compared for equality
-        return new != old
+        return True
     return after > before
