@@ -41,7 +41,7 @@ class Query(NamedTuple):
     @classmethod
     def of(cls, alternative: Alternative) -> Query:
         """The devices that an alternative of a request looks for."""
-        capacity = alternative.capacity if is_extreme(alternative.capacity) else ()
+        capacity = alternative.capacity if alternative.capacity and is_extreme(alternative.capacity) else ()
         in_use_too = alternative.admin or alternative.everything
         return cls(alternative.expressions, in_use_too, alternative.everything, capacity)
 

@@ -127,13 +127,15 @@ class Line:
         self._filed[namespace] = filed
         if due is None:
             heapq.heappush(self._free, (place, namespace))
-            self._sweep(self._free, lambda it: it[0])
         else:
             heapq.heappush(self._indebted, (due, place, namespace))
+        most = 2 * len(self._filed) + SPARE_ENTRIES
+        if len(self._free) > most:
+            self._sweep(self._free, lambda it: it[0])
+        if len(self._indebted) > most:
             self._sweep(self._indebted, lambda it: it[:2])
 
     def _sweep(self, heap: list[_Entry], filed: Callable[[_Entry], object]) -> None:
-        """Drop the entries that count no more, once they are most of the heap: they may never get to the top."""
-        if len(heap) > 2 * len(self._filed) + SPARE_ENTRIES:
-            heap[:] = [entry for entry in heap if self._filed.get(entry[-1]) == filed(entry)]
-            heapq.heapify(heap)
+        """Drop the entries that count no more, which are most of the heap: they may never get to the top."""
+        heap[:] = [entry for entry in heap if self._filed.get(entry[-1]) == filed(entry)]
+        heapq.heapify(heap)
