@@ -37,7 +37,7 @@ MOST_ANSWERS: Final = 16
 """Answers that one selector remembers."""
 _VALUE_BYTES: Final = 256
 _PROGRAM_BYTES: Final = 4096
-_NODE_BYTES: Final = 1024
+_NODE_BYTES: Final = 1280
 _DRIVER_TERM_UNITS: Final = 1000
 """The most units that a term about the driver may cost."""
 

@@ -41,7 +41,7 @@ REFUSED = {
         "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 200))]),
         "levels deep",
     ),
-    "deep": ("[" * 100_000, "nested more than 100 levels deep"),
+    "deep": ("[" * 100_000, "nested more than 100 levels deep|exceeded maximum nesting depth"),
     "a number that is none": ("a: !!int 0b", "cannot be read"),
     "a number of thousands of digits": ("a: " + "1" * 5000, "cannot be read"),
     "an integer of base 60 by its tag": ("a: !!int 1" + ":1" * 20_000, "cannot be read"),

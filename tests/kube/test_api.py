@@ -438,7 +438,7 @@ async def test_whatever_is_answered_the_error_is_one_of_ours(
 
 
 async def _deep_pages(request: web.Request) -> web.Response:
-    deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 30_000 + b"]" * 30_000)
+    deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 1_000_000 + b"]" * 1_000_000)
     good = b'{"metadata":{"name":"%s"}}' % request.query.get("continue", "first").encode()
     more = b"" if "continue" in request.query else b'"continue":"second",'
     return web.Response(body=b'{"items":[%s,%s],"metadata":{%s"resourceVersion":"7"}}' % (deep, good, more))

@@ -188,11 +188,12 @@ class ClaimRecords:
     def _versions(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
         """The name of each file, and what differs when it is replaced."""
         try:
-            for entry in os.scandir(self.folder):
-                if _is_record(entry):
-                    with suppress(FileNotFoundError):  # another instance has just unprepared the claim
-                        found = entry.stat()
-                        yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    if _is_record(entry):
+                        with suppress(FileNotFoundError):  # another instance has just unprepared the claim
+                            found = entry.stat()
+                            yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
         except OSError as error:
             raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
 
