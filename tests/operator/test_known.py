@@ -130,7 +130,7 @@ def test_a_bookmark_comes_once_a_second_and_no_more() -> None:
 
 
 def deep(name: str) -> bytes:
-    parameters = b"[" * 30_000 + b"]" * 30_000
+    parameters = b"[" * 1_000_000 + b"]" * 1_000_000
     meta = json.dumps(pod(name)["metadata"]).encode()
     return b'{"kind":"ResourceClaim","metadata":%s,"spec":{"config":%s},"status":{"a":1}}' % (meta, parameters)
 
@@ -145,7 +145,7 @@ def test_an_object_that_nests_too_deep_for_python_keeps_its_name_and_its_status_
 
 
 def test_what_never_closes_passes_as_it_is() -> None:
-    for text in (b'{"items":' + b"[" * 30_000, b'{"type":"ADDED","object":' + b"[" * 30_000):
+    for text in (b'{"items":' + b"[" * 1_000_000, b'{"type":"ADDED","object":' + b"[" * 1_000_000):
         assert unknown_items(text, knows) == text
         assert KnownEvents(knows, time.monotonic).passed_on(text + b"\n") == text + b"\n"
 
