@@ -1,8 +1,9 @@
 """JSON that nests deeper than Python's decoders go, cut to a depth that they read.
 
 The API server accepts 10,000 levels, and the opaque parameters of a claim have room for 5,000; Python's decoders raise
-RecursionError, some at 1,000, from 3.14 on where the stack ends. One such object must not keep the others of a list from being read. So where that
-happens, what nests too deep is replaced by ``TOO_DEEP``; only a scan for brackets is needed for that, no recursion.
+RecursionError, some at 1,000, from 3.14 on where the stack ends. One such object must not keep the others of a list
+from being read. So where that happens, what nests too deep is replaced by ``TOO_DEEP``; only a scan for brackets is
+needed for that, no recursion.
 """
 
 from __future__ import annotations

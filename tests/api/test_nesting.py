@@ -9,7 +9,6 @@ from dra_api.codec import DecodeError, convert, decode, decode_list
 from dra_api.nesting import JSON_LEVELS, TOO_DEEP, shallow
 from dra_api.resource import ResourceClaim
 
-
 TOO_MANY = 1_000_000
 """Levels: up to 3.13 Python's decoders go 1,000 deep and less, later ones as deep as the stack is."""
 

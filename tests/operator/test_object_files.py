@@ -60,14 +60,16 @@ def test_a_kind_that_the_operator_does_not_watch_is_left_out(tmp_path: Path) -> 
     assert read_objects([str(path)]) == []
 
 
+NESTED = "(?s)not YAML: .*(nested more than 100 levels deep|exceeded maximum nesting depth)"
+"""The latter is what libyaml says since 0.2.6."""
 BAD: dict[str, tuple[str, str]] = {
     "JSON that ends too early": (
         '{"a": 1',
         "not JSON: Input data was truncated; not YAML: while parsing a flow mapping",
     ),
-    "JSON nested too deep": ("[" * 100_000, "not YAML: (nested more than 100 levels deep|.*exceeded maximum nesting depth)"),
-    "YAML nested too deep": ("- " * 3000, "not YAML: (nested more than 100 levels deep|.*exceeded maximum nesting depth)"),
-    "YAML indented too deep": ("\n".join(" " * level + "a:" for level in range(3000)), "100 levels deep|maximum nesting depth"),
+    "JSON nested too deep": ("[" * 100_000, NESTED),
+    "YAML nested too deep": ("- " * 3000, NESTED),
+    "YAML indented too deep": ("\n".join(" " * level + "a:" for level in range(3000)), NESTED),
     "a tag that makes objects": ("!!python/name:os.system", "could not determine a constructor"),
     "an open bracket": ("a: [", "not YAML: while parsing a flow node"),
 }
