@@ -177,3 +177,14 @@ def test_a_gate_may_be_on_where_no_older_component_has_to_be_compatible(version:
     said = {"major": "1", **version}
     gates = FeatureGates.of(defaults_of(said), release_of(said)[0])
     assert gates.fractional_capacity_ranges is is_on
+
+
+@pytest.mark.rule("K37-CG-09", "K37-DA-12", "K37-FR-06", "K37-ONO-04", "K37-PS-03")
+@pytest.mark.parametrize("name", [name for name in GATE_OF.values() if TABLE[name].steps[0].since is NEW])
+def test_a_feature_of_1_37_is_unknown_before(name: str) -> None:
+    """Its gate can be set from 1.37 on, together with those that it needs."""
+    attribute = next(attribute for attribute, gate in GATE_OF.items() if gate == name)
+    needed = {other: True for other in (name, *TABLE[name].needs) if other in GATE_OF.values()}
+    assert getattr(FeatureGates.of(needed, NEW), attribute)
+    with pytest.raises(GateError, match=f"Kubernetes 1.36 has no feature gate {name}, which came with 1.37"):
+        FeatureGates.of({name: True}, OLD)

@@ -218,6 +218,7 @@ def test_devices_are_looked_up_by_driver_pool_and_name_in_the_slices_of_the_node
         assert isinstance(found, Plan) is fits
 
 
+@pytest.mark.rule("K37-NA-01")
 def test_the_first_alpha_of_1_36_is_refused() -> None:
     assert features_of({"DRANodeAllocatableResources": True}, Release.V1_37) == ON
     with pytest.raises(GateError, match=r"the first alpha of Kubernetes 1.36 is not supported"):

@@ -19,6 +19,7 @@ SLICE: Json = {
 }
 
 
+@pytest.mark.rule("K37-TAINT-01")
 @pytest.mark.parametrize(
     ("release", "served"),
     [
