@@ -12,6 +12,7 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.releases.release import Release
 from dra_kube import (
     DEVICE_TAINT_RULES,
     EVENTS,
@@ -197,10 +198,13 @@ def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.02)
 
 
-async def group_runs(world: World, make: type[Make], mode: str) -> None:
+async def group_runs(
+    world: World, make: type[Make], mode: str, release: Release = Release.V1_37, *, is_aware: bool = False
+) -> None:
     """Three running pods of a PodGroup, of which the second one has a tainted device, and one of no group."""
     furnish(world, make, pods=4)
-    world.features = Features(taint_rules=True, generic_workload=True)
+    gates = {"gang_scheduling": True, "workload_aware_preemption": is_aware}
+    world.features = Features(release, taint_rules=True, generic_workload=True, **gates)
     spec = {"schedulingPolicy": {"gang": {"minCount": 3}}, "disruptionMode": {mode: {}}}
     world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec})
     grouped = {"podGroupName": "group"}
@@ -222,6 +226,16 @@ async def test_the_pods_of_a_group_go_together_if_it_says_so(
     assert pods(world) == left
     deletions = [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
     assert deletions[-1] == "pod-1"
+
+
+@pytest.mark.parametrize("is_aware", [True, False])
+async def test_before_1_37_pods_of_a_group_go_together_only_with_the_gate_for_it(
+    world: World, make: type[Make], is_aware: bool
+) -> None:
+    """WorkloadAwarePreemption, which GenericWorkload contains from 1.37 on."""
+    await group_runs(world, make, "all", Release.V1_36, is_aware=is_aware)
+    await world.settle()
+    assert pods(world) == (["pod-3"] if is_aware else ["pod", "pod-2", "pod-3"])
 
 
 async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_have_gone(

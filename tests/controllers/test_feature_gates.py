@@ -236,12 +236,14 @@ SIDES = {
 }
 
 
+ELSEWHERE = {"WorkloadAwarePreemption"}
+"""Gates that decide which pods end: tests/controllers/test_evicting.py."""
 NEEDED_BY = {"DRAResourceClaimDeviceStatus": {"DRADeviceBindingConditions": False}}
 """What has to be off with a gate, because it needs the gate and is on by default."""
 
 
 def test_the_table_has_every_gate() -> None:
-    assert set(SIDES) == GATES
+    assert {*SIDES, *ELSEWHERE} == GATES
 
 
 NEEDS = {"DRAWorkloadResourceClaims": {"GenericWorkload": True}}

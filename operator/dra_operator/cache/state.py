@@ -292,9 +292,11 @@ class State(Stores):
                 yield mate
 
     def _ending_as_one(self, pod: Pod) -> str | None:
-        """The key of the pod's PodGroup if its pods end together. Those of one that is too large end alone: all of it
-        would be looked at for each of them."""
-        group = self.groups.of(pod)
+        """The key of the pod's PodGroup if its pods end together.
+
+        Those of one that is too large end alone: all of it would be looked at for each of them.
+        """
+        group = self.groups.of(pod) if self.features.groups_end_as_one else None
         is_one = group is not None and ends_as_one(group) and self.groups.members.count(group.key) <= MOST_GANG_PODS
         return group.key if group is not None and is_one else None
 

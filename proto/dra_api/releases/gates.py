@@ -60,6 +60,7 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
     gang_scheduling: bool = field(name="GangScheduling")
     pod_group_preemption_policy: bool = field(name="PodGroupPreemptionPolicy")
     topology_aware_scheduling: bool = field(name="TopologyAwareWorkloadScheduling")
+    workload_aware_preemption: bool = field(name="WorkloadAwarePreemption")
     resource_health_status: bool = field(name="ResourceHealthStatus")
     resource_health_status_message: bool = field(name="ResourceHealthStatusMessage")
 

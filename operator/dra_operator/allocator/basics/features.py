@@ -54,6 +54,8 @@ class Features:
     """Not for the allocator itself: see ``gangs_of_groups``."""
     topology_aware_scheduling: bool = _DEFAULTS.topology_aware_scheduling
     """Not for the allocator itself: a PodGroup may ask for nodes with the same value of a label."""
+    workload_aware_preemption: bool = _DEFAULTS.workload_aware_preemption
+    """Not for the allocator itself: see ``groups_end_as_one``."""
     filter_timeout: bool = _DEFAULTS.filter_timeout
     """Not used by the allocator: its caller has a clock, and ends a decision that takes too long."""
 
@@ -73,6 +75,11 @@ class Features:
     def gangs_of_groups(self) -> bool:
         """PodGroups may be gangs: from 1.37 on GenericWorkload is enough."""
         return self.generic_workload and (self.gang_scheduling or self.release >= Release.V1_37)
+
+    @property
+    def groups_end_as_one(self) -> bool:
+        """A PodGroup may say that its pods end together: from 1.37 on GenericWorkload is enough."""
+        return self.generic_workload and (self.workload_aware_preemption or self.release >= Release.V1_37)
 
     @property
     def basic(self) -> bool:
