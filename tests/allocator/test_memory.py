@@ -149,3 +149,13 @@ def test_an_allocator_that_has_decided_before_answers_like_a_new_one(source: Ran
                     made.usage.add(result)
             elif taken and source.random() < 0.5:
                 made.usage.remove(taken.pop(source.randrange(len(taken))))
+
+
+def test_in_a_large_cluster_a_node_is_still_known_when_its_turn_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab((), [claim(request("r"))])
+    nodes = [make_node(f"n{number}") for number in range(3000)]
+    for node in nodes:
+        made.decide(node)
+    monkeypatch.delattr(NodeState, "__init__")
+    for node in nodes:
+        made.decide(node)

@@ -155,7 +155,7 @@ def _left(view: NodeView, usages: Sequence[PoolUsage], number: int) -> dict[str,
 class NodeStates:
     """The latest state of each node that was decided about. A state lasts until something on its node changes."""
 
-    _NODES: Final = 1024
+    _NODES: Final = 16_384
 
     def __init__(self, features: Features, compiled: Compiled) -> None:
         self._features = features
