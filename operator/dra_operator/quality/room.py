@@ -1,8 +1,10 @@
 """What a node's idle GPUs are worth to the pods to come, by how many of each kind the node could still take.
 
 V1 is the mean over all kinds with GPUs of two losses: what F counts as lost (``fragmentation``), and what is idle less
-what pods of the kind alone could still take, CPU included. V is the mean of V1 now and of V1 one arrival later, for the
-commonest kinds; where all pods take shares it is V1, since one more share tells little of what is to come.
+what pods of the kind alone could still take, CPU included. The more GPUs are asked for by pods of several, the more the
+first counts: such pods need devices that are whole, wherever they are. V is the mean of V1 now and of V1 one arrival
+later, for the commonest kinds; where all pods take shares it is V1, since one more share tells little of what is to
+come.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import numpy as np
 from .states import Floats, NodeKinds, States
 from .trace import Shape, TracePod
 
-WEIGHT_OF_LOST: Final = 0.4
-WEIGHT_OF_UNUSABLE: Final = 0.6
+LEAST_WEIGHT_OF_LOST: Final = 0.4
+MOST_WEIGHT_OF_LOST: Final = 0.9
+LOST_PER_PART_IN_SEVERAL: Final = 2.0
+"""The weight of what is lost, for each part of the GPUs that is asked for by pods of several."""
 LOOKED_AHEAD_KINDS: Final = 5
 """The commonest kinds, which are thought to arrive next."""
 WEIGHT_OF_NEXT: Final = 0.5
@@ -40,6 +44,10 @@ class Room:
         self._total = _column(shape.total for shape in ranked)
         self._millis, self._milli_of = np.unique([shape.milli for shape in ranked], return_inverse=True)
         self._accepting = np.array([kinds.accepting(shape) for shape in ranked]).reshape(len(ranked), -1)
+        asked = sum(counts[shape] * shape.total for shape in ranked)
+        several = sum(counts[shape] * shape.total for shape in ranked if shape.gpus > 1)
+        part = several / asked if asked else 0.0
+        self._of_lost = min(MOST_WEIGHT_OF_LOST, max(LEAST_WEIGHT_OF_LOST, LOST_PER_PART_IN_SEVERAL * part))
         self._known: dict[tuple[int, ...], float] = {}
 
     def wasted(self, states: States) -> Floats:
@@ -80,7 +88,7 @@ class Room:
         usable = np.where(accepted, pods * self._total, 0)
         takes_one = accepted & (devices >= self._gpus) & (states.cpu >= self._cpu)
         lost = np.where(takes_one, on_small, idle)
-        each = WEIGHT_OF_LOST * lost + WEIGHT_OF_UNUSABLE * (idle - usable)
+        each = self._of_lost * lost + (1 - self._of_lost) * (idle - usable)
         sums: Floats = (each * self._weights).sum(axis=0)
         return sums
 
