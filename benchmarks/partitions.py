@@ -6,8 +6,12 @@ reference does; the second what destroys least of what the mix may still ask. Bo
 is learned from them.
 
     .venv/bin/python benchmarks/partitions.py
+    .venv/bin/python benchmarks/partitions.py --orders reference,rearranged
 
-``partitions_exhaustive.py`` compares with the best placement there is, on one GPU.
+``rearranged`` is no order of the allocator: running partitions are moved at each request, so that it fits if it can fit
+at all. So it tells what better placements could give at most, and which profiles more use costs. Where free slices lie
+has no meaning then: nothing is counted as in vain on one GPU. ``partitions_exhaustive.py`` compares with the best
+placement there is, on one GPU.
 """
 
 from __future__ import annotations
@@ -148,8 +152,43 @@ class Outcome:
         return 100 * self.served / self.asked
 
 
+def rearranged(mix: Mapping[str, float], number: int, gpus: int, seed: int) -> Outcome:
+    """All requests, where running partitions are moved so that a request fits if it can."""
+    outcome = Outcome()
+    counts: Counter[str] = Counter()
+    running: list[tuple[float, str]] = []
+    for request in requests(mix, number, gpus, seed):
+        while running and running[0][0] <= request.arrival:
+            counts[heapq.heappop(running)[1]] -= 1
+        size = SLICES[request.profile]
+        outcome.requests[request.profile] += 1
+        outcome.asked += size * request.duration
+        if can_lie_together(counts + Counter([request.profile]), gpus):
+            counts[request.profile] += 1
+            outcome.served += size * request.duration
+            heapq.heappush(running, (request.arrival + request.duration, request.profile))
+        else:
+            outcome.refused[request.profile] += 1
+            outcome.in_vain_together += 7 * gpus - sum(SLICES[it] * of for it, of in counts.items()) >= size
+    return outcome
+
+
+def can_lie_together(counts: Mapping[str, int], gpus: int) -> bool:
+    """Whether some placement has room for so many of each profile.
+
+    A GPU has a low half, where 4g or 3g or four 1g lie, and a high half for 3g or three 1g; a 2g takes the place of
+    two 1g, and one at most lies in the high half. A 3g takes a high half first, where it wastes nothing.
+    """
+    high = gpus - counts["7g"]
+    low = high - counts["4g"] - max(0, counts["3g"] - high)
+    high = max(0, high - counts["3g"])
+    return low >= 0 and 2 * low + high >= counts["2g"] and 4 * low + 3 * high - 2 * counts["2g"] >= counts["1g"]
+
+
 def run(order: str, mix: Mapping[str, float], number: int, gpus: int, seed: int) -> Outcome:
     """All requests by one order of devices."""
+    if order == "rearranged":
+        return rearranged(mix, number, gpus, seed)
     inventory, node = node_with(gpus)
     allocator = Allocator(inventory, new_share_id=str, order=order)
     usage, outcome = Usage(), Outcome()

@@ -211,7 +211,7 @@ def test_best_fit_takes_the_smallest_device_that_suffices() -> None:
 
 
 def slices_of_two_gpus(**where: Any) -> list[Json]:
-    """Partitions of two GPUs of four slices: of one slice each, and of two beside each other."""
+    """Partitions of two GPUs of four slices: of one slice each, of two beside each other, and of all four."""
     ones = [
         device(f"one-{gpu}{at}", kind="one", consumes={f"gpu{gpu}": {f"slice{at}": 1}})
         for gpu in (0, 1)
@@ -223,7 +223,8 @@ def slices_of_two_gpus(**where: Any) -> list[Json]:
         for at in (0, 2)
     ]
     counters = {f"gpu{gpu}": {f"slice{at}": 1 for at in range(4)} for gpu in (0, 1)}
-    return pool(*ones, *twos, counters=counters, **where)
+    fours = [device(f"four-{gpu}", kind="four", consumes={f"gpu{gpu}": counters[f"gpu{gpu}"]}) for gpu in (0, 1)]
+    return pool(*ones, *twos, *fours, counters=counters, **where)
 
 
 def kind(name: str) -> str:
@@ -267,6 +268,16 @@ def test_an_answer_that_breaks_a_rule_is_told_from_one_that_does_not() -> None:
                 assert not keeps_the_rules(case, node, other)
                 return
     pytest.fail("no case is allocated")
+
+
+def test_a_partition_is_cut_where_a_large_one_is_further_from_being_free() -> None:
+    """On GPU 0 one departure frees all four slices, on GPU 1 it takes two; what is free now is the same on both."""
+    taken = held("drv/p/two-00", "drv/p/one-10", "drv/p/one-11")
+    ordered = by("least-loss", lab(slices_of_two_gpus(), [claim(request("r", kind("one")))], usage=taken))
+    fours = lab((), [claim(request("r", kind("four")), name="four")]).claims
+    for _ in range(80):
+        ordered.allocator.learned.learn(ordered.allocator.compile(fours))
+    assert ordered.devices() == [["r=drv/p/one-12"]]
 
 
 def allocation_of(given: DeviceRequestAllocationResult, device: str) -> AllocationResult:

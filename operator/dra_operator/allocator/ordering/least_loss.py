@@ -16,7 +16,8 @@ from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.order import Grant, Tried
 
 from .mix import Mix
-from .supply import Kinds, Taken, Totals, supply_of, wasted
+from .supply import Kinds, Taken, supply_of
+from .totals import Totals, wasted
 
 COMPARED_DEVICES: Final = 512
 """Devices that are compared; those behind them are tried in the order of the reference."""

@@ -19,7 +19,8 @@ from dra_operator.allocator.search.pruner import MakePruner
 from dra_operator.allocator.search.search import Search
 
 from .least_loss import taken_by
-from .supply import Kinds, Supply, Totals, supply_of
+from .supply import Kinds, Supply, supply_of
+from .totals import Totals
 
 SKETCH_STEPS: Final = 2_000
 """Steps after which a sketch gives up: where a decision is hard, nodes are tried without a score."""

@@ -4,29 +4,25 @@ A node consists of *units*: a device, or the partitions of one device, which dra
 much of it is idle, in thousandths of a device, and how many requests of each class it would still take. The sums over
 all units are the ``Totals`` of the node. What an allocation takes changes only the units of its devices, so what it
 destroys is found by looking at these.
-
-A unit that has partitions is filled with one class alone, the lowest free placement first, which is as many as there
-can be where placements of a class are equally large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import NodeState
-from dra_operator.allocator.published.counter_table import Block, Charges
+from dra_operator.allocator.published.counter_table import Block
 from dra_operator.allocator.published.node_view import NodeView, Offer
 
 from .mix import Mix
+from .partitions import PartitionedKind
+from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals, summed
 
-DEVICE_THOUSANDTHS: Final = 1000
-"""Thousandths of a device."""
 FREE_STATE: Final = (-1,)
 """What is left of a device that is not shared, and not taken."""
 GONE_STATE: Final = (-2,)
@@ -36,21 +32,6 @@ WEIGHED_DEVICES: Final = 256
 
 Taken = tuple[int, Mapping[str, int] | None]
 """A device, and what is taken of each capacity; None if it is taken whole."""
-
-
-class Totals(NamedTuple):
-    """Of units, or of a whole node. ``usable`` and ``lost``: by class, in thousandths of a device."""
-
-    idle: int
-    usable: tuple[int, ...]
-    """What requests of the class alone could still take."""
-    lost: tuple[int, ...]
-    """What is idle on units that cannot serve the class."""
-    takes: tuple[int, ...]
-    """How many requests of a single device of the class could be served."""
-    whole: int = 0
-    """Units of which nothing is taken."""
-    units: int = 0
 
 
 class Kind(NamedTuple):
@@ -67,6 +48,8 @@ class Kinds:
     """The kinds of devices of a cluster, for one mix; with it goes all that was counted for the mix."""
 
     _MOST: Final = 4096
+    _MOST_NODES: Final = 16_384
+    _MOST_PARTITIONED: Final = 64
     _KEPT: Final = 256
     """What is kept of a node."""
 
@@ -75,14 +58,15 @@ class Kinds:
         self.sketches: Memo[Hashable, Any] = Memo(self._MOST)
         """Of nodes that are alike, with their units; kept for ``sketch``, which knows their type."""
         self._known: dict[object, Kind] = {}
-        self._views: WeakKeyDictionary[NodeView, Memo[Hashable, Any]] = WeakKeyDictionary()
+        self._partitioned: Memo[Hashable, PartitionedKind] = Memo(self._MOST_PARTITIONED)
+        self._views: Memo[str, tuple[NodeView, Memo[Hashable, Any]]] = Memo(self._MOST_NODES)
 
     def kept(self, view: NodeView) -> Memo[Hashable, Any]:
         """What was found out about a node, whatever is allocated, and about units of partitions by their state."""
-        known = self._views.get(view)
-        if known is None:
-            known = self._views[view] = Memo(self._KEPT)
-        return known
+        known = self._views.get(view.name)
+        if known is None or known[0] is not view:
+            known = self._views.put(view.name, (view, Memo(self._KEPT)))
+        return known[1]
 
     def of(self, node: NodeState, offers: Sequence[Offer], device: int) -> Kind:
         """The kind of a device."""
@@ -96,6 +80,22 @@ class Kinds:
             known = self._known[classes, whole] = Kind(classes, whole, {})
         return known
 
+    def of_block(self, view: NodeView, place: int, block: Block, offers: Sequence[Offer]) -> PartitionedKind:
+        """The kind of a unit that has partitions."""
+        pool, lowest = view.pools[place], _lowest(block)
+        numbers = {number: place for place, number in enumerate(block.counters)}
+        charges = {
+            device - lowest: tuple([(numbers[number], amount) for number, amount in charged])
+            for charged, devices in block.groups
+            for device in each(devices)
+        }
+        values = tuple([pool.counters.values[number] for number in block.counters])
+        first = view.offsets[place] + lowest
+        classes = tuple([_first(it.usable >> first & block.devices >> lowest) for it in offers])
+        key = (tuple(sorted(charges.items())), values, classes)
+        known = self._partitioned.get(key)
+        return self._partitioned.put(key, PartitionedKind(charges, values, classes)) if known is None else known
+
 
 def _share(offered: Offer, device: int, whole: Mapping[str, int]) -> tuple[tuple[tuple[str, int], ...], int] | None:
     if not offered.usable >> device & 1:
@@ -104,6 +104,25 @@ def _share(offered: Offer, device: int, whole: Mapping[str, int]) -> tuple[tuple
     return amounts, max(
         [amount * DEVICE_THOUSANDTHS // (whole[name] or 1) for name, amount in amounts], default=DEVICE_THOUSANDTHS
     )
+
+
+def _lowest(block: Block) -> int:
+    return (block.devices & -block.devices).bit_length() - 1
+
+
+def _first(devices: int) -> tuple[int, ...]:
+    return tuple([device for device, _ in zip(each(devices), range(WEIGHED_DEVICES), strict=False)])
+
+
+class _Unit(NamedTuple):
+    """The partitions of one device."""
+
+    place: int
+    """Of their pool."""
+    block: Block
+    first: int
+    """The number of the first one."""
+    kind: PartitionedKind
 
 
 class Supply:
@@ -121,11 +140,12 @@ class Supply:
             )
             self._kept.put((), known)
         self._offers, self._kinds = known
-        self._blocks: dict[int, tuple[int, Block]] = {}
-        """Of each partition the place of its pool, and its unit."""
+        self._blocks: dict[int, _Unit] = {}
+        """Of each partition."""
         for place in node.places(view.consuming) if view.consuming else ():
             for block in view.pools[place].counter_groups.blocks:
-                self._blocks.update(dict.fromkeys(each(block.devices << view.offsets[place]), (place, block)))
+                unit_of = self._unit_of(place, block, kinds)
+                self._blocks.update(dict.fromkeys(each(block.devices << view.offsets[place]), unit_of))
         self._now: dict[int, Totals] = {}
         """Each unit as it is."""
         for device in range(len(self._kinds)):
@@ -134,7 +154,7 @@ class Supply:
                 self._now[unit] = self._changed(device, ())
         self.units = tuple(self._now.values())
         """As they are; of devices that are their own unit, the same object if they are equal."""
-        self.totals = _sum(self.units, len(kinds.mix.classes))
+        self.totals = summed(self.units, len(kinds.mix.classes))
 
     @property
     def has_partitions(self) -> bool:
@@ -150,7 +170,7 @@ class Supply:
         for unit, its in by_unit.items():
             if unit in units:
                 units[unit] = self._changed(its[0][0], its)
-        return _sum(list(units.values()), len(self._mix.classes))
+        return summed(list(units.values()), len(self._mix.classes))
 
     def of_unit(self, device: int, taken: Sequence[Taken]) -> Totals:
         """The unit of a device, after these were taken of it."""
@@ -166,19 +186,16 @@ class Supply:
     def unit(self, device: int) -> int:
         """The number of a device's unit: that of its first device."""
         found = self._blocks.get(device)
-        if found is None:
-            return device
-        place, block = found
-        return self._node.view.offsets[place] + (block.devices & -block.devices).bit_length() - 1
+        return device if found is None else found.first
 
     def _changed(self, device: int, taken: Sequence[Taken]) -> Totals:
         found = self._blocks.get(device)
-        return self._of_device(device, taken) if found is None else self._of_block(*found, taken)
+        return self._of_device(device, taken) if found is None else self._of_partitions(found, taken)
 
     def _of_device(self, device: int, taken: Iterable[Taken]) -> Totals:
         node = self._node
         if device >= len(self._kinds):
-            return _sum((), len(self._mix.classes))
+            return summed((), len(self._mix.classes))
         kind = self._kinds[device]
         bit = 1 << device
         if node.in_use & bit or any(amounts is None for _, amounts in taken):
@@ -196,40 +213,19 @@ class Supply:
             known = kind.counted[left] = _count(kind, left)
         return known
 
-    def _of_block(self, place: int, block: Block, taken: Iterable[Taken]) -> Totals:
-        node, view = self._node, self._node.view
-        offset, counters = view.offsets[place], node.counters(place)
-        charges = view.pools[place].counter_groups
-        left = list(counters.left)
-        free = block.devices & ~(node.in_use >> offset)
-        for device, _ in taken:
-            free &= ~(1 << device - offset)
-            for number, amount in charges.groups[charges.of[device - offset]][0]:
-                left[number] -= amount
-        state = (place, block.counters, free, tuple([left[number] for number in block.counters]))
-        known: Totals | None = self._kept.get(state)
-        if known is None:
-            known = self._count_block(place, block, free, left)
-            self._kept.put(state, known)
-        return known
+    def _unit_of(self, place: int, block: Block, kinds: Kinds) -> _Unit:
+        view = self._node.view
+        first = view.offsets[place] + _lowest(block)
+        kind: PartitionedKind | None = self._kept.get(first)
+        if kind is None:
+            kind = self._kept.put(first, kinds.of_block(view, place, block, self._offers))
+        return _Unit(place, block, first, kind)
 
-    def _count_block(self, place: int, block: Block, free: int, left: Sequence[int]) -> Totals:
-        pool, offset = self._node.view.pools[place], self._node.view.offsets[place]
-        all_of = pool.counters.values
-        drawn = {device: charges for charges, devices in block.groups for device in each(devices)}
-        number_of = len(block.counters)
-
-        def part(amounts: Iterable[tuple[int, int]]) -> int:
-            return sum(amount * DEVICE_THOUSANDTHS // (all_of[number] or 1) for number, amount in amounts) // number_of
-
-        idle = max(0, part([(number, left[number]) for number in block.counters]))
-        usable, lost, takes = [], [], []
-        for offered in self._offers:
-            found = _filled([drawn[it] for it in _first(offered, offset, free)], left)
-            usable.append(sum(part(charges) for charges in found))
-            lost.append(0 if found else idle)
-            takes.append(len(found))
-        return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1)
+    def _of_partitions(self, unit: _Unit, taken: Iterable[Taken]) -> Totals:
+        left = self._node.counters(unit.place).left
+        free = (unit.block.devices >> _lowest(unit.block)) & ~(self._node.in_use >> unit.first)
+        state = (free, tuple([left[number] for number in unit.block.counters]))
+        return unit.kind.totals(unit.kind.without(state, [device - unit.first for device, _ in taken]))
 
 
 def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
@@ -251,20 +247,8 @@ def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
             number = 1 if is_whole else max(0, min([amounts[name] // it for name, it in share[0]], default=1))
         usable.append(number * size)
         lost.append(0 if number else idle)
-        takes.append(number)
+        takes.append(number * REQUEST_THOUSANDTHS)
     return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1)
-
-
-def _sum(units: Sequence[Totals], classes: int) -> Totals:
-    none = (0,) * classes
-    if not units:
-        return Totals(0, none, none, none)
-    idle, usable, lost, takes, whole, number = zip(*units, strict=True)
-    return Totals(sum(idle), _added(usable), _added(lost), _added(takes), sum(whole), sum(number))
-
-
-def _added(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 def supply_of(node: NodeState, kinds: Kinds) -> Supply:
@@ -275,30 +259,3 @@ def supply_of(node: NodeState, kinds: Kinds) -> Supply:
         known = Supply(node, kinds)
         node.supplies.put(version, known)
     return known
-
-
-def _first(offered: Offer, offset: int, free: int) -> list[int]:
-    return [device for device, _ in zip(each(offered.usable >> offset & free), range(WEIGHED_DEVICES), strict=False)]
-
-
-def _filled(placements: Sequence[Charges], left: Sequence[int]) -> list[Charges]:
-    """Those that fit beside each other, the first one first."""
-    rest = dict(enumerate(left))
-    found = []
-    for charges in placements:
-        if all(amount <= rest[number] for number, amount in charges):
-            found.append(charges)
-            for number, amount in charges:
-                rest[number] -= amount
-    return found
-
-
-def wasted(mix: Mix, totals: Totals, *, lost: int, unused: int) -> int:
-    """What of the idle devices is in vain for the mix: exact, in thousandths of a device times weights.
-
-    For each class, ``lost`` counts what is idle on units that cannot serve it, ``unused`` what it could not use in all.
-    """
-    waste = 0
-    for number, it in enumerate(mix.classes):
-        waste += it.weight * (lost * totals.lost[number] + unused * (totals.idle - totals.usable[number]))
-    return waste
