@@ -12,7 +12,8 @@ PURE := allocator api cache cdi cel eviction layout scheduling
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py alphas.py candidates.py refusals.py fixes.py pools.py \
-  search.py taint_rules.py extended.py hard_problems.py all_different.py)
+  search.py taint_rules.py extended.py hard_problems.py all_different.py device_orders.py) \
+  tests/scheduling/test_strategies.py
 
 # Images often set it; then hundreds of processes that tests start would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,6 +63,8 @@ compiled: install  ## build a wheel with the allocator compiled, and test the an
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/site build/*.whl
 	PYTHONPATH=build/site $(BIN)/python -c \
 	  "from dra_operator.allocator import allocator as a; assert a.__file__.endswith('.so'), a.__file__"
+	PYTHONPATH=build/site $(BIN)/python -c \
+	  "from dra_operator.scheduling.scoring.strategies import frag as f; assert f.__file__.endswith('.so'), f.__file__"
 	PYTHONPATH=build/site $(BIN)/pytest $(PYTEST_ARGS) $(COMPILED_TESTS)
 
 lint: install  ## lint, formatting, types, import contracts, generated code

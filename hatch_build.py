@@ -1,4 +1,4 @@
-"""Build hook: with ``KOPF_DRA_COMPILE=1`` a wheel has the allocator compiled to C by mypyc as well.
+"""Build hook: with ``KOPF_DRA_COMPILE=1`` a wheel has the allocator and strategies compiled to C by mypyc as well.
 
     KOPF_DRA_COMPILE=1 pip install .        # needs a C compiler; takes one to two minutes
 
@@ -19,9 +19,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOM = Path("operator/dra_operator/allocator")
+ROOMS = (Path("operator/dra_operator/allocator"), Path("operator/dra_operator/scheduling/scoring/strategies"))
 INTERPRETED = frozenset({"__init__.py", "evaluated.py", "explain"})
-"""Files and folders of the room that stay as they are. What only words a refusal gains nothing; nothing can refer
+"""Files and folders of the rooms that stay as they are. What only words a refusal gains nothing; nothing can refer
 weakly to a compiled class."""
 SETUP = """
 import sys
@@ -44,7 +44,7 @@ class CompiledAllocator(BuildHookInterface[Any]):
         return self.target_name == "wheel" and os.environ.get("KOPF_DRA_COMPILE", "0") not in ("", "0")
 
     def dependencies(self) -> list[str]:
-        """The compiler, and the libraries whose types the room uses."""
+        """The compiler, and the libraries whose types the rooms use."""
         if not self._is_wanted:
             return []
         typed = [text for text in self.metadata.core.dependencies if text.startswith("msgspec")]
@@ -55,7 +55,11 @@ class CompiledAllocator(BuildHookInterface[Any]):
         if not self._is_wanted or version == "editable":
             return
         self._folder = Path(mkdtemp(prefix="kopf-dra-"))
-        built = compiled(Path(self.root), self._folder)
+        try:
+            built = compiled(Path(self.root), self._folder)
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
         build_data["force_include"] |= {str(path): str(path.relative_to(built)) for path in built.rglob("*.so")}
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -70,8 +74,9 @@ def compiled(root: Path, folder: Path) -> Path:
     """The folder in which the extension modules lie, at the places of their sources."""
     sources = [
         str(path.relative_to(root))
-        for path in sorted((root / ROOM).rglob("*.py"))
-        if INTERPRETED.isdisjoint(path.relative_to(root / ROOM).parts)
+        for room in ROOMS
+        for path in sorted((root / room).rglob("*.py"))
+        if INTERPRETED.isdisjoint(path.relative_to(root / room).parts)
     ]
     built = folder / "lib"
     arguments = ["\n".join([str(folder), *sources]), "build_ext", f"--build-lib={built}", f"--build-temp={folder}/tmp"]

@@ -13,7 +13,9 @@ CORES_PER_DEVICE: Final = 16
 class BestFit(Strategy):
     """``best-fit``."""
 
-    name, device_order, uses_mix = "best-fit", "best-fit", False
+    name = "best-fit"
+    device_order = "best-fit"
+    uses_mix = False
 
     def score(self, candidate: Candidate) -> int:
         """What is left, negative. The pod's own cpu is the same on every node, and left out."""

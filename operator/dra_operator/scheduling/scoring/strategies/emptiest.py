@@ -8,7 +8,9 @@ from .strategy import Candidate, Strategy
 class Emptiest(Strategy):
     """``emptiest``."""
 
-    name, device_order, uses_mix = "emptiest", "reference", False
+    name = "emptiest"
+    device_order = "reference"
+    uses_mix = False
 
     def score(self, candidate: Candidate) -> int:
         """What is left afterwards."""

@@ -26,7 +26,9 @@ _STEPS: Final = tuple(math.ceil(_UNIT * math.log(score / (100 - score))) for sco
 class FragmentationGradientDescent(Strategy):
     """``fgd``."""
 
-    name, device_order, uses_mix = "fgd", "least-fragmentation", True
+    name = "fgd"
+    device_order = "least-fragmentation"
+    uses_mix = True
 
     def score(self, candidate: Candidate) -> int:
         """From 0 to 99; 50 where nothing changes."""

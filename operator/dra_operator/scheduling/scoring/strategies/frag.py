@@ -14,7 +14,9 @@ from .strategy import Candidate, Strategy
 class Frag(Strategy):
     """``frag``."""
 
-    name, device_order, uses_mix = "frag", "least-loss", True
+    name = "frag"
+    device_order = "least-loss"
+    uses_mix = True
 
     def score(self, candidate: Candidate) -> int:
         """How much less is in vain."""

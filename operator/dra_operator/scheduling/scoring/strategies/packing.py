@@ -17,7 +17,9 @@ HALF_SCORE: Final = 50
 class Packing(Strategy):
     """``packing``."""
 
-    name, device_order, uses_mix = "packing", "best-fit", False
+    name = "packing"
+    device_order = "best-fit"
+    uses_mix = False
 
     def score(self, candidate: Candidate) -> int:
         """By what the pod begins."""
