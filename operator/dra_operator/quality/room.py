@@ -21,7 +21,7 @@ from .trace import Shape, TracePod
 
 LEAST_WEIGHT_OF_LOST: Final = 0.4
 MOST_WEIGHT_OF_LOST: Final = 0.9
-LOST_PER_PART_IN_SEVERAL: Final = 2.0
+WEIGHT_PER_PART_IN_SEVERAL: Final = 2.0
 """The weight of what is lost, for each part of the GPUs that is asked for by pods of several."""
 LOOKED_AHEAD_KINDS: Final = 5
 """The commonest kinds, which are thought to arrive next."""
@@ -47,7 +47,7 @@ class Room:
         asked = sum(counts[shape] * shape.total for shape in ranked)
         several = sum(counts[shape] * shape.total for shape in ranked if shape.gpus > 1)
         part = several / asked if asked else 0.0
-        self._of_lost = min(MOST_WEIGHT_OF_LOST, max(LEAST_WEIGHT_OF_LOST, LOST_PER_PART_IN_SEVERAL * part))
+        self._of_lost = min(MOST_WEIGHT_OF_LOST, max(LEAST_WEIGHT_OF_LOST, WEIGHT_PER_PART_IN_SEVERAL * part))
         self._known: dict[tuple[int, ...], float] = {}
 
     def wasted(self, states: States) -> Floats:

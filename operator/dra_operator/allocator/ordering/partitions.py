@@ -21,7 +21,7 @@ from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals
 
 DEPARTURE_THOUSANDTHS: Final = 100
 """What counts of the requests that the departure of a partition would add."""
-WEIGHED_DEPARTURES: Final = 16
+DEPARTING_DEVICES: Final = 16
 """Occupied partitions whose departure is weighed: a unit has more only if its driver means harm."""
 
 State = tuple[int, tuple[int, ...]]
@@ -63,7 +63,7 @@ class PartitionedKind:
         usable = [sum([self._part(self._charges[it]) for it in found]) for found in placed]
         lost = [0 if found else idle for found in placed]
         takes = [len(found) * REQUEST_THOUSANDTHS for found in placed]
-        for device, _ in zip(each(self._all & ~state[0]), range(WEIGHED_DEPARTURES), strict=False):
+        for device, _ in zip(each(self._all & ~state[0]), range(DEPARTING_DEVICES), strict=False):
             after = self._placements(self._moved(state, device, 1))
             for number, found in enumerate(after):
                 takes[number] += (len(found) - len(placed[number])) * DEPARTURE_THOUSANDTHS
