@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dra_operator.cache import Key
 
@@ -33,7 +33,8 @@ MOST_DECISION_SECONDS: Final = 3.0  # seconds of decisions
 SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left for now
 _Place = tuple[int, Rank, int]
 """Level, rank, and number in the order of arrival."""
-_Entry = TypeVar("_Entry", bound=tuple[Any, ...])
+_Entry = tuple[float, _Place, str]
+"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and its name."""
 
 
 class Line:
@@ -46,10 +47,9 @@ class Line:
         """By namespace, as heaps."""
         self._paid_at: dict[str, float] = {}
         """When each namespace in debt will have paid it back."""
-        self._free: list[tuple[_Place, str]] = []
-        self._indebted: list[tuple[float, _Place, str]] = []
-        """Namespaces by the first of their keys. An entry counts while it is what ``_filed`` says of the namespace."""
-        self._filed: dict[str, object] = {}
+        self._order: list[_Entry] = []
+        """The namespaces as a heap. An entry counts while it is what ``_filed`` has of its namespace."""
+        self._filed: dict[str, _Entry] = {}
         self._aside: set[str] = set()
         self.ready = 0
         """How many keys ``pop`` would take out, one after the other."""
@@ -84,7 +84,7 @@ class Line:
 
     def call_back(self, may_come: Callable[[str], bool]) -> None:
         """Those that stood aside and may come stand in line again."""
-        for namespace in [namespace for namespace in self._aside if may_come(namespace)]:
+        for namespace in list(filter(may_come, self._aside)):
             self._aside.discard(namespace)
             self.ready += len(self._keys.get(namespace, ()))
             self._file(namespace)
@@ -103,39 +103,24 @@ class Line:
             for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
                 del self._paid_at[namespace]
                 self._file(namespace)
-        while self._free:
-            place, namespace = self._free[0]
-            if self._filed.get(namespace) == place:
-                return namespace
-            heapq.heappop(self._free)
         while True:
-            due, place, namespace = self._indebted[0]
-            if self._filed.get(namespace) == (due, place):
-                return namespace
-            heapq.heappop(self._indebted)
+            first = self._order[0]
+            if self._filed.get(first[2]) is first:
+                return first[2]
+            heapq.heappop(self._order)
 
     def _file(self, namespace: str) -> None:
         """The first key of the namespace, or its debt, may be another one."""
-        keys, due = self._keys.get(namespace), self._paid_at.get(namespace)
+        keys = self._keys.get(namespace)
         if not keys or namespace in self._aside:
             self._filed.pop(namespace, None)
             return
-        place = keys[0][0]
-        filed: object = place if due is None else (due, place)
-        if self._filed.get(namespace) == filed:
+        entry = (self._paid_at.get(namespace, 0.0), keys[0][0], namespace)
+        if self._filed.get(namespace) == entry:
             return
-        self._filed[namespace] = filed
-        if due is None:
-            heapq.heappush(self._free, (place, namespace))
-        else:
-            heapq.heappush(self._indebted, (due, place, namespace))
-        most = 2 * len(self._filed) + SPARE_ENTRIES
-        if len(self._free) > most:
-            self._sweep(self._free, lambda it: it[0])
-        if len(self._indebted) > most:
-            self._sweep(self._indebted, lambda it: it[:2])
-
-    def _sweep(self, heap: list[_Entry], filed: Callable[[_Entry], object]) -> None:
-        """Drop the entries that count no more, which are most of the heap: they may never get to the top."""
-        heap[:] = [entry for entry in heap if self._filed.get(entry[-1]) == filed(entry)]
-        heapq.heapify(heap)
+        self._filed[namespace] = entry
+        heapq.heappush(self._order, entry)
+        if len(self._order) > 2 * len(self._filed) + SPARE_ENTRIES:
+            # Most entries count no more, and may never get to the top.
+            self._order = list(self._filed.values())
+            heapq.heapify(self._order)
