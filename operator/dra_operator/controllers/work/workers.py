@@ -43,7 +43,10 @@ class Workers:
     async def _work(self) -> None:
         resumed = time.perf_counter()
         while True:
+            had_to_wait = not self._queue.depth
             key = await self._queue.get()
+            if had_to_wait:
+                resumed = time.perf_counter()
             enter_attempt(new_attempt())
             self._failures.report(self._queue, key, await error_of(self._handle(key.object)))
             self._after()
