@@ -39,7 +39,7 @@ class Resource:
             raise ValueError(f"an object of {self} must have a name")
         root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        tail = "".join(f"/{part}" for part in (name, subresource) if part)
+        tail = "".join([f"/{part}" for part in (name, subresource) if part])
         return f"{root}{scope}/{self.plural}{tail}"
 
 

@@ -207,7 +207,8 @@ class Sending:
 
 def _head(method: str, target: str, headers: Iterable[Header]) -> bytes:
     """Raises ConnectionSettingsError for a header with a line break: only credentials come from elsewhere."""
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
-    if any("\r" in line or "\n" in line for line in lines):
+    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers], "\r\n"]
+    head = "\r\n".join(lines)
+    if head.count("\r") + head.count("\n") > 2 * len(lines):
         raise ConnectionSettingsError("the credentials contain a line break, which HTTP does not allow; remove it")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "replace")
+    return head.encode("utf-8", "replace")
