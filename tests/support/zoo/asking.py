@@ -117,6 +117,7 @@ def _configured() -> Object:
     return claim
 
 
+TOO_MANY = r"exceeds the claim limit of 32"
 _NEVER = r"cannot satisfy|gave up|no device|none of|not enough|[Nn]o combination|search|allocates at most"
 
 ASKING: tuple[Beast, ...] = (
@@ -133,7 +134,7 @@ ASKING: tuple[Beast, ...] = (
     Beast("a list that no devices share", asking(20, _hard(11, equal("list"))), _NEVER),
     Beast("alternatives without end", asking(20, _alternatives()), _NEVER),
     Beast("tolerations of requests", asking(20, _tolerant()), _NEVER),
-    Beast("all devices", asking(50, spec(request("req", allocationMode="All"))), _NEVER),
+    Beast("all devices", asking(50, spec(request("req", allocationMode="All"))), TOO_MANY),
     Beast("all devices in parts", asking(50, spec(*many(16, kind="hard", count=2))), rf"{_NEVER}|bound"),
     Beast("counters that never add up", asking(20, spec(*many(9, kind="part"))), _NEVER, short=True),
     Beast("shares with steps", asking(20, _shares(32, "1000000001")), rf"{_NEVER}|bound"),
