@@ -194,7 +194,10 @@ class Control:
         self, maker: ClaimMaker, names: NamesBeingWritten, pauses: GrowingPauses, *, legacy_names: bool
     ) -> ClaimGenerator:
         cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
-        return ClaimGenerator(cluster, claims, pods, self.events, maker, ours, names, pauses, legacy_names=legacy_names)
+        wake = self.queues.add
+        return ClaimGenerator(
+            cluster, claims, pods, self.events, maker, ours, names, pauses, wake, legacy_names=legacy_names
+        )
 
     def _scheduling_context(
         self,

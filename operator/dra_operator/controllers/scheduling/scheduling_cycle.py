@@ -38,6 +38,7 @@ from dra_operator.cache import (
 from dra_operator.controllers.shared.errors import PlacementFailed
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
 from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postponed, Result
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.kube import EventReason
@@ -68,6 +69,7 @@ from dra_operator.scheduling.state import (
     GANG_INCOMPLETE,
     GANG_MALFORMED,
     GATE,
+    Obstacle,
     is_at_gate,
     is_placeholder,
     title,
@@ -87,6 +89,7 @@ from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
 from .remove_gate import RemoveGate
 from .report import REPORT_PAUSES, WaitingReport
+from .unmade_claims import age, awaited_claim
 from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
@@ -202,7 +205,7 @@ class SchedulingCycle:
         self._cluster.set_wake_conditions(pod.key, wake_on)
         self._gangs.not_tried(pod)
         if obstacle.reason is CLAIM_UNMADE:
-            return Decided()
+            return self._await_claims(pod, obstacle)
         if self._makes_room is not None:
             self._makes_room.forget(pod)
         if obstacle.reason is GANG_INCOMPLETE:
@@ -210,6 +213,13 @@ class SchedulingCycle:
         if obstacle.reason in UNKNOWN_GANG and self._gangs.holds_devices(pod):
             return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
+
+    def _await_claims(self, pod: Pod, obstacle: Obstacle) -> Decided:
+        left = self._times.unmade_claims - age(pod, self._context.clock())
+        if left > 0:
+            self._context.look_again(pod.key, left + ROUNDING_SECONDS)
+            return Decided()
+        return self._refuse(pod, NoPlace(awaited_claim(self._cluster, pod, obstacle), obstacle.reason.name))
 
     def _snapshot(self, defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""

@@ -87,7 +87,9 @@ class TimeSettings:
     """From the choice of a node until a claim of a volume that is not bound there counts as failed."""
     preemption_rest: float = 10.0
     """Between two attempts of one pod to make room for itself, and from the start until the first one."""
-    unmade_claims: float = 5.0
+    unmade_gang_claims: float = 5.0
     """From the first pod of a gang that could be planned until it says for whose claims it waits."""
+    unmade_claims: float = 30.0
+    """The age at which a pod says that it waits for its claims: a busy kube-controller-manager makes 20 a second."""
     binding_timeout: float = BINDING_TIMEOUT_SECONDS
     """From the allocation until a device that is not ready counts as failed."""

@@ -157,7 +157,7 @@ class Gangs:
             if known.is_told:
                 self._context.look_again(known.teller.key)
             return Decided()
-        left = known.since + self._context.times.unmade_claims - now
+        left = known.since + self._context.times.unmade_gang_claims - now
         if left > 0:
             self._context.look_again(pod.key, left)
             return Decided()

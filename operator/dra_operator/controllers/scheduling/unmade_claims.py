@@ -1,0 +1,33 @@
+"""A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so.
+
+Claims are made within a moment. Where a template is missing, or its claims are refused, an event of the pod says why;
+but an event is gone after an hour, and what makes the claims may have ended. So an older pod says for what it waits.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from dra_api.core import Pod
+from dra_api.values.times import parse_time
+
+from dra_operator.cache import Cluster
+from dra_operator.scheduling.state import Obstacle
+
+
+def age(pod: Pod, now: datetime) -> float:
+    """The seconds since the pod was created; none for one without a time."""
+    created = parse_time(pod.metadata.creation_timestamp)
+    return (now - created).total_seconds() if created is not None else 0.0
+
+
+def awaited_claim(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str:
+    """For what the pod waits, and what to do about it."""
+    for entry in pod.spec.resource_claims or ():
+        template = entry.resource_claim_template_name
+        if template and cluster.templates.get(f"{pod.metadata.namespace}/{template}") is None:
+            return (
+                f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{template}" not found: create '
+                f"it, or correct resourceClaimTemplateName"
+            )
+    return f"{obstacle.text}: if that lasts, events FailedResourceClaimCreation of the pod say why"

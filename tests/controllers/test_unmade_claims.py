@@ -1,0 +1,66 @@
+"""A pod says for which claims it waits, if they are not made for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controllers_world import World
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES
+from dra_operator.controllers import OwnControllers
+from objects import Make
+
+
+def condition(world: World) -> str:
+    conditions = (world.api[PODS, "ns/pod"].get("status") or {}).get("conditions") or []
+    return next((str(it["message"]) for it in conditions if it["type"] == "PodScheduled"), "")
+
+
+async def test_a_pod_without_its_template_says_so_and_runs_when_the_template_comes(world: World) -> None:
+    world.furnish()
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert condition(world) == (
+            'waits for a claim of entry "entry-0": resourceclaimtemplate "tmpl" not found: create it, or correct '
+            "resourceClaimTemplateName"
+        )
+        assert condition(world) in world.messages("FailedScheduling")
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+        await world.quiet()
+        assert world.node_of() == "node-0"
+
+
+async def test_a_pod_whose_claim_is_refused_points_to_the_events(world: World) -> None:
+    world.controllers = OwnControllers(templates=False)
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    assert condition(world) == (
+        'pod "ns/pod": ResourceClaim not created yet: if that lasts, events FailedResourceClaimCreation of the pod '
+        "say why"
+    )
+
+
+async def test_a_young_pod_waits_in_silence(world: World) -> None:
+    world.times = replace(world.times, unmade_claims=30.0)
+    world.furnish()
+    pod = Make.pod(claims=[Make.FROM_TEMPLATE])
+    pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.add(PODS, pod)
+    world.start()
+    for world.now, says in (("2026-01-01T00:00:29Z", False), ("2026-01-01T00:00:30Z", True)):
+        await world.attempt("ns/pod")
+        assert bool(condition(world)) is says
+
+
+async def test_a_pod_that_gets_its_claim_says_nothing(world: World) -> None:
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert world.node_of() == "node-0"
+        assert not world.messages("FailedScheduling")
