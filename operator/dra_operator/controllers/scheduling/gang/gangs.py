@@ -79,6 +79,8 @@ class Gangs:
         """By gang: pods that were to be decided on meanwhile."""
         self._written: dict[str, Gang] = {}
         """By the key of a pod: its gang, while the plan is being written."""
+        self._telling: dict[str, Gang] = {}
+        """By the key of a pod: its gang, while it is being written that the pod waits with it."""
         self._put_aside: dict[str, GangAttempt] = {}
         self._refusals: dict[str, Refusal] = {}
         self._unmade: dict[str, AwaitedClaims] = {}
@@ -101,8 +103,8 @@ class Gangs:
                     self._context.look_again(key)
 
     def puts_off(self, key: str) -> bool:
-        """Whether the plan of its gang is being written: no other decision may write for the pod meanwhile."""
-        gang = self._written.get(key)
+        """Whether something is being written for the pod with its gang: no other decision may write meanwhile."""
+        gang = self._written.get(key) or self._telling.get(key)
         if gang is not None:
             self._asked.setdefault(gang.key, set()).add(key)
         return gang is not None
@@ -317,11 +319,21 @@ class Gangs:
         """The leader says why all wait, and the others name it."""
         await self._report.waits(leader, reason, text)
         for pod in members:
-            if pod.key != leader.key:
-                with suppress(PodVanished):
-                    with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
-                    await self._report.waits(pod, UNSCHEDULABLE, with_it)
+            if pod.key != leader.key and not self.puts_off(pod.key):
+                with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
+                await self._tell_mate(gang, pod, with_it)
         return Result.UNSCHEDULABLE
+
+    async def _tell_mate(self, gang: Gang, pod: Pod, text: str) -> None:
+        """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""
+        self._telling[pod.key] = gang
+        try:
+            with suppress(PodVanished):
+                await self._report.waits(pod, UNSCHEDULABLE, text)
+        finally:
+            del self._telling[pod.key]
+            if gang.key not in self._leaders:
+                self._over(gang)
 
     def _forget_gangs(self) -> None:
         """Those that have no pods, now and then: each scan is paid for by as many gangs that were added since."""
