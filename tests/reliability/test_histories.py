@@ -20,6 +20,7 @@ from dra_kube import Election
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
 from dra_operator.controllers.scheduling import binding_cycle
+from dra_operator.controllers.scheduling.gang.gangs import Gangs
 from dra_operator.controllers.scheduling.permit import Permit
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
@@ -68,6 +69,7 @@ def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -
         ("volumes that are not bound", mock.patch.object(Permit, "_unbound_volumes", return_value=()), "volume"),
         ("ports that are taken", mock.patch.object(NodePorts, "obstacle", return_value=None), "-port"),
         ("room", mock.patch.object(NodeResources, "obstacle", return_value=None), "-cpu"),
+        ("the gang of a pod", mock.patch.object(Gangs, "begin", return_value=None), "gang"),
         ("whose turn it is", mock.patch.object(Control, "_rank", lambda _, key: (0, str(key))), "-high"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -13,10 +14,14 @@ from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
 
 from .node_rules import collisions
+from .rest import devices_of, is_of_gang
 from .rival import is_passing
+from .script import GANG, GANG_SIZE
 from .sender import LEASE, NAMESPACE
 
 T = TypeVar("T")
+LATE_SECONDS = 30.0
+"""So late at most the operator may see that a pod is gone."""
 
 
 class Judge:
@@ -29,6 +34,9 @@ class Judge:
         self.server: FakeStore
         self._state = State()
         self.findings: dict[str, None] = {}
+        self._bound: set[str] = set()
+        self._had_devices: dict[str, float] = {}
+        """When a pod of a gang had devices last, by its UID."""
         self.pardons = False
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
@@ -37,9 +45,26 @@ class Judge:
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
         if resource is PODS and event != "DELETED" and not self.pardons:
             self.findings.update(dict.fromkeys(collisions(self.server, obj)))
+        if resource is RESOURCE_CLAIMS or resource is PODS:
+            self._look_at_gang(event, resource, obj)
         if self._enter(event, resource, obj) and not self.pardons:
             found = (finding for finding in violations(self._state) if not is_passing(finding))
             self.findings.update(dict.fromkeys(found))
+
+    def _look_at_gang(self, event: str, resource: Resource, obj: Obj) -> None:
+        """A pod of a gang is bound only if all that the gang needs have devices, or had them a moment ago: a pod that
+        is deleted meanwhile is seen late."""
+        now = asyncio.get_running_loop().time()
+        if resource is RESOURCE_CLAIMS:
+            if devices_of(obj):
+                users = obj["status"].get("reservedFor") or ()
+                self._had_devices.update({it["uid"]: now for it in users if it["name"].startswith(f"{GANG}-")})
+        elif is_of_gang(obj) and obj["spec"].get("nodeName") and event != "DELETED":
+            uid, there = obj["metadata"]["uid"], {it["metadata"]["uid"] for it in self.server.of(PODS)}
+            having = {it for it, at in self._had_devices.items() if it in there or now - at < LATE_SECONDS}
+            if len(having | {uid}) < GANG_SIZE and uid not in self._bound and not self.pardons:
+                self.findings[f"pod {key_of(obj)} is bound, and no other pod of its gang has devices"] = None
+            self._bound.add(uid)
 
     def written(self, call: Call, sender: str) -> None:
         """A candidate for the lease writes. It must hold the lease, or have held it last."""

@@ -25,7 +25,7 @@ from fake_store import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
-from .script import EXTENDED, OTHER, TOLERANT
+from .script import EXTENDED, GANG, GANG_SIZE, OTHER, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
 Devices = Mapping[str, Sequence[str]]
@@ -53,10 +53,11 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
     yield from _away_from_volume(store)
     free = free_devices(store)
     for pod in store.of(PODS):
-        if waits(pod):
+        if waits(pod) and not is_of_gang(pod):
             yield from _of_pod(store, pod, swept)
         elif pod["spec"].get("nodeName") and _is_active(pod) and (bad := _tainted_devices(store, pod)):
             yield f"pod {key_of(pod)} runs on the tainted devices {bad}"
+    yield from _of_gang(store)
     for claim in store.of(RESOURCE_CLAIMS):
         is_open = _is_immediate(claim) and not devices_of(claim) and not _is_deleted(claim) and not _users(store, claim)
         is_there = any(devices and not is_cordoned(store[NODES, node]) for node, devices in free.items())
@@ -71,6 +72,39 @@ def free_devices(store: FakeStore, *, tainted: bool = False) -> Devices:
         node: [device for device in _usable(store, node, tainted=tainted) if device not in held]
         for node in _nodes(store)
     }
+
+
+def is_of_gang(pod: Obj) -> bool:
+    """Whether the pod gets devices together with others, or not at all."""
+    return bool(pod["metadata"]["name"].startswith(f"{GANG}-"))
+
+
+def _of_gang(store: FakeStore) -> Iterator[str]:
+    """Whether all that are needed have room together, and whether those that wait keep no devices."""
+    pods = [pod for pod in store.of(PODS) if is_of_gang(pod) and pod["status"].get("phase") != "Failed"]
+    waiting = [pod for pod in pods if waits(pod)]
+    running = [pod for pod in pods if pod["spec"].get("nodeName")]
+    wishes = [wish_of(store, pod) for pod in waiting]
+    if None in wishes:
+        yield "a pod of the gang has no claim, though its template exists"
+    if not waiting or any(wish is None or wish.says or wish.on is not None for wish in wishes):
+        return
+    needed = max(GANG_SIZE - len(running), 1)
+    said = " / ".join(map(_said, waiting))
+    free = free_devices(store)
+    room = sum(
+        min(len(devices), _slots(store, node)) for node, devices in free.items() if is_allowed(store, waiting[0], node)
+    )
+    if len(waiting) < needed:
+        if "waits for other pods" not in said:
+            yield f"the gang lacks pods, but says {said!r}"
+    elif room >= needed:
+        yield f"{needed} of {len(waiting)} pods of the gang could run, but wait: {said}"
+    for pod in waiting:
+        for claim in store.of(RESOURCE_CLAIMS):
+            users = [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+            if pod["metadata"]["uid"] in users:
+                yield f"pod {key_of(pod)} of a gang waits with devices: {said}"
 
 
 def _held_twice(store: FakeStore) -> Iterator[str]:
@@ -191,8 +225,11 @@ def _is_given_back(pod: Obj, claim: Obj) -> bool:
 
 def _fits(store: FakeStore, node: str, wish: Wish, free: Devices) -> bool:
     is_there = wish.on is None or node in wish.on
-    slots = int(store[NODES, node]["status"]["allocatable"]["pods"]) - len(list(running_on(store, node)))
-    return is_there and slots > 0 and len(free[node]) >= wish.devices
+    return is_there and _slots(store, node) > 0 and len(free[node]) >= wish.devices
+
+
+def _slots(store: FakeStore, node: str) -> int:
+    return int(store[NODES, node]["status"]["allocatable"]["pods"]) - len(list(running_on(store, node)))
 
 
 def _nodes(store: FakeStore) -> list[str]:

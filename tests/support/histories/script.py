@@ -14,7 +14,10 @@ TOLERANT = "tolerant"  # the template of claims whose devices may be tainted for
 OTHER = "another-scheduler"
 VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outlives them
 RIVAL = "rival"  # pods to which the other scheduler gives devices
+GANGS = 3  # one history of so many has a gang
 ELECTIONS = 8  # one history of so many has two replicas of the operator
+GANG = "gang"  # pods that get devices together
+GANG_SIZE = 2
 NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
 DURATION = 20.0  # seconds in which everything happens
 
@@ -54,6 +57,7 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     VOLUME: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], volumes=uses(name)),
     RIVAL: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER),
     NAMED_RIVAL: lambda name: Make.pod(name, claims=[Make.use(name)], schedulerName=OTHER),
+    GANG: lambda name: _of_gang(Make.pod(name, claims=[Make.FROM_TEMPLATE])),
 }
 HELD = "held"  # what a pod is called that another gate holds back
 WORDS = ("high", "low", "zone", "nozone", "tolerates", "cpu", "port", "apart", HELD)
@@ -71,6 +75,11 @@ COMINGS_AND_GOINGS = (
 """What happens, what undoes it, and how likely it is."""
 
 
+def _of_gang(pod: Obj) -> Obj:
+    wish = {"dra.kopf.dev/gang": GANG, "dra.kopf.dev/gang-size": str(GANG_SIZE)}
+    return {**pod, "metadata": {**pod["metadata"], "annotations": wish}}
+
+
 def script_of(seed: int) -> Script:
     """The script of a seed."""
     dice = random.Random(seed)
@@ -79,6 +88,8 @@ def script_of(seed: int) -> Script:
     replicas = 2 if seed % ELECTIONS == 0 else 1
     ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
     steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
+    if seed % GANGS == 0:
+        steps += _gang(dice)
     return Script(nodes, replicas, tuple(sorted(steps)))
 
 
@@ -94,7 +105,7 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
     rivals = dice.choice((0, 0, 0, 6))
     first, last = _rush(dice) if rivals else (0, DURATION / 2)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2, 0))[0]
         words = [rule for rule in rules if not kind.startswith(RIVAL) and dice.random() < 0.4]
         name, at = "-".join((kind, str(number), *words)), dice.uniform(first, last)
         yield Step(at, "add pod", name)
@@ -109,6 +120,21 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
                 at += dice.choice((0.0, 0.1, 2.0))
                 yield Step(at, "delete pod", name)
                 yield Step(at + 2.5 * dice.random(), "add pod", name)
+
+
+def _gang(dice: random.Random) -> Iterator[Step]:
+    """Two pods and more, which come one after the other, go, and come back."""
+    at = dice.uniform(0, DURATION / 2)
+    for number in range(dice.choice((1, 2, 2, 2, 3))):
+        name = f"{GANG}-{number}"
+        at += dice.choice((0.0, 0.0, 0.1, dice.expovariate(0.5)))
+        yield Step(at, "add pod", name)
+        if dice.random() < 0.5:
+            then = at + dice.expovariate(0.3)
+            yield Step(then, dice.choice(("delete pod", "delete pod", "finish pod")), name)
+            if dice.random() < 0.6:
+                yield Step(then + 0.1, "delete pod", name)
+                yield Step(then + 0.2 + 2.5 * dice.random(), "add pod", name)
 
 
 def _unseen(dice: random.Random, at: float) -> Iterator[Step]:

@@ -3,8 +3,8 @@
 When all is at rest a pod finishes. What waits then is compared with what runs afterwards. A pod that still waits was
 passed over if one that comes after it runs, and could give way to it: both needed as many devices, and nothing on that
 node but the other pod is in its way. All that they need has to come free in one moment: while a pod's condition is
-written, or while it loses a conflict, others overtake it. So pods that want room on a node are left out, and those of
-claims that several pods name; and the one that finishes has a single claim.
+written, or while it loses a conflict, others overtake it. So pods that want room on a node are left out, gangs, which
+need several devices at once, and pods of claims that several name; and the one that finishes has a single claim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fake_store import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import ROOM, is_running, rules_of
-from .rest import devices_of, places_for, waits, wish_of
+from .rest import devices_of, is_of_gang, places_for, waits, wish_of
 from .script import OTHER
 
 
@@ -30,7 +30,7 @@ def who_waits(store: FakeStore) -> dict[str, int]:
 def _is_simple(pod: Obj) -> bool:
     entries = pod["spec"].get("resourceClaims") or ()
     has_own = not any("resourceClaimName" in entry for entry in entries)
-    return has_own and pod["spec"]["schedulerName"] != OTHER and not rules_of(pod) & ROOM
+    return has_own and not is_of_gang(pod) and pod["spec"]["schedulerName"] != OTHER and not rules_of(pod) & ROOM
 
 
 def who_finishes(store: FakeStore) -> str | None:
