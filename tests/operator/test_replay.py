@@ -262,3 +262,15 @@ def test_times_of_the_first_year_are_played(told: Any) -> None:
     waiting["metadata"]["creationTimestamp"] = "0001-01-01T00:00:00Z"
     found = told(*nodes("n1", devices=1), template("one"), waiting)
     assert found.start == found.end == "0001-01-01T00:00:00Z"
+
+
+def test_lines_that_lie_on_each_other_are_drawn_once_and_pods_counted_whole(tmp_path: Path) -> None:
+    (tmp_path / "week.yaml").write_text(yaml.safe_dump_all(SPREAD))
+    words = ["simulate", "--trace", str(tmp_path / "week.yaml"), "--policy", "best-fit,frag", "-o", "csv"]
+    assert main([*words, "--plot", str(tmp_path / "week.svg")]) == 0
+    drawn = ElementTree.parse(tmp_path / "week.svg")
+    titles = drawn.iter("{http://www.w3.org/2000/svg}title")
+    assert [it.text for it in titles] == ["as it was", "best-fit, frag"] * 2
+    texts = [it.text or "" for it in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    marks = texts[texts.index("pods that wait") + 1 :]
+    assert marks[: marks.index("0", 1)] == ["0", "1"]

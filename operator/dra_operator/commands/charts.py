@@ -44,7 +44,11 @@ class Chart(NamedTuple):
 
 
 def picture(charts: Sequence[Chart]) -> str:
-    """The whole file. The charts have lines of the same names in the same order."""
+    """The whole file. The charts have lines of the same names in the same order.
+
+    Lines that lie on each other in all charts are drawn once, by all of their names.
+    """
+    charts = _merged(charts)
     width, height = len(charts) * (WIDTH + 2 * MARGIN_PIXELS), HEIGHT + 2 * MARGIN_PIXELS + 20
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -55,6 +59,16 @@ def picture(charts: Sequence[Chart]) -> str:
         parts += _drawn(chart, MARGIN_PIXELS + number * (WIDTH + 2 * MARGIN_PIXELS))
     parts += _legend([line.name for line in charts[0].lines], height - 14)
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _merged(charts: Sequence[Chart]) -> Sequence[Chart]:
+    names: dict[tuple[tuple[tuple[float, float], ...], ...], list[str]] = {}
+    for its in zip(*(chart.lines for chart in charts), strict=True):
+        names.setdefault(tuple(tuple(line.points) for line in its), []).append(its[0].name)
+    return [
+        chart._replace(lines=[Line(", ".join(its), points[number]) for points, its in names.items()])
+        for number, chart in enumerate(charts)
+    ]
 
 
 def _drawn(chart: Chart, left: int) -> Iterator[str]:
@@ -71,7 +85,7 @@ def _drawn(chart: Chart, left: int) -> Iterator[str]:
     for number, (name, values) in enumerate(chart.lines):
         points = " ".join(f"{left + WIDTH * x:.1f},{_y(y):.1f}" for x, y in values)
         colour = COLOURS[number % len(COLOURS)]
-        yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}">'
+        yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" points="{points}">'
         yield f"<title>{name}</title></polyline>"
 
 

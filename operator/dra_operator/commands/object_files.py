@@ -49,8 +49,10 @@ def read_text(path: str) -> str:
     """The text of a file, or of standard input. Raises BadInput."""
     try:
         return sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not text in UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def read_objects(paths: Iterable[str]) -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,12 +14,16 @@ from .history import History
 POINTS: Final = 168
 """Of a line; of a whole week, each is an hour."""
 DAY_SECONDS: Final = 86_400
+LEVELS: Final = 5
+"""Marks at the side, at most; of pods, whole ones."""
 
 
 def plotted(courses: Sequence[Course], history: History) -> str:
     """The whole file."""
     sampled = [(it.name, it.sampled(POINTS)) for it in courses]
-    most = max(1.0, *(sample.waiting for _, samples in sampled for sample in samples))
+    most = max(sample.waiting for _, samples in sampled for sample in samples)
+    step = max(1, math.ceil(most / LEVELS))
+    top = step * max(1, math.ceil(most / step))
     days = range(int(history.seconds / DAY_SECONDS) + 1)
     across = [Tick(day * DAY_SECONDS / history.seconds if day else 0.0, str(day)) for day in days]
     below = f"days from {history.start:%Y-%m-%d %H:%M} UTC"
@@ -28,9 +33,9 @@ def plotted(courses: Sequence[Course], history: History) -> str:
         for name, samples in sampled
     ]
     waiting = [
-        Line(name, [(x, it.waiting / most) for x, it in zip(places, samples, strict=True)]) for name, samples in sampled
+        Line(name, [(x, it.waiting / top) for x, it in zip(places, samples, strict=True)]) for name, samples in sampled
     ]
-    pods = [Tick(part / 4, f"{most * part / 4:.3g}") for part in range(5)]
+    pods = [Tick(count / top, str(count)) for count in range(0, top + 1, step)]
     return picture(
         [
             Chart("devices in use, % of the cluster", below, across, PERCENT_TICKS, used),
