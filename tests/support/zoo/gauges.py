@@ -127,7 +127,11 @@ def _resident(process: int) -> int:
 
 @asynccontextmanager
 async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> AsyncIterator[None]:
-    """A pod a second meanwhile; each goes when it has its node. What has none a minute after the end never got one."""
+    """A pod a second meanwhile; each goes when it has its node. What has none a minute after the end never got one.
+
+    Its wait begins when the API server has it: how long a server takes that is busy with megabytes of others is not
+    the operator's doing.
+    """
     begun: dict[str, float] = {}
 
     async def come() -> None:
@@ -139,6 +143,8 @@ async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> A
             except asyncio.CancelledError:
                 begun.pop(name, None)  # the end came before the answer: it is not known whether there is such a pod
                 raise
+            if name in begun:  # it may have its node before the answer comes
+                begun[name] = time.monotonic()
             await asyncio.sleep(1.0)
 
     async def go() -> None:
