@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
+from types import FrameType
 
 from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -50,3 +52,35 @@ async def test_each_pod_of_a_burst_gets_one_claim_and_four_writes(world: World, 
     assert all(pod["spec"].get("nodeName") for pod in world.api.of(PODS))
     assert world.api.conflicts == 0
     assert len(world.api.writes) == 4 * PODS_AT_ONCE
+
+
+ROOMS = {
+    "/controllers/scheduling/gang/": 6,
+    "/scheduling/gang/": 0,
+    "/controllers/scheduling/preemption/": 0,
+    "/scheduling/preemption/": 0,
+    "/scheduling/state/inter_pod/terms.py": 0,
+    "/scheduling/state/inter_pod/domain_query.py": 0,
+}
+"""Calls that a pod may cost in a room that is not for it."""
+
+
+async def test_a_pod_in_no_gang_and_without_rules_pays_for_neither(world: World, make: type[Make]) -> None:
+    furnish(world, make)
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls[frame.f_code.co_filename] += 1
+
+    sys.setprofile(count)
+    try:
+        await world.settle()
+    finally:
+        sys.setprofile(None)
+    assert all(pod["spec"].get("nodeName") for pod in world.api.of(PODS))
+    found = {
+        room: sum(number for file, number in calls.items() if f"/dra_operator{room}" in file) / PODS_AT_ONCE
+        for room in ROOMS
+    }
+    assert all(found[room] <= most for room, most in ROOMS.items()), found
