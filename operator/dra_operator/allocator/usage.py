@@ -69,6 +69,22 @@ class Usage:
         for result in allocation.results:
             self._apply(result, 1)
 
+    def load(self, allocations: Iterable[AllocationResult]) -> None:
+        """As ``add`` for each, with one ``PoolUsage`` per pool."""
+        whole: dict[PoolId, dict[str, int]] = {}
+        for allocation in allocations:
+            for result in allocation.results:
+                if result.admin_access or (self._shares and result.share_id is not None):
+                    self._apply(result, 1)
+                    continue
+                held = whole.setdefault(PoolId(result.driver, result.pool), {})
+                held[result.device] = held.get(result.device, 0) + 1
+        for pool, held in whole.items():
+            usage = self.pool(pool)
+            for device, number in usage.exclusive.items():
+                held[device] = held.get(device, 0) + number
+            self._put(pool, PoolUsage(held, usage.shares, usage.consumed))
+
     def remove(self, allocation: AllocationResult) -> None:
         """Gives back what ``add`` took for the same allocation."""
         for result in allocation.results:

@@ -7,7 +7,7 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -15,16 +15,7 @@ from typing import Any, TypeVar
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.references import (
-    claims_of_pod,
-    classes_of,
-    group_name,
-    owning_group,
-    owning_pod,
-    pod_is_done,
-    without_group,
-)
-from dra_api.relations.volumes import volume_uses
+from dra_api.relations.references import classes_of, group_name, pod_is_done, without_group
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.scheduling import PodGroup
 from dra_api.storage import (
@@ -59,7 +50,16 @@ from dra_operator.scheduling.state import (
 from .hints import evictions, other_schedulers, storage_triggers, triggers
 from .key import NOTHING, Keys
 from .objects.bulk import without_bulk
-from .state import State, owner_id
+from .objects.filed_under import (
+    claims_used,
+    devices_of,
+    groups_named,
+    owners_of,
+    templates_named,
+    volume_claims_used,
+)
+from .objects.index import V
+from .state import State
 
 T = TypeVar("T", bound=Object)
 
@@ -104,23 +104,53 @@ class Cluster(State):
     def load(self, objects: Iterable[Object]) -> None:
         """Take in the objects of one read, as ``apply`` does one by one, where no caller asks whom that concerns.
 
-        In a large cluster nearly all objects are of four kinds: what follows from a new one is noted, no more.
+        In a large cluster nearly all objects are of four kinds. What follows from new ones is noted in one go: sums are
+        made once per node and pool, and indexes wait until they are asked. An object is taken as it is, also if it is
+        too large: ``without_bulk`` is up to the caller.
         """
-        notes: dict[type[Object], Callable[[Change[Any]], object]] = {
-            Pod: self._note_pod,
-            ResourceClaim: self._note_claim,
-            ResourceSlice: self._note_slice,
-            Node: self._note_node,
-        }
+        fresh: dict[type[Object], list[Change[Any]]] = {Pod: [], ResourceClaim: [], ResourceSlice: [], Node: []}
         for obj in objects:
-            note = notes.get(type(obj))
-            if note is None:
+            kind = type(obj)
+            if kind not in fresh:
                 self.apply(obj)
                 continue
-            store, absorb = self._rooms[type(obj)]
-            change = store.put(self._as_known(without_bulk(obj)))
-            if change is not None:
-                note(change) if change.old is None else absorb(change)
+            store, absorb = self._rooms[kind]
+            change = store.put(self._as_known(obj))
+            if change is not None and change.old is None:
+                fresh[kind].append(change)
+            elif change is not None:  # a second version: what follows from the first has to be known
+                self._note_all(fresh)
+                absorb(change)
+        self._note_all(fresh)
+
+    def renew(self, obj: Object) -> None:
+        """Take in a version of an object with the same UID, as ``apply``, where no caller asks whom that concerns."""
+        store, absorb = self._rooms[type(obj)]
+        change = store.put(self._as_known(obj))
+        if change is None:
+            return
+        match obj:
+            case Pod():
+                self._note_pod(change)
+            case ResourceClaim():
+                self._note_claim(change)
+            case Node():
+                self._note_node(change)
+            case _:
+                absorb(change)
+
+    def _note_all(self, fresh: dict[type[Object], list[Change[Any]]]) -> None:
+        """What follows from new objects; nodes are last, since pods take room on them."""
+        for change in fresh[ResourceSlice]:
+            self._note_slice(change)
+        self._note_claims([it.new for it in fresh[ResourceClaim] if it.new is not None])
+        if len(self.pods) > len(fresh[Pod]):  # a pod that was known may use a new claim, a new pod is looked at itself
+            self._note_sharing(other_schedulers.on_claim, list(fresh[ResourceClaim]), late=True)
+        self._note_pods([it.new for it in fresh[Pod] if it.new is not None])
+        for change in fresh[Node]:
+            self._note_node(change)
+        for changes in fresh.values():
+            changes.clear()
 
     def _as_known(self, obj: Object) -> Object:
         """Without what is of features that are off."""
@@ -262,8 +292,22 @@ class Cluster(State):
         if new is not None:
             self._file_pod(new.key, new)
             room_freed = self._count_pod(new)
-        other_schedulers.on_pod(self, change)
+        self._note_sharing(other_schedulers.on_pod, [change])
         return room_freed
+
+    def _note_pods(self, pods: Sequence[Pod]) -> None:
+        """As ``_note_pod`` for new ones."""
+        self.pods_by_claim.file_late(_filings(pods, claims_used))
+        self.pods_by_template.file_late(_filings(pods, templates_named))
+        self.pods_by_volume_claim.file_late(_filings(pods, volume_claims_used))
+        self.pods_by_gang.file_late(_filings(pods, self._gangs_named))
+        self.groups.members.file_late(_filings(pods, groups_named))
+        placed = (pod for pod in pods if pod.spec.node_name and not pod_is_done(pod))
+        self.loads.load((pod, node_requests(pod, served_resources(pod))) for pod in placed)
+        for pod in pods:
+            if not pod.spec.node_name:
+                self._note_waiting(pod)
+        self._note_sharing(other_schedulers.on_pod, [Change(None, pod) for pod in pods], late=True)
 
     def _forget_pod(self, pod: Pod) -> bool:
         for index in (
@@ -281,16 +325,17 @@ class Cluster(State):
         return self.loads.forget(pod.metadata.uid)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
-        namespace = pod.metadata.namespace
-        self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
-        templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
-        self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
-        self.pods_by_volume_claim.file(key, () if pod_is_done(pod) else (use.key for use in volume_uses(pod)))
-        is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
-        gang = gang_key(pod) if is_member else None
-        self.pods_by_gang.file(key, () if gang is None else (gang,))
-        if group := group_name(pod):
-            self.groups.members.file(key, (f"{namespace}/{group}",))
+        self.pods_by_claim.file(key, claims_used(pod))
+        self.pods_by_template.file(key, templates_named(pod))
+        self.pods_by_volume_claim.file(key, volume_claims_used(pod))
+        self.pods_by_gang.file(key, self._gangs_named(pod))
+        if group_name(pod):
+            self.groups.members.file(key, groups_named(pod))
+        self._note_waiting(pod)
+
+    def _note_waiting(self, pod: Pod) -> None:
+        """Whether the pod waits for us, and for what."""
+        key = pod.key
         if self.waits_for_us(pod):
             if key not in self.waiting:
                 self.waiting[key] = UNMADE if self.lacks_generated_claim(pod) else EVERYTHING
@@ -298,6 +343,11 @@ class Cluster(State):
         else:
             self._wait_no_more(key)
             self.pods_by_resource.file(key, ())
+
+    def _gangs_named(self, pod: Pod) -> Iterable[str]:
+        is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
+        gang = gang_key(pod) if is_member else None
+        return () if gang is None else (gang,)
 
     def _wait_no_more(self, key: str) -> None:
         self.waiting.pop(key, None)
@@ -327,6 +377,7 @@ class Cluster(State):
         old, new = change
         if new is not None:
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
+            self.loads.touched.discard(new.metadata.name)
         elif old is not None:
             self._loaded_nodes.remove(old.metadata.name)
 
@@ -364,13 +415,21 @@ class Cluster(State):
             self.claims_by_device.file(key, ())
         else:
             self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
-            owner = owning_pod(new) or owning_group(new)
-            owners = () if owner is None else (owner_id(new.metadata.namespace, owner.uid),)
             key = new.key
-            self.claims_by_owner.file(key, owners)
+            self.claims_by_owner.file(key, owners_of(new))
             self.claims_by_class.file(key, classes_of(new))
-            self.claims_by_device.file(key, map(DeviceId.of, new.results))
-        other_schedulers.on_claim(self, change)
+            self.claims_by_device.file(key, devices_of(new))
+        self._note_sharing(other_schedulers.on_claim, [change])
+
+    def _note_claims(self, claims: Sequence[ResourceClaim]) -> None:
+        """As ``_note_claim`` for new ones."""
+        allocated = [(it.metadata.uid, it.status.allocation) for it in claims if it.status.allocation is not None]
+        self.allocated_devices.load(allocated)
+        self.claims_by_owner.file_late(_filings(claims, owners_of))
+        self.claims_by_class.file_late(_filings(claims, classes_of))
+        self.claims_by_device.file_late(_filings(claims, devices_of))
+        for claim in claims:
+            self._file_placeholder(Change(None, claim))
 
     def _file_placeholder(self, change: Change[ResourceClaim]) -> None:
         """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""
@@ -398,7 +457,7 @@ class Cluster(State):
         """What follows from a slice in the inventory and in the taints of devices; whom these taints concern."""
         if change.new is not None:
             self.inventory.put_slice(change.new)
-            self.shared_drivers.freed((change.new.spec.driver,))
+            self._shared_drivers.freed((change.new.spec.driver,))
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
         return evictions.on_slice(self, change)
@@ -423,6 +482,10 @@ class Cluster(State):
             self.inventory.remove_rule(change.old.metadata.name)
         published = () if evictions.is_same_rule(change) else triggers.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
+
+
+def _filings(objects: Iterable[T], values: Callable[[T], Iterable[V]]) -> Iterator[tuple[str, Iterable[V]]]:
+    return ((obj.key, values(obj)) for obj in objects)
 
 
 def _has_left(old: Pod, new: Pod | None) -> bool:

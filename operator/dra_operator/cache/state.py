@@ -6,8 +6,9 @@ which keys a change concerns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Any, Final
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.relations.extended_resources import classes_by_resource
@@ -35,11 +36,12 @@ from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices.allocated_devices import AllocatedDevices
 from dra_operator.cache.devices.nominated_pods import NominatedPods
 from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers, drivers_in
+from dra_operator.cache.objects.filed_under import owner_id
 from dra_operator.cache.objects.index import Index
 from dra_operator.cache.objects.loads import NodeLoads
 from dra_operator.cache.objects.pod_groups import PodGroupView
 from dra_operator.cache.objects.storage import StorageView
-from dra_operator.cache.objects.store import Store
+from dra_operator.cache.objects.store import Change, Store
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.waiting.hinted import Hinted
 from dra_operator.cache.waiting.wake_conditions import WakeConditions
@@ -59,10 +61,9 @@ from dra_operator.scheduling.state import (
     names_gang,
 )
 
-
-def owner_id(namespace: str, uid: str) -> str:
-    """A pod's UID beside its namespace: a claim of another one may name the UID as its owner, and is not the pod's."""
-    return f"{namespace}/{uid}"
+_Note = Callable[["State", Change[Any]], None]
+_MOST_LATE_CHANGES: Final = 64
+"""Batches of changes that may wait to be noted."""
 
 
 class Stores:
@@ -102,7 +103,8 @@ class State(Stores):
         self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
-        self.shared_drivers = SharedDrivers()
+        self._shared_drivers = SharedDrivers()
+        self._late_sharing: list[tuple[_Note, Sequence[Change[Any]]]] = []
         self.pods_by_claim: Index[str] = Index()
         self.pods_by_template: Index[str] = Index()
         self.claims_by_owner: Index[str] = Index()
@@ -122,6 +124,28 @@ class State(Stores):
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
         self.groups = PodGroupView(self.pods.get, self._is_placed, self.pods_by_claim.keys)
+
+    @property
+    def shared_drivers(self) -> SharedDrivers:
+        """What other schedulers have and want."""
+        self._catch_up_with_sharing()
+        return self._shared_drivers
+
+    def _catch_up_with_sharing(self) -> None:
+        late, self._late_sharing = self._late_sharing, []
+        for note, changes in late:
+            for change in changes:
+                note(self, change)
+
+    def _note_sharing(self, note: _Note, changes: Sequence[Change[Any]], *, late: bool = False) -> None:
+        """Have changes noted in ``shared_drivers``; ``late``, or if others wait for that: at the next look at it."""
+        if not late and not self._late_sharing:
+            for change in changes:
+                note(self, change)
+            return
+        self._late_sharing.append((note, changes))
+        if len(self._late_sharing) > _MOST_LATE_CHANGES:
+            self._catch_up_with_sharing()
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
         """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
@@ -182,7 +206,7 @@ class State(Stores):
 
     def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
         """The drivers whose devices the classes may hold."""
-        return frozenset(map(self.shared_drivers.driver_of_class, classes))
+        return frozenset(map(self._shared_drivers.driver_of_class, classes))
 
     def has_shared_driver(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""

@@ -8,7 +8,7 @@ never looks free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dra_api.core import Pod
@@ -70,6 +70,17 @@ class AllocatedDevices:
         else:
             self._stored.pop(uid, None)
         self._count(uid)
+
+    def load(self, claims: Iterable[tuple[str, AllocationResult]]) -> None:
+        """As ``stored`` for each UID and allocation."""
+        fresh: list[AllocationResult] = []
+        for uid, allocation in claims:
+            if uid in self._counted or uid in self._assumed:
+                self.stored(uid, allocation)
+                continue
+            self._stored[uid] = self._counted[uid] = allocation
+            fresh.append(allocation)
+        self.usage.load(fresh)
 
     def assumed(self, uid: str) -> AssumedAllocation | None:
         """The in-flight allocation of the claim, if there is one."""

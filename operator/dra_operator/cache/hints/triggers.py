@@ -42,9 +42,10 @@ from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.hints import pod_groups
 from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.objects.filed_under import owner_id
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
-from dra_operator.cache.state import State, owner_id
+from dra_operator.cache.state import State
 from dra_operator.cache.waiting.wake_conditions import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent

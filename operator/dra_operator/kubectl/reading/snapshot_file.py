@@ -15,6 +15,7 @@ from dra_api.releases.release import NEWEST, Release, chosen
 from dra_api.values.times import format_time, parse_time
 from msgspec import Struct
 
+from dra_operator.cache import without_bulk
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import KINDS, STDIN, BadInput, read_objects, read_text
 from dra_operator.kubectl.answer import ExitCode, Problem
@@ -41,7 +42,7 @@ def load(path: str) -> Observed:
     if path == STDIN:
         raise Problem("--from - is not possible: name a file", ExitCode.USAGE)
     try:
-        objects = read_objects([path])
+        objects = [without_bulk(obj) for obj in read_objects([path])]
         header = _header(path)
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error

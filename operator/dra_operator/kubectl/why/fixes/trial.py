@@ -80,7 +80,7 @@ class Trial:
     def _put(self, obj: Object) -> None:
         """As news: texts are no revisions, so that each differs from all others."""
         version = f"trial-{next(_VERSIONS)}"
-        self.cluster.apply(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
+        self.cluster.renew(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
 
 
 def _after(edit: Edit, old: Object) -> Object:
