@@ -1,11 +1,11 @@
 """How many questions `kubectl dra fit --serve` answers in a second, and how long one waits.
 
-    python benchmarks/fitting.py [--nodes 100] [--devices 8] [--clients 8] [--seconds 10]
+    python benchmarks/fitting.py [--nodes 100] [--devices 8] [--clients 8] [--seconds 10] [--grpc]
 
 The service is a process of its own, and has a snapshot of nodes with devices, half of which pods hold. Each client
-asks one question after the other on one connection: would a pod with a claim for two devices fit, made from a template
-in the question ("fits"), would one for more than any node has free ("refused"), or would ten copies of three pods fit?
-Clients and service share the machine; the service's processor time is told as well.
+asks one question after the other on one connection, by HTTP or by gRPC: would a pod with a claim for two devices fit,
+made from a template in the question ("fits"), would one for more than any node has free ("refused"), or would ten
+copies of three pods fit? Clients and service share the machine; the service's processor time is told as well.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import grpc
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.reading.snapshot_file import document
+from dra_proto.fit.v1 import api_pb2 as messages
+from dra_proto.fit.v1 import api_pb2_grpc as services
 from explaining import cluster
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -38,19 +42,22 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8, help="devices per node (%(default)s)")
     parser.add_argument("--clients", type=int, default=8, help="connections that ask (%(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="per question (%(default)s)")
+    parser.add_argument("--grpc", action="store_true", help="ask by gRPC (HTTP)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         snapshot = Path(folder) / "snapshot.json"
         objects = list(cluster(options.nodes, options.devices))
         snapshot.write_text(json.dumps(document(Observed(objects, datetime.now(UTC), namespace="team"))))
-        command = [sys.executable, "-m", "dra_operator.kubectl.cli", "fit", "--serve", "127.0.0.1:0", "--from"]
+        command = [sys.executable, "-m", "dra_operator.kubectl.cli", "fit", "127.0.0.1:0", "--from"]
+        command.insert(4, "--serve-grpc" if options.grpc else "--serve")
         service = subprocess.Popen([*command, str(snapshot)], stdout=subprocess.PIPE, text=True)
         try:
             assert service.stdout is not None
             port = int(service.stdout.readline().rpartition(":")[2])
             print("| Question | questions/s | p50 ms | p99 ms | service's cpu ms |\n|---|---|---|---|---|")
             for name, question in _questions(options.devices):
-                line = asyncio.run(_measured(port, service.pid, question, options.clients, options.seconds))
+                ask = _by_grpc(port, question) if options.grpc else _by_http(port, question)
+                line = asyncio.run(_measured(ask, service.pid, options.clients, options.seconds))
                 print(f"| {name} | {line} |", flush=True)
         finally:
             service.terminate()
@@ -84,13 +91,14 @@ def _pod() -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}, "spec": spec}
 
 
-async def _measured(port: int, pid: int, question: dict[str, Any], clients: int, seconds: float) -> str:
-    body = json.dumps(question).encode()
-    head = f"POST /v1/fit HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    await _client(port, request, time.monotonic() + 1)  # the first decision about a selector
+Client = Callable[[float], Awaitable[list[float]]]
+"""Asks until then; the seconds that each answer took."""
+
+
+async def _measured(client: Client, pid: int, clients: int, seconds: float) -> str:
+    await client(time.monotonic() + 1)  # the first decision about a selector
     begun, spent = time.monotonic(), _processor_seconds(pid)
-    found = await asyncio.gather(*(_client(port, request, begun + seconds) for _ in range(clients)))
+    found = await asyncio.gather(*(client(begun + seconds) for _ in range(clients)))
     took, spent = time.monotonic() - begun, _processor_seconds(pid) - spent
     waited = sorted(each for one in found for each in one)
     cuts: Sequence[float] = quantiles(waited, n=100)
@@ -98,8 +106,29 @@ async def _measured(port: int, pid: int, question: dict[str, Any], clients: int,
     return f"{number / took:.0f} | {cuts[49] * 1e3:.1f} | {cuts[98] * 1e3:.1f} | {spent / number * 1e3:.2f}"
 
 
-async def _client(port: int, request: bytes, end: float) -> list[float]:
-    """Seconds that each answer took."""
+def _by_http(port: int, question: dict[str, Any]) -> Client:
+    body = json.dumps(question).encode()
+    head = f"POST /v1/fit HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    return partial(_http_client, port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+def _by_grpc(port: int, question: dict[str, Any]) -> Client:
+    manifests = list(map(json.dumps, question["manifests"]))
+    return partial(_grpc_client, port, messages.Question(manifests=manifests, count=question.get("count", 0)))
+
+
+async def _grpc_client(port: int, question: messages.Question, end: float) -> list[float]:
+    waited = []
+    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own) as channel:
+        ask: Any = services.FitStub(channel).Ask
+        while (begun := time.monotonic()) < end:
+            await ask(question)
+            waited.append(time.monotonic() - begun)
+    return waited
+
+
+async def _http_client(port: int, request: bytes, end: float) -> list[float]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     waited = []
     try:

@@ -13,6 +13,7 @@ import grpc
 import pytest
 import yaml
 from aiohttp import ClientSession
+from dra_kube import door
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.serve import clerk, grpc_door
@@ -121,3 +122,16 @@ async def test_a_connection_that_asks_nothing_is_closed(greeting: bytes, monkeyp
         async with asyncio.timeout(20):
             await reader.read()
         writer.close()
+
+
+async def test_connections_beyond_those_there_is_room_for_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
+    async with serving() as (address, client):
+        assert (await client.Ask(messages.Question(manifests=texts("pod.yaml")))).fits
+        host, _, port = address.rpartition(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        async with asyncio.timeout(20):
+            assert [bool(await reader.read(1)) for reader, _ in held] == [True, True, False]
+        assert (await client.Ask(messages.Question(manifests=texts("pod.yaml")))).fits
+        for _, writer in held:
+            writer.close()

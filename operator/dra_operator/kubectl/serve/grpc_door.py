@@ -1,6 +1,7 @@
 """``fit --serve-grpc``: the questions and answers of ``fit --serve`` as gRPC messages (``dra_proto.fit.v1``).
 
-A web page cannot ask here: browsers speak HTTP/2 by TLS only, and there is none.
+A web page cannot ask here: browsers speak HTTP/2 by TLS only, and there is none. Connections are bounded as those of
+the HTTP port, and so are the questions that one of them may have under way.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import msgspec
+from dra_kube import door
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.whatif.outcome import PodFact
 
-from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Crowded
+from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, MOST_WAITING_QUESTIONS, Busy, Clerk, Crowded
 from .desk import TookTooLong
 from .question import Question, Reply
 
@@ -35,6 +37,8 @@ async def grpc_door(clerk: Clerk, host: str, port: int, token: str) -> AsyncIter
         ("grpc.max_receive_message_length", MOST_QUESTION_BYTES),
         ("grpc.server_handshake_timeout_ms", int(GREETING_SECONDS * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+        ("grpc.max_allowed_incoming_connections", door.MOST_CONNECTIONS),
+        ("grpc.max_concurrent_streams", MOST_WAITING_QUESTIONS),
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=limits)
