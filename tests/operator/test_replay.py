@@ -274,3 +274,15 @@ def test_lines_that_lie_on_each_other_are_drawn_once_and_pods_counted_whole(tmp_
     texts = [it.text or "" for it in drawn.iter("{http://www.w3.org/2000/svg}text")]
     marks = texts[texts.index("pods that wait") + 1 :]
     assert marks[: marks.index("0", 1)] == ["0", "1"]
+
+
+def test_a_snapshot_without_nodes_is_refused_with_a_remedy_that_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--trace`` takes no ``--node``."""
+    objects = [{"apiVersion": DRA, "kind": "DeviceClass", **device_class("any")}, template("t"), pod("p", 0, 1, 2, "t")]
+    (tmp_path / "week.yaml").write_text(yaml.safe_dump_all(objects))
+    assert main(["simulate", "--trace", str(tmp_path / "week.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "no node to try: add a Node object to the files" in said
+    assert "--node" not in said

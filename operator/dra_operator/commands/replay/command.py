@@ -101,8 +101,7 @@ def _week(options: argparse.Namespace) -> Week:
 def play(week: Week, strategy: str) -> Played:
     """One replay. Raises BadInput if the snapshot has no node."""
     lives = anew_in_order(week.history, week.load)
-    made = simulated(
-        emptied(week.objects, week.history, lives), (), features=week.features, semantics=Semantics(), strategy=strategy
-    )
+    objects = emptied(week.objects, week.history, lives)
+    made = simulated(objects, None, features=week.features, semantics=Semantics(), strategy=strategy)
     replay = Replay(made, week.history, lives, DeviceShares(of_kind(ResourceSlice, week.objects)))
     return Played(replay.course(strategy), replay.left_out)

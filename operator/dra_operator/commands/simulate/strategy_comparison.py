@@ -50,7 +50,7 @@ def compared(
     if not arriving:
         raise BadInput("no pod with claims in the files, nothing to compare: pass a snapshot (kubectl dra snapshot)")
     for strategy in PLACEMENT_STRATEGIES:
-        cluster = simulated(arriving, (), features=features, semantics=semantics, strategy=strategy, mix=mix)
+        cluster = simulated(arriving, None, features=features, semantics=semantics, strategy=strategy, mix=mix)
         yield _figures(strategy, cluster, published)
 
 

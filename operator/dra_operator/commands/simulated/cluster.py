@@ -59,7 +59,7 @@ class SimulatedCluster:
 
 def simulated(
     objects: Sequence[Object],
-    node_names: Sequence[str],
+    node_names: Sequence[str] | None,
     *,
     features: Features,
     semantics: Semantics,
@@ -119,13 +119,14 @@ def identified(obj: T) -> T:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(meta, uid=f"{type(obj).__name__} {obj.key}"))
 
 
-def _nodes(objects: Sequence[Object], names: Sequence[str]) -> list[Node]:
+def _nodes(objects: Sequence[Object], wanted: Sequence[str] | None) -> list[Node]:
+    """Those that are wanted, by default all in the files; ``wanted`` is None where a person cannot name any."""
     known = {node.metadata.name: node for node in of_kind(Node, objects)}
-    if not names and not known:
-        names = _named_by_slices(objects)
-    if not names and not known:
-        raise BadInput("no node to try: add a Node object to the files, or name one with --node")
-    return [known.get(name) or Node(metadata=ObjectMeta(name=name)) for name in names or known]
+    names = list(wanted or known or _named_by_slices(objects))
+    if not names:
+        remedy = "" if wanted is None else ", or name one with --node"
+        raise BadInput(f"no node to try: add a Node object to the files{remedy}")
+    return [known.get(name) or Node(metadata=ObjectMeta(name=name)) for name in names]
 
 
 def _named_by_slices(objects: Sequence[Object]) -> list[str]:
