@@ -34,6 +34,8 @@ from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.sources.kind_table import TABLE, Kinds
 from dra_operator.sources.malformed import MalformedObjects
 
+from .progress import Progress, progress
+
 KINDS: Final[Kinds] = {
     **TABLE,
     RESOURCE_QUOTAS: ResourceQuota,
@@ -49,8 +51,9 @@ async def observe(where: Connection, timeout: float, namespace: str) -> Observed
     """All that the viewer may read. Raises KubeError if the server cannot be used."""
     async with Api(where, timeout=timeout) as api:
         version = await api.raw_get("/version")
-        reader = _Reader(api, namespace)
-        lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
+        with progress(len(KINDS)) as told:
+            reader = _Reader(api, namespace, told)
+            lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
     return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates)
@@ -60,11 +63,18 @@ async def observe(where: Connection, timeout: float, namespace: str) -> Observed
 class _Reader:
     api: Api
     namespace: str
+    progress: Progress | None = None
     unseen: dict[str, str] = field(default_factory=dict)
     malformed: dict[str, str] = field(default_factory=dict)
 
     async def read(self, resource: Resource, kind: type[Object]) -> list[Object]:
         """The objects of one kind that the viewer may see."""
+        found = await self._seen(resource, kind)
+        if self.progress is not None:
+            self.progress.add(len(found))
+        return found
+
+    async def _seen(self, resource: Resource, kind: type[Object]) -> list[Object]:
         scope = LEASE_NAMESPACE if resource is LEASES else None
         try:
             return await self._listed(resource, kind, scope)
