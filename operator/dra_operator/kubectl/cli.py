@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Sequence
+from typing import NoReturn
 
 from dra_api.version import VERSION
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """Knows all commands by name, and the arguments of those that are loaded; ``completion`` completes it."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="kubectl dra",
         description="Dynamic Resource Allocation, explained. Reads only, apart from doctor --fix and defrag --apply.",
         epilog=EXIT_CODES,
@@ -39,6 +40,14 @@ def parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
         if name in loaded:
             command.load().add_arguments(added)
     return made
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as kubectl does; the usage is for who asks for it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def meant(seen: Observed, devices: list[DeviceFact], what: str) -> list[DeviceFa
         known = [device.id for device in devices] + [node.key for node in seen.every(Node)]
         similar = get_close_matches(what, known, 3)
         hint = f"; similar: {', '.join(similar)}" if similar else ""
-        raise Problem(f"there is neither a node nor a device {what}{hint}")
+        raise Problem(f"no node and no device is named {what}{hint}")
     return found
 
 

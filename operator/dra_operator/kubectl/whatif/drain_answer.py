@@ -54,7 +54,10 @@ def _goes_to(one: Displaced) -> str:
 def _lines(found: Draining) -> Iterator[str]:
     fates = [one.fate for one in found.pods]
     going = fates.count("moves") + fates.count("waits")
-    yield f"{fates.count('moves')} of {counted(going, 'pod')} of node {found.name} would find another node"
+    if going:
+        yield f"{fates.count('moves')} of {counted(going, 'pod')} of node {found.name} would find another node"
+    elif fates:
+        yield f"no pod of node {found.name} would look for another node"
     for one in found.pods:
         if one.fate == "waits":
             yield f"  {one.pod} would wait: {one.reason}"
