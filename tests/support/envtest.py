@@ -92,8 +92,8 @@ def configured_api_server(
 
 
 @contextmanager
-def scheduling_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
-    """An API server with kube-scheduler alone, as fast as it can: no controllers, and nodes are never tainted."""
+def scheduling_api_server(binaries: Path, folder: Path, controllers: str = "") -> Iterator[Path]:
+    """An API server with kube-scheduler, as fast as it can, and these controllers: nodes are never tainted."""
     without = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
     with _control_plane(binaries, folder, [without, "--authorization-mode=RBAC"]) as plane:
         client = {"kubeconfig": str(plane.kubeconfig), "qps": 5000, "burst": 5000}
@@ -101,9 +101,14 @@ def scheduling_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
         config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", **settings}
         (folder / "scheduler.yaml").write_text(yaml.safe_dump(config))
         flags = [f"--config={folder / 'scheduler.yaml'}", "--secure-port=0"]
-        with _server(folder, binaries / "kube-scheduler", flags) as scheduler:
+        with ExitStack() as stack:
+            plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
+            if controllers:
+                flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", "--leader-elect=false"]
+                some = [*flags, f"--controllers={controllers}"]
+                plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-controller-manager", some)))
             yield plane.kubeconfig
-            _none_ended([*plane.servers, scheduler])
+            _none_ended(plane.servers)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ def node_report(
     now: datetime,
 ) -> Iterator[str]:
     """How many nodes the pod would fit, then why not the others."""
+    if not said:
+        yield f"{title(cycle_state.pod)} finds no node: the cluster has none"
+        return
     good = [one.state.name for one in said if isinstance(one.answer, Fits)]
     yield f"{title(cycle_state.pod)} would fit {len(good)} of {counted(len(said), 'node')}" + (
         f": {names(good)}" if good else ""

@@ -11,9 +11,11 @@ from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator import DeviceId
 from dra_operator.scheduling import CycleState, PodFilter
-from dra_operator.scheduling.rules import NODE_SELECTOR, RESOURCE
-from dra_operator.scheduling.state import LoadedNode, Obstacle, pod_requests
+from dra_operator.scheduling.rules import NODE_SELECTOR, PORT, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import listed
+
+from .published import requirement_text, selector_text
 
 _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
@@ -30,6 +32,10 @@ def about(
         yield f"pods that count: {_by_domain(domains)}"
     if obstacle.reason is RESOURCE:
         yield _shortage(cycle_state.pod, obstacle.subject, nodes)
+    if obstacle.reason is TOO_MANY_PODS:
+        yield _slots(nodes)
+    if obstacle.reason is PORT:
+        yield _port_holder(cycle_state, nodes[0])
     if obstacle.reason is NODE_SELECTOR:
         yield from _unselected(cycle_state.pod, nodes[0])
     if obstacle.reason.is_about_volumes:
@@ -61,13 +67,17 @@ def _unselected(pod: Pod, node: LoadedNode) -> Iterator[str]:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     for term in (required.node_selector_terms or ()) if required is not None and not missing else ():
         for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
-            values = f" {', '.join(one.values)}" if one.values else ""
             has = f"{one.key}={labels[one.key]}" if one.key in labels else f"no label {one.key}"
-            yield f"spec.affinity.nodeAffinity asks for {one.key} {one.operator}{values}; {node.name} has {has}"
+            yield f"spec.affinity.nodeAffinity asks for {requirement_text(one)}; {node.name} has {has}"
 
 
 def _volumes(cycle_state: CycleState) -> Iterator[str]:
-    """The pod's claims of volumes that are not bound."""
+    """The pod's claims of volumes: what is bound, and for which nodes; what is not."""
+    for held in cycle_state.volumes.bound:
+        affinity = held.volume.spec.node_affinity if held.volume is not None else None
+        if held.volume is not None and affinity is not None and affinity.required is not None:
+            where = selector_text(affinity.required)
+            yield f"PersistentVolumeClaim {held.claim.key} has PersistentVolume {held.volume.key}, for {where}"
     for it in cycle_state.volumes.unbound:
         class_ = it.claim.storage_class
         yield f"PersistentVolumeClaim {it.claim.key} (StorageClass {class_ or 'none'}) is not bound"
@@ -85,6 +95,27 @@ def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
     best = max(nodes, key=free)
     wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)
     return f"the pod asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
+
+
+def _slots(nodes: Sequence[LoadedNode]) -> str:
+    """``node-3 has the most room: 110 of 110 pods are there``."""
+
+    def amount(nanos: int) -> str:
+        return str(Quantity.from_nanos(nanos))
+
+    best = max(nodes, key=lambda node: node.offered.get(POD_SLOTS, 0) - node.used.get(POD_SLOTS, 0))
+    used, total = best.used.get(POD_SLOTS, 0), best.offered.get(POD_SLOTS, 0)
+    return f"{best.name} has the most room: {amount(used)} pods are there, and it takes {amount(total)}"
+
+
+def _port_holder(cycle_state: CycleState, node: LoadedNode) -> str:
+    """Which pods of a node hold a port that the pod asks for."""
+    asked = {(port.protocol, port.number) for port in ports_held(cycle_state.pod)}
+    pods_by_node = cycle_state.nodes.pods_by_node
+    places = (pods_by_node.at(uid) for uid, name in pods_by_node if name == node.name)
+    there = (place[0] for place in places if place is not None)
+    holders = [pod.key for pod in there if asked & {(port.protocol, port.number) for port in ports_held(pod)}]
+    return f"on {node.name} by {listed(sorted(holders))}"
 
 
 def _by_domain(pods: Mapping[str, int]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
+from dra_api.core import NodeSelector, NodeSelectorRequirement
 from dra_api.resource import ResourceSlice
 from dra_cel import Reference
 
@@ -17,6 +18,7 @@ class Published:
 
     def __init__(self, slices: Collection[ResourceSlice]) -> None:
         self._slices = slices
+        self._values: dict[Reference, Mapping[str, int]] = {}
 
     @cached_property
     def drivers(self) -> Counter[str]:
@@ -27,34 +29,72 @@ class Published:
                 found[slice_.spec.driver] += len(slice_.spec.devices)
         return found
 
+    def places(self, driver: str) -> list[str]:
+        """For which nodes a driver publishes devices, in the order of names."""
+        return sorted(
+            {_place(slice_) for slice_ in self._slices if slice_.spec.driver == driver and slice_.spec.devices}
+        )
+
     @cached_property
-    def _values(self) -> Mapping[tuple[str, str, str], Counter[str]]:
-        found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    def _names(self) -> Counter[tuple[str, str, str]]:
+        """Kind, domain and identifier of all that devices publish, with how many do."""
+        found: Counter[tuple[str, str, str]] = Counter()
         for slice_ in self._slices:
             driver = slice_.spec.driver
             for device in slice_.spec.devices or ():
-                for name, attribute in (device.attributes or {}).items():
-                    found[("attributes", *_qualified(name, driver))][value_text(attribute)] += 1
-                for name, capacity in (device.capacity or {}).items():
-                    found[("capacity", *_qualified(name, driver))][str(capacity.value)] += 1
+                found.update([("attributes", *_qualified(name, driver)) for name in device.attributes or ()])
+                found.update([("capacity", *_qualified(name, driver)) for name in device.capacity or ()])
         return found
 
     def values(self, name: Reference) -> Mapping[str, int]:
         """The values of one name, the most frequent first."""
-        return dict(self._values.get((name.kind, name.domain, name.id), Counter()).most_common())
+        if name not in self._values:
+            self._values[name] = dict(Counter(self._texts(name)).most_common())
+        return self._values[name]
+
+    def _texts(self, name: Reference) -> Iterator[str]:
+        qualified = f"{name.domain}/{name.id}"
+        for slice_ in self._slices:
+            names = (qualified, name.id) if slice_.spec.driver == name.domain else (qualified,)
+            for device in slice_.spec.devices or ():
+                if name.kind == "attributes":
+                    values = device.attributes or {}
+                    yield from (value_text(values[its]) for its in names if its in values)
+                else:
+                    capacities = device.capacity or {}
+                    yield from (str(capacities[its].value) for its in names if its in capacities)
 
     def domains_of(self, kind: str, id_: str) -> list[str]:
         """The domains in which devices publish a name, the most frequent first."""
-        found = {
-            domain: counts.total()
-            for (what, domain, name), counts in self._values.items()
-            if (what, name) == (kind, id_)
-        }
+        found = {domain: count for (what, domain, name), count in self._names.items() if (what, name) == (kind, id_)}
         return sorted(found, key=lambda domain: (-found[domain], domain))
 
     def names_of(self, kind: str, domain: str) -> list[str]:
         """The names in a domain."""
-        return sorted(name for what, its, name in self._values if (what, its) == (kind, domain))
+        return sorted(name for what, its, name in self._names if (what, its) == (kind, domain))
+
+
+def _place(slice_: ResourceSlice) -> str:
+    spec = slice_.spec
+    if spec.node_name:
+        return f"node {spec.node_name}"
+    if spec.node_selector is None:
+        return "all nodes" if spec.all_nodes else "nodes that each device names"
+    return selector_text(spec.node_selector)
+
+
+def selector_text(selector: NodeSelector) -> str:
+    """``nodes with zone In a, b or rack Exists``."""
+    terms = selector.node_selector_terms or ()
+    wanted = [
+        " and ".join(map(requirement_text, (*(it.match_expressions or ()), *(it.match_fields or ())))) for it in terms
+    ]
+    return f"nodes with {' or '.join(wanted)}"
+
+
+def requirement_text(one: NodeSelectorRequirement) -> str:
+    """``zone In a, b``."""
+    return f"{one.key} {one.operator}" + (f" {', '.join(one.values)}" if one.values else "")
 
 
 def _qualified(name: str, driver: str) -> tuple[str, str]:

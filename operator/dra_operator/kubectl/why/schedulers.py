@@ -43,10 +43,17 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
         since = age(lease.spec.renew_time or "", made.now) or "a while"
         holder = lease.spec.holder_identity or "nobody"
         yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
-    elif lease is None and not _was_looked_at(pod):
+    elif lease is None and not _was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
         kind = "no dra-operator" if is_operators else "no scheduler"
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
         yield f"apparently {kind} serves the scheduler name {name}: {seems}"
+
+
+def _lacks_claims(made: Pipeline, pod: Pod) -> bool:
+    """kube-scheduler does not try such a pod, and says nothing of it."""
+    claims = [claim for _, claim in made.cluster.claims_of(pod)]
+    is_short = len(claims) < len(pod.spec.resource_claims or ())
+    return is_short or any(claim is None or claim.metadata.deletion_timestamp is not None for claim in claims)
 
 
 def _was_looked_at(pod: Pod) -> bool:

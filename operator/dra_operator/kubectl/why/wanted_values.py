@@ -31,19 +31,24 @@ def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, publishe
         for alternative in stage.alternatives
         for selector in alternative.selectors
     }
-    yield from _drivers(expressions, published)
+    yield from _drivers(expressions, published, is_nowhere=not any(it.devices or it.pools for it in refusals))
     for name in sorted({name for expression in expressions for name in references_of(expression)}):
         yield _values(name, published)
 
 
-def _drivers(expressions: set[str], published: Published) -> Iterator[str]:
+def _drivers(expressions: set[str], published: Published, *, is_nowhere: bool) -> Iterator[str]:
+    """``is_nowhere``: no node has a device that is meant."""
     asked = {
         found[1] or found[2] or ""
         for expression in expressions
         if "device.driver ==" in expression
         for found in LITERAL.finditer(expression)
     }
-    if not asked or asked & set(published.drivers):
+    if known := sorted(asked & set(published.drivers)):
+        for driver in known if is_nowhere else ():
+            number = counted(published.drivers[driver], "device")
+            places = listed(published.places(driver), SHOWN_VALUES)
+            yield f"driver {driver} publishes {number}, for none of these nodes: for {places}"
         return
     for driver in sorted(asked):
         there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())

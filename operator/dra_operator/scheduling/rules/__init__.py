@@ -5,7 +5,8 @@ Others import reasons for which they know a remedy, what changes can help a pod,
 
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
 from .node_affinity import NODE_SELECTOR
-from .node_resources import RESOURCE
+from .node_ports import PORT
+from .node_resources import RESOURCE, TOO_MANY_PODS
 from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import SPREAD, SPREAD_LABEL
 from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
@@ -23,10 +24,12 @@ __all__ = [
     "NO_VOLUMES",
     "POD_AFFINITY",
     "POD_ANTI_AFFINITY",
+    "PORT",
     "RESOURCE",
     "SPREAD",
     "SPREAD_LABEL",
     "TAINT",
+    "TOO_MANY_PODS",
     "Bindings",
     "ClusterEvent",
     "Hint",

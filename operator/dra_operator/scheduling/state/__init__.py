@@ -13,6 +13,7 @@ from .gang import (
     gang_of,
     names_gang,
 )
+from .host_ports import host_ports as ports_held
 from .inter_pod.anchors import Anchors
 from .inter_pod.pods_by_node import PodsByNode, counts_alike
 from .inter_pod.selection import Place
@@ -33,7 +34,7 @@ from .placeholder import (
     placeholder_of,
     title,
 )
-from .requests import add, extended_resources, node_requests, pod_requests, served_resources, subtract
+from .requests import POD_SLOTS, add, extended_resources, node_requests, pod_requests, served_resources, subtract
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
 from .taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
 
@@ -52,6 +53,7 @@ __all__ = [
     "NODE_CONDITION",
     "NO_NOMINATIONS",
     "OPENED_LAST",
+    "POD_SLOTS",
     "UNSCHEDULABLE",
     "Anchors",
     "Attachable",
@@ -83,6 +85,7 @@ __all__ = [
     "placeholder_of",
     "pod_requests",
     "pod_without_bulk",
+    "ports_held",
     "reach",
     "served_resources",
     "size_refusal",
