@@ -143,6 +143,12 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return self._await_claims(gang, pod, unmade)  # the pod whose claim is made last leads
         self._unmade.pop(gang.key, None)
+        holding = {it.key for it in waiting if self.holds_devices(it)}
+        if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
+            return Decided()
+        waiting.sort(key=lambda it: it.key not in holding)
         self._leaders[gang.key] = pod.key
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
