@@ -123,7 +123,7 @@ CROWDING: tuple[Beast, ...] = (
     Beast("pods that keep away from each other", waiting(500, ONE, affinity=_APART), _SAID),
     Beast("pods without their template", without_template, _NO_CLAIM),
     Beast("a template of extended resources", extended_template, r"bound|extended", short=True),
-    Beast("claims that stay", claims_that_stay, r"delet"),
+    Beast("claims that stay", claims_that_stay, r"bound|delet"),
     Beast("pods that another gate holds", gated, r"gate", short=True),
     Beast("pods that come and go", nothing_yet, r"", come_and_go),
     Beast("claims that change", waiting(20), _SAID, relabel_claims),
