@@ -74,7 +74,7 @@ def test_json_and_the_picture_have_a_line_for_each_policy(
     assert [(it["policy"], it["seed"]) for it in document["runs"]] == [("best-fit", 1), ("fgd", 1)]
     assert document["runs"][0]["points"][-1] == {"demand": 120, "allocated": 60.0, "lost": 100.0}
     titles = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
-    assert [it.text for it in titles] == ["best-fit", "fgd"] * 2  # allocation, and fragmentation
+    assert [it.text for it in titles] == ["best-fit, fgd"] * 2  # lines on each other; allocation, fragmentation
 
 
 def test_help_names_every_policy() -> None:
