@@ -26,7 +26,7 @@ from waiting import until
 LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, GrowingPauses)
 """Each of them has a limit; the allocator for compiled claims, and as many counts as there are nodes."""
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
-DEBTS = ("._line._paid_at", "._line._indebted", "._line._free")
+DEBTS = ("._line._paid_at", "._line._order")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
 VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}
 
