@@ -56,15 +56,16 @@ def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: flo
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m histories", description=__doc__)
-    parser.add_argument("--seeds", type=_range, default=range(1000), help="one seed, or FIRST:END without the end")
+    seeds = "one seed, FIRST:END without the end, or FIRST:END:STEP"
+    parser.add_argument("--seeds", type=_range, default=range(1000), help=seeds)
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that play")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")
     return parser.parse_args()
 
 
 def _range(text: str) -> range:
-    first, _, end = text.partition(":")
-    return range(int(first), int(end) if end else int(first) + 1)
+    first, *more = map(int, text.split(":"))
+    return range(first, *(more or [first + 1]))
 
 
 def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Sequence[int], list[tuple[int, Outcome]]]]:
