@@ -351,3 +351,31 @@ async def test_a_bug_in_a_commit_is_reported_counted_and_tried_again(
     assert world.registry.get_sample_value("dra_operator_reconcile_errors_total", labels) == 1
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info is not None
+
+
+def why_it_waits(world: World) -> str:
+    (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
+    return str(condition["message"])
+
+
+async def test_a_reason_that_lands_late_gives_way_to_the_one_that_holds(world: World, make: type[Make]) -> None:
+    """Meanwhile the pod was told what it had shown before: for the operator there was nothing to write."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(PODS, make.pod(nodeSelector={"zone": "a"}))
+    await world.settle()
+    shown = why_it_waits(world)
+    world.api.change(NODES, "node-0", lambda node: node.update(spec={"unschedulable": True}))
+    world.start()
+    world.api.landing = lambda call: (call.plural, call.sub) == ("pods", "status")
+    async with world.running() as control:
+        while not control.queues.of("placement").retries:
+            await world.tick()
+        world.api.landing = lambda call: False
+        world.api.change(NODES, "node-0", lambda node: node.update(spec={}))
+        world.bring_events()
+        await asyncio.sleep(0.06)  # the pause after the failure is over, and the first reason holds again
+        assert why_it_waits(world) == shown
+        world.api.land()
+        assert why_it_waits(world) != shown
+        await world.quiet()
+    assert why_it_waits(world) == shown

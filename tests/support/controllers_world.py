@@ -71,7 +71,12 @@ class World:
         """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET_STEPS
         self.times = TimeSettings(
-            workers=FEW, grace=0.02, unmade_gang_claims=0.02, unmade_claims=0.0, time_slices=WITHOUT_REST
+            workers=FEW,
+            grace=0.02,
+            unmade_gang_claims=0.02,
+            unmade_claims=0.0,
+            late_writes=0.1,
+            time_slices=WITHOUT_REST,
         )
         self.others: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""

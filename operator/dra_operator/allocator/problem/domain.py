@@ -111,8 +111,3 @@ class Filtered(NamedTuple):
     """The first stage that cannot be served even alone; the number of stages if there is none."""
     wants_ledgers: bool
     """Some domain falls under a ledger."""
-
-    @property
-    def number_of_domains(self) -> int:
-        """The alternatives of all stages."""
-        return sum(map(len, self.domains))

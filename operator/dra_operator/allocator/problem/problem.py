@@ -27,10 +27,9 @@ class Problem:
         self.node = node
         self.view = node.view
         self.program = program
-        known = node.filtered(program.stages) if program.fault is None else None
+        known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
-            known = filtered(node, program)
-            node.keep(program.stages, known)
+            known = node.filtered.put(program.stages, filtered(node, program))
         self.domains = known.domains
         """By stage, an entry for each alternative. Problems share them until they need some of their own."""
         if known.wants_ledgers:

@@ -40,7 +40,6 @@ from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
 from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postponed, Result
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,
@@ -88,7 +87,7 @@ from .permit import Permit
 from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
 from .remove_gate import RemoveGate
-from .report import REPORT_PAUSES, WaitingReport
+from .report import WaitingReport
 from .unmade_claims import age, awaited_claim
 from .unreserve import Unreserve
 
@@ -122,8 +121,8 @@ class SchedulingCycle:
         self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
         self._bind, self._remove_gate = Bind(self._cluster, pods), RemoveGate(self._cluster, pods)
         self._allocate_immediate = AllocateImmediate(self._cluster)
-        told = GrowingPauses(asyncio.get_running_loop().time, REPORT_PAUSES, context.queue.add_after)
-        report = WaitingReport(self._cluster, pods, context.events, told)
+        clock, later = asyncio.get_running_loop().time, context.queue.add_after
+        report = WaitingReport(self._cluster, pods, context.events, clock, later, self._times.late_writes)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
         self._mix = MixLearner(self._cluster, allocator, mix)
