@@ -18,7 +18,6 @@ WITHOUT = {
     "K37-MISC-07": "nothing depends on it",
     "K37-NA-20": "the node agent has no cgroups",
     "K37-NA-21": "the node agent has no cgroups",
-    "K37-NA-22": "the node agent has no cgroups",
     "K37-ONO-07": "nothing is inferred from claims",
     "K37-QH-01": "an own way: indexes lead from changes to pods",
     "K37-WL-28": "nothing is batched",

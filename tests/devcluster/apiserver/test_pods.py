@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_client import PATCH, PODS, Client, Json, causes, pod
+from bare_client import PATCH, PODS, Client, Json, causes, client_of, pod
+from dra_api.releases.release import Release
+from dra_devcluster.apiserver import DevApiServer
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}
@@ -65,6 +67,65 @@ async def test_the_status_of_a_new_pod_is_not_the_clients(client: Client) -> Non
 async def test_quality_of_service(client: Client, resources: Json, expected: str) -> None:
     made = await client.post(PODS, pod("p", containers=[{**CONTAINER, "resources": resources}]))
     assert made["status"]["qosClass"] == expected
+
+
+POD_LEVEL = {"cpu": "1", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "container", "requests", "expected"),
+    [
+        ({"limits": POD_LEVEL}, {}, POD_LEVEL, "Guaranteed"),
+        ({"limits": POD_LEVEL}, {"cpu": "250m"}, {"cpu": "250m", "memory": "1Gi"}, "Burstable"),
+        ({"limits": POD_LEVEL}, {"cpu": "1000m", "memory": "1Gi"}, POD_LEVEL, "Guaranteed"),
+        ({"requests": POD_LEVEL}, {}, POD_LEVEL, "Burstable"),
+        ({"limits": {"cpu": "1"}}, {"memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}, "Burstable"),
+        ({"limits": {"hugepages-2Mi": "2Mi"}}, {}, {"hugepages-2Mi": "2Mi"}, "BestEffort"),
+    ],
+)
+async def test_what_the_pod_as_a_whole_asks_for_counts_instead_of_its_containers(
+    client: Client, whole: Json, container: Json, requests: Json, expected: str
+) -> None:
+    made = await client.post(
+        PODS, pod("p", containers=[{**CONTAINER, "resources": {"requests": container}}], resources=whole)
+    )
+    assert made["spec"]["resources"]["requests"] == requests
+    assert made["status"]["qosClass"] == expected
+
+
+async def test_init_containers_run_alone_and_sidecars_beside_all(client: Client) -> None:
+    def asking(name: str, cpu: str, **more: Any) -> Json:
+        return {**CONTAINER, "name": name, "resources": {"requests": {"cpu": cpu}}, **more}
+
+    init = [asking("early", "900m"), asking("side", "1", restartPolicy="Always"), asking("late", "500m")]
+    limits = {"limits": {"cpu": "8"}}
+    for containers, most in (([asking("main", "2")], "3"), ([asking("main", "100m")], "1500m")):
+        made = await client.post(PODS, pod(f"p{most}", initContainers=init, containers=containers, resources=limits))
+        assert made["spec"]["resources"]["requests"] == {"cpu": most}
+
+
+async def test_pods_as_a_whole_ask_for_nothing_before_1_34() -> None:
+    async with DevApiServer(release=Release.V1_33) as server, client_of(server) as client:
+        made = await client.post(PODS, pod("p", resources={"limits": POD_LEVEL}))
+    assert "resources" not in made["spec"]
+    assert made["status"]["qosClass"] == "BestEffort"
+
+
+@pytest.mark.rule("K37-NA-22")
+async def test_what_devices_bring_of_the_node_changes_no_quality_of_service() -> None:
+    """Neither when it is recorded nor afterwards."""
+    async with DevApiServer(release=Release.V1_37) as server, client_of(server) as client:
+        made = await client.post(PODS, pod("p", containers=[{**CONTAINER, "resources": {"limits": POD_LEVEL}}]))
+        mapping = [{"name": "cpu", "quantity": "4"}]
+        recorded = [{"resourceClaimName": "c", "containers": ["main"], "mapping": mapping}]
+        kept = {key: value for key, value in made["status"].items() if key != "qosClass"}
+        for status in ({**kept, "nodeAllocatableResourceClaimStatuses": recorded}, kept):
+            found = await client.call("PUT", f"{PODS}/p/status", {**made, "metadata": {"name": "p"}, "status": status})
+            assert found.json["status"]["nodeAllocatableResourceClaimStatuses"] == recorded
+            assert found.json["status"]["qosClass"] == "Guaranteed"
+        other = {**kept, "qosClass": "Burstable", "nodeAllocatableResourceClaimStatuses": recorded}
+        refused = await client.call("PUT", f"{PODS}/p/status", {**made, "metadata": {"name": "p"}, "status": other})
+        assert (refused.code, causes(refused.json)) == (422, [("status.qosClass", "FieldValueInvalid")])
 
 
 async def test_quality_of_service_stays_as_it_is(client: Client) -> None:

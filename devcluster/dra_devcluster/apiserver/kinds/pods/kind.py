@@ -23,8 +23,9 @@ from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
 from .defaults import admit_pod, default_pod, default_spec
+from .pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
 from .resource_health import health_faults
-from .rules import quality_of_service, validate_new, validate_spec, validate_update
+from .rules import validate_new, validate_spec, validate_update
 
 _RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -52,11 +53,14 @@ class PodKind(Kind):
         spec = obj.setdefault("spec", {})
         default_spec(spec)
         default_pod(spec)
+        default_pod_requests(spec)
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         spec = obj["spec"]
         if not write.registry.gates.generic_workload:
             spec.pop("schedulingGroup", None)
+        if write.registry.release < POD_LEVEL_SINCE:
+            spec.pop("resources", None)
         admit_pod(spec)
         spec["priority"] = _priority(obj, write)
         obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}

@@ -11,7 +11,7 @@ from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 from . import inter_pod
-from .container_resources import quantity, validate_resources
+from .container_resources import validate_resources
 from .defaults import containers_of
 from .gated import validate_gates, validate_gates_update, without_choice_of_nodes
 
@@ -192,20 +192,3 @@ def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
         for container in fixed.get(key) or ():
             container.pop("image", None)
     return fixed
-
-
-def quality_of_service(spec: Json) -> str:
-    """Guaranteed, Burstable or BestEffort, by the processor and memory that the containers ask for."""
-    asks, equal = False, True
-    for path, container in containers_of(spec):
-        if "ephemeral" in path:
-            continue
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        for name in ("cpu", "memory"):
-            limit, request = quantity(limits.get(name)), quantity(requests.get(name))
-            asks |= bool((limit and limit.nanos) or (request and request.nanos))
-            equal &= bool(limit and limit.nanos and limit == request)
-    if not asks:
-        return "BestEffort"
-    return "Guaranteed" if equal else "Burstable"
