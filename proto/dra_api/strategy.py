@@ -55,6 +55,7 @@ def _group_fields(group: str) -> dict[str, tuple[str, ...]]:
     return {
         "workload_resource_claims": (f"{group}.resourceClaims", "status.resourceClaimStatuses"),
         "topology_aware_scheduling": (f"{group}.schedulingConstraints",),
+        "groups_end_as_one": tuple(f"{group}.{name}" for name in ("disruptionMode", "priority", "priorityClassName")),
         "pod_group_preemption_policy": (f"{group}.preemptionPolicy",),
     }
 

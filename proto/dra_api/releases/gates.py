@@ -69,6 +69,11 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
         """Binding conditions need a place in the claim's status to be reported in, hence both gates."""
         return self.device_binding_conditions and self.device_status
 
+    @property
+    def groups_end_as_one(self) -> bool:
+        """PodGroups say how they end for others, and have a priority: from 1.37 on GenericWorkload is enough."""
+        return self.generic_workload and (self.workload_aware_preemption or self.release >= Release.V1_37)
+
     @classmethod
     def of(
         cls, changes: Mapping[str, object], release: Release = NEWEST, component: Component | None = None

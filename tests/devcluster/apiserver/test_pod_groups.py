@@ -13,6 +13,7 @@ from dra_devcluster.apiserver import DevApiServer
 
 Json = dict[str, Any]
 ALL = ("GenericWorkload", "DRAWorkloadResourceClaims")
+AWARE = ("GangScheduling", "WorkloadAwarePreemption")
 GROUPS = "/apis/scheduling.k8s.io/{}/namespaces/default/podgroups"
 BETA, ALPHA = GROUPS.format("v1beta1"), GROUPS.format("v1alpha2")
 WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
@@ -46,6 +47,7 @@ async def test_a_group_is_stored_with_its_claims_and_its_default() -> None:
             "schedulingPolicy": {"basic": {}},
             "resourceClaims": [CLAIM],
             "disruptionMode": {"single": {}},
+            "priority": 0,
         }
         assert made["metadata"]["generation"] == 1
         recorded = [{"name": "gpu", "resourceClaimName": "c"}]
@@ -55,7 +57,7 @@ async def test_a_group_is_stored_with_its_claims_and_its_default() -> None:
 
 async def test_the_alpha_says_the_same_in_other_words() -> None:
     reference = {"workload": {"workloadName": "w", "podGroupTemplateName": "t"}}
-    async with serving(Release.V1_36) as client:
+    async with serving(Release.V1_36, (*ALL, *AWARE)) as client:
         made = await client.post(ALPHA, group(podGroupTemplateRef=reference, disruptionMode="PodGroup"))
         assert made["spec"]["podGroupTemplateRef"] == reference
         assert made["spec"]["disruptionMode"] == "PodGroup"
@@ -67,7 +69,7 @@ async def test_without_its_gate_a_field_is_dropped() -> None:
     constraints = {"topology": [{"key": "rack"}]}
     async with serving(gates=ALL[:1]) as client:
         made = await client.post(BETA, group(resourceClaims=[CLAIM], schedulingConstraints=constraints))
-        assert made["spec"].keys() == {"schedulingPolicy", "disruptionMode"}
+        assert made["spec"].keys() == {"schedulingPolicy", "disruptionMode", "priority"}
         pods = "/api/v1/namespaces/default/pods"
         grouped = {**pod("p")["spec"], "schedulingGroup": {"podGroupName": "g"}}
         member = await client.post(pods, {**pod("p"), "spec": grouped})
@@ -76,6 +78,79 @@ async def test_without_its_gate_a_field_is_dropped() -> None:
         assert (await client.call("GET", BETA)).code == 404
         member = await client.post(pods, {**pod("p"), "spec": grouped})
         assert "schedulingGroup" not in member["spec"]
+
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+ENDS = {"disruptionMode": "PodGroup", "priorityClassName": "high"}
+
+
+def priority_class(name: str, value: int, **more: Any) -> Json:
+    return {"metadata": {"name": name}, "value": value, **more}
+
+
+@pytest.mark.parametrize(
+    ("gates", "kept"),
+    [((), {}), (AWARE, {**ENDS, "priority": 100})],
+    ids=["without WorkloadAwarePreemption", "with it"],
+)
+async def test_in_1_36_how_a_group_ends_and_its_priority_need_their_gate(gates: tuple[str, ...], kept: Json) -> None:
+    """An update cannot bring them either; templates of a Workload are treated alike."""
+    workloads = WORKLOADS.replace("v1beta1", "v1alpha2")
+    async with serving(Release.V1_36, (*ALL, *gates)) as client:
+        await client.post(CLASSES, priority_class("high", 100))
+        made = await client.post(ALPHA, group(**ENDS, preemptionPolicy="Never"))
+        assert made["spec"] == {"schedulingPolicy": {"basic": {}}, **kept}
+        template = {"name": "t", "schedulingPolicy": gang(1), **ENDS, "priority": 7}
+        workload = {"metadata": {"name": "w"}, "spec": {"podGroupTemplates": [template]}}
+        templates = (await client.post(workloads, workload))["spec"]["podGroupTemplates"]
+        assert templates == [template if kept else {"name": "t", "schedulingPolicy": gang(1)}]
+        changed = {**made, "spec": {**made["spec"], **ENDS, "priority": 100}}
+        assert (await client.put(f"{ALPHA}/g", changed))["spec"] == made["spec"]
+
+
+@pytest.mark.rule("K37-GATE-03")
+async def test_in_1_37_they_come_with_pod_groups_but_a_policy_of_preemption_has_a_gate() -> None:
+    ends = {"disruptionMode": {"all": {}}, "priorityClassName": "high"}
+    for gates, policy in ((ALL, {}), ((*ALL, "PodGroupPreemptionPolicy"), {"preemptionPolicy": "Never"})):
+        async with serving(gates=gates) as client:
+            await client.post(CLASSES, priority_class("high", 100, preemptionPolicy="Never"))
+            made = await client.post(BETA, group(**ends, parentCompositePodGroupName="parent"))
+            assert made["spec"] == {"schedulingPolicy": {"basic": {}}, **ends, **policy, "priority": 100}
+
+
+async def test_the_class_of_a_group_says_its_priority() -> None:
+    async with serving(gates=(*ALL, "PodGroupPreemptionPolicy")) as client:
+
+        async def made(name: str, **spec: Any) -> Any:
+            answer = await client.call("POST", BETA, {**group(**spec), "metadata": {"name": name}})
+            if answer.code != 201:
+                return answer.code, answer.json["message"]
+            return [answer.json["spec"].get(key) for key in ("priorityClassName", "priority", "preemptionPolicy")]
+
+        refused = 'podgroups.scheduling.k8s.io "g" is forbidden: '
+        assert await made("none") == [None, 0, "PreemptLowerPriority"]
+        assert await made("g", priorityClassName="high") == (
+            403,
+            f"{refused}no PriorityClass with name high was found",
+        )
+        await client.post(CLASSES, priority_class("high", 100, preemptionPolicy="Never"))
+        await client.post(CLASSES, priority_class("usual", 20, globalDefault=True))
+        await client.post(CLASSES, priority_class("lower", 10, globalDefault=True))
+        assert await made("high", priorityClassName="high", priority=100) == ["high", 100, "Never"]
+        assert await made("default") == ["lower", 10, "PreemptLowerPriority"]
+        computed = "priority admission controller computed {} from the given PriorityClass name"
+        assert await made("g", priorityClassName="high", priority=7) == (
+            403,
+            f"{refused}the integer value of priority (7) must not be provided in pod group spec; "
+            + computed.format(100),
+        )
+        assert await made("g", priorityClassName="high", preemptionPolicy="PreemptLowerPriority") == (
+            403,
+            f"{refused}the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod group "
+            f"spec; {computed.format('Never')}",
+        )
+        changed = await client.call("PUT", f"{BETA}/default", {**await client.get(f"{BETA}/default"), "spec": {}})
+        assert "spec.priority" in fields(changed)
 
 
 REFUSED = {
@@ -87,7 +162,6 @@ REFUSED = {
     "no source": (group(resourceClaims=[{"name": "gpu"}]), "spec.resourceClaims[0]"),
     "two sources": (group(resourceClaims=[{**CLAIM, "resourceClaimName": "c"}]), "spec.resourceClaims[0]"),
     "no mode": (group(disruptionMode={}), "spec.disruptionMode"),
-    "a priority of the system's": (group(priority=1_000_000_001), "spec.priority"),
     "half a reference": (group(workloadRef={"workloadName": "w", "templateName": ""}), "spec.workloadRef.templateName"),
 }
 
@@ -139,6 +213,9 @@ async def test_the_templates_of_a_workload_stay() -> None:
     async with serving() as client:
         assert (await client.call("POST", WORKLOADS, workload())).code == 422
         assert (await client.call("POST", WORKLOADS, workload(*[f"t{n}" for n in range(9)]))).code == 422
+        of_the_system = workload("a")
+        of_the_system["spec"]["podGroupTemplates"][0]["priority"] = 1_000_000_001
+        assert fields(await client.call("POST", WORKLOADS, of_the_system)) == ["spec.podGroupTemplates[0].priority"]
         made = await client.post(WORKLOADS, workload("a", "b"))
         more = await client.call("PUT", f"{WORKLOADS}/w", {**made, "spec": workload("a", "b", "c")["spec"]})
         assert fields(more) == ["spec.podGroupTemplates"]

@@ -374,6 +374,24 @@ async def test_priority_comes_from_the_class(client: Client) -> None:
         403,
         'pods "q" is forbidden: no PriorityClass with name none was found',
     )
+    answer = await client.call("POST", PODS, pod("q", priorityClassName="high", priority=8))
+    assert (answer.code, "the integer value of priority (8) must not be provided" in answer.message) == (403, True)
+    assert (await client.post(PODS, pod("s", priorityClassName="system-node-critical")))["spec"][
+        "priority"
+    ] == 2_000_001_000
+
+
+async def test_a_pod_without_a_class_gets_the_default_one_with_its_policy(client: Client) -> None:
+    async def made(name: str) -> list[Any]:
+        spec = (await client.post(PODS, pod(name)))["spec"]
+        return [spec.get(key) for key in ("priorityClassName", "priority", "preemptionPolicy")]
+
+    assert await made("p") == [None, 0, "PreemptLowerPriority"]
+    body = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True, "preemptionPolicy": "Never"}
+    await client.post("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    assert await made("q") == ["usual", 7, "Never"]
+    answer = await client.call("POST", PODS, pod("r", preemptionPolicy="PreemptLowerPriority"))
+    assert (answer.code, "computed Never from the given PriorityClass" in answer.message) == (403, True)
 
 
 def binding(node: str = "n1", **target: Any) -> Json:

@@ -91,9 +91,11 @@ def test_every_gate_that_is_accepted_decides_about_fields_or_who_writes() -> Non
         "DRAResourceClaimDeviceStatus",
         "DRAResourceClaimGranularStatusAuthorization",
         "DRAWorkloadResourceClaims",
+        "GangScheduling",
         "GenericWorkload",
         "PodGroupPreemptionPolicy",
         "TopologyAwareWorkloadScheduling",
+        "WorkloadAwarePreemption",
     } == API_SERVER.gates
 
 

@@ -32,6 +32,7 @@ from dra_devcluster.clock import now
 from .base import Kind, Write
 from .claim_status import status_refusals
 from .declared_features import check_declared_features
+from .priority import admit_priority
 
 T = TypeVar("T")
 Validate = Callable[..., list[FieldError]]
@@ -115,7 +116,10 @@ class DraKind(Kind):
         defaults.set_defaults(obj, now=now())
 
     def prepare_create(self, obj: Json, write: Write) -> None:
-        strategy.prepare_for_create(obj, gates=write.registry.gates)
+        gates = write.registry.gates
+        strategy.prepare_for_create(obj, gates=gates)
+        if obj["kind"] == "PodGroup" and gates.groups_end_as_one:
+            admit_priority(obj, write, "pod group", with_policy=gates.pod_group_preemption_policy)
         finalizers = obj["metadata"].get("finalizers") or []
         wanted = self._rules.finalizer
         if wanted and wanted not in finalizers and write.registry.release >= PROTECTION_SINCE:

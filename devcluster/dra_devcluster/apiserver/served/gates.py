@@ -16,6 +16,8 @@ API_SERVER: Final = Component(
     | {"DRADeviceBindingConditions", "DRAResourceClaimGranularStatusAuthorization"}
     # What ranges may say, and fields that are refused without their gate.
     | {"DRAFractionalCapacityRange", "DRAPartitionableDevicesType"}
-    # Whether PodGroups are served, and pods name them.
-    | {"GenericWorkload"},
+    # Whether PodGroups are served, and pods name them; up to 1.36 whether they have a priority and say how they end.
+    | {"GenericWorkload", "WorkloadAwarePreemption"}
+    # No field has it: the gate before needs it.
+    | {"GangScheduling"},
 )

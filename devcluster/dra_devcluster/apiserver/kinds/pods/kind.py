@@ -16,8 +16,9 @@ from dra_api.releases.release import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 
 from dra_devcluster.apiserver import faults
-from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
+from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.priority import admit_priority
 from dra_devcluster.apiserver.storage.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
@@ -28,7 +29,6 @@ from .resource_health import health_faults
 from .rules import validate_new, validate_spec, validate_update
 
 _RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
-_BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 class PodKind(Kind):
@@ -61,8 +61,8 @@ class PodKind(Kind):
             spec.pop("schedulingGroup", None)
         if write.registry.release < POD_LEVEL_SINCE:
             spec.pop("resources", None)
+        admit_priority(obj, write, "pod")
         admit_pod(spec)
-        spec["priority"] = _priority(obj, write)
         obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}
         if spec.get("schedulingGates"):
             obj["status"]["conditions"] = [
@@ -116,32 +116,6 @@ class PodKind(Kind):
             return 0
         seconds = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds", 30)
         return max(int(seconds), 0)
-
-
-def _priority(obj: Json, write: Write) -> int:
-    """The number behind the priority class, the only one a pod may name. Raises a 403 for any other, or no class."""
-    number = _class_priority(obj, write)
-    given = obj["spec"].get("priority", number)
-    if given != number:
-        why = (
-            f"the integer value of priority ({given}) must not be provided in pod spec; priority admission controller "
-            f"computed {number} from the given PriorityClass name"
-        )
-        raise forbidden("", "pods", obj["metadata"].get("name", ""), why)
-    return number
-
-
-def _class_priority(obj: Json, write: Write) -> int:
-    name = obj["spec"].get("priorityClassName", "")
-    if not name:
-        return 0
-    if name in _BUILTIN_PRIORITIES:
-        return _BUILTIN_PRIORITIES[name]
-    stored = write.registry.store.collection("scheduling.k8s.io", "priorityclasses").get("", name)
-    if stored is None:
-        pod = obj["metadata"].get("name", "")
-        raise forbidden("", "pods", pod, f"no PriorityClass with name {name} was found")
-    return int(stored.decode().get("value", 0))
 
 
 def _keep_status(obj: Json, old: Json, release: Release) -> None:
