@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from controllers_world import World
@@ -177,7 +177,7 @@ def more_cpu_than_there_is(world: World) -> None:
     one_device(world, nodeAllocatableResources={"cpu": {"overhead": {"perPod": "10k"}}})
 
 
-def pod_group(world: World, *claims: Obj, **wishes: Obj) -> None:
+def pod_group(world: World, *claims: Obj, **wishes: Any) -> None:
     if POD_GROUPS in watched_kinds(world.features):
         spec = {"schedulingPolicy": {"basic": {}}, "resourceClaims": claims, **wishes}
         world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns"}, "spec": spec})
@@ -191,6 +191,10 @@ def claim_of_group(world: World) -> None:
 
 def gang(world: World) -> None:
     pod_group(world, schedulingPolicy={"gang": {"minCount": 1}})
+
+
+def group_that_ends_none(world: World) -> None:
+    pod_group(world, preemptionPolicy="Never")
 
 
 def group_in_a_domain(world: World) -> None:
@@ -226,6 +230,7 @@ SIDES = {
     "DRADerivedAttributes": Sides(derived, BOUND, "the DRADerivedAttributes feature is disabled"),
     "DRAOptionalNodeOperations": Sides(skipped_operations, BOUND, NO_DEVICE),
     "DRANodeAllocatableResources": Sides(more_cpu_than_there_is, "Insufficient cpu", BOUND),
+    "PodGroupPreemptionPolicy": Sides(group_that_ends_none, "the pod has the preemption policy", BOUND),
     "GangScheduling": Sides(gang, BOUND, "needs the feature gate GangScheduling"),
     "TopologyAwareWorkloadScheduling": Sides(
         group_in_a_domain, BOUND, "needs the feature gate TopologyAwareWorkloadScheduling"
@@ -253,6 +258,7 @@ NEEDS = {"DRAWorkloadResourceClaims": {"GenericWorkload": True}}
 BESIDE = {
     "DRAPartitionableDevicesType": {"DRAResourcePoolStatus": True},
     "GangScheduling": {"GenericWorkload": True},
+    "PodGroupPreemptionPolicy": {"GenericWorkload": True},
     "TopologyAwareWorkloadScheduling": {"GenericWorkload": True},
 }
 """What is on beside a gate, whether that is on or off: without it there is nothing to be decided."""

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from controllers_world import HOST, World
+from dra_api.releases.release import Release
 from dra_kube import (
     EVENTS,
     POD_DISRUPTION_BUDGETS,
@@ -638,8 +639,15 @@ def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
     assert nodes(played(story))["rival"]
 
 
-def add_group(world: World, policy: Obj, **spec: Obj) -> None:
-    world.features = Features(generic_workload=True, workload_resource_claims=True, gang_scheduling=True)
+GROUPED: Obj = {"schedulingGroup": {"podGroupName": "group"}}
+
+
+def add_group(
+    world: World, policy: Obj, release: Release = Release.V1_37, *, is_aware: bool = False, **spec: Any
+) -> None:
+    """``is_aware``: with the gate WorkloadAwarePreemption, which counts before 1.37."""
+    gates = dict.fromkeys(("generic_workload", "workload_resource_claims", "gang_scheduling"), True)
+    world.features = Features(release, workload_aware_preemption=is_aware, **gates)
     spec = {"schedulingPolicy": policy, **spec}
     world.api.add(POD_GROUPS, {"metadata": {"name": "group", "namespace": "ns", "uid": "group"}, "spec": spec})
 
@@ -647,13 +655,12 @@ def add_group(world: World, policy: Obj, **spec: Obj) -> None:
 @pytest.mark.parametrize("mode", [{"single": {}}, {"all": {}}])
 def test_no_pod_of_a_pod_group_ends_for_another_one_of_the_same_gang(mode: Obj) -> None:
     async def story(world: World) -> None:
-        grouped: Obj = {"schedulingGroup": {"podGroupName": "group"}}
-        add_group(world, {"gang": {"minCount": 1}}, disruptionMode=mode)
-        await full(world, pod("rank-0", **grouped))
+        add_group(world, {"gang": {"minCount": 1}}, Release.V1_36, disruptionMode=mode)
+        await full(world, pod("rank-0", **GROUPED))
         world.api.change(
             POD_GROUPS, "ns/group", lambda it: it["spec"].update(schedulingPolicy={"gang": {"minCount": 2}})
         )
-        world.api.add(PODS, pod("rank-1", 10, **grouped))
+        world.api.add(PODS, pod("rank-1", 10, **GROUPED))
         await works(world, REST, REST)
 
     assert not deleted(played(story))
@@ -702,12 +709,55 @@ def test_pods_that_were_nominated_are_forgotten_when_they_are_gone() -> None:
     assert max(sizes) <= 2
 
 
+COUNTS = [(Release.V1_36, False, False), (Release.V1_36, True, True), (Release.V1_37, False, True)]
+"""A release, whether WorkloadAwarePreemption is on, and whether the priority of a group counts."""
+
+
+@pytest.mark.parametrize(("release", "is_aware", "counts"), COUNTS)
+def test_a_pod_that_runs_has_the_priority_of_its_group(release: Release, is_aware: bool, counts: bool) -> None:
+    """The group was made again, with a higher one than its pod has."""
+
+    async def story(world: World) -> None:
+        add_group(world, {"basic": {}}, release, is_aware=is_aware)
+        await full(world, pod("member", **GROUPED))
+        world.api.drop(POD_GROUPS, "ns/group")
+        add_group(world, {"basic": {}}, release, is_aware=is_aware, priority=20)
+        world.api.add(PODS, pod("rival", 10))
+        await works(world, REST, REST)
+
+    assert deleted(played(story)) == ([] if counts else ["member"])
+
+
+@pytest.mark.parametrize(("release", "is_aware", "counts"), COUNTS)
+def test_pods_end_for_a_gang_by_the_priority_of_its_group(release: Release, is_aware: bool, counts: bool) -> None:
+    """What comes free is kept by that priority as well. From 1.37 on pods of another one wait and say so."""
+
+    async def story(world: World) -> None:
+        add_group(world, {"gang": {"minCount": 2}}, release, is_aware=is_aware, priority=10)
+        await full(world, pod("low-0", 5, held=True), pod("low-1", 5))
+        for number in range(2):
+            world.api.add(PODS, pod(f"g-{number}", 0, **GROUPED))
+        await works(world, REST, 2)
+        world.api.add(PODS, pod("rival", 7))
+        await works(world, REST)
+
+    found = played(story)
+    if release >= Release.V1_37:
+        text = 'podgroup "group": the pod has priority 0 and the group 10; pods have that of their group'
+        assert text in condition(found, "g-0", "PodScheduled")["message"]
+        assert deleted(found) in (["low-0"], ["low-1"])  # for the rival alone
+    else:
+        assert (set(deleted(found)) >= {"low-0", "low-1"}) == counts
+        assert bool(status(found, "g-0").get("nominatedNodeName")) == counts
+        assert bool(nodes(found)["rival"]) != counts
+
+
 def test_what_is_kept_for_a_gang_is_free_when_its_pod_group_is_gone() -> None:
     async def story(world: World) -> None:
-        add_group(world, {"gang": {"minCount": 2}})
+        add_group(world, {"gang": {"minCount": 2}}, priority=10)
         await full(world, pod("low-0", held=True), pod("low-1"))
         for number in range(2):
-            world.api.add(PODS, pod(f"g-{number}", 10, schedulingGroup={"podGroupName": "group"}))
+            world.api.add(PODS, pod(f"g-{number}", 10, **GROUPED))
         await works(world, REST, 2)
         assert status(world, "g-0").get("nominatedNodeName")
         world.start()

@@ -26,8 +26,8 @@ def group(min_count: int | None = None, **spec: Any) -> PodGroup:
     return convert(PodGroup, {"metadata": meta, "spec": {"schedulingPolicy": policy, **spec}})
 
 
-def member(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None) -> Pod:
-    pod = Make.pod("p", schedulingGroup={"podGroupName": "train"})
+def member(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **spec: Any) -> Pod:
+    pod = Make.pod("p", schedulingGroup={"podGroupName": "train"}, **spec)
     pod["metadata"].update(annotations=annotations or {}, labels=labels or {})
     return convert(Pod, pod)
 
@@ -113,3 +113,36 @@ def test_a_wish_whose_gate_is_off_is_refused_with_the_name_of_the_gate(
 ) -> None:
     found = group_obstacle(member(), asks, Features(release=release, **gates))
     assert (found is not None and f"needs the feature gate {needed}" in found.text) if needed else found is None
+
+
+DIFFERS = 'podgroup "train": the pod has {} and the group {}; pods have that of their group: '
+NEVER = {"preemptionPolicy": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_group", "said"),
+    [
+        ({}, {}, ""),
+        ({"priority": 0}, {}, ""),
+        ({"priority": 10}, {"priority": 10}, ""),
+        ({"priority": 10}, {}, DIFFERS.format("priority 10", 0)),
+        ({"priority": 10}, {"priority": 20}, DIFFERS.format("priority 10", 20)),
+        ({"preemptionPolicy": "PreemptLowerPriority"}, {}, ""),
+        (NEVER, NEVER, ""),
+        (NEVER, {}, DIFFERS.format("the preemption policy Never", "PreemptLowerPriority")),
+        ({}, NEVER, DIFFERS.format("the preemption policy PreemptLowerPriority", "Never")),
+    ],
+)
+@pytest.mark.parametrize("min_count", [None, 2], ids=["basic", "gang"])
+def test_a_pod_has_the_priority_of_its_group_from_1_37_on_and_with_a_gate_its_policy(
+    of_pod: Obj, of_group: Obj, said: str, min_count: int | None
+) -> None:
+    def text(release: Release, *, with_policy: bool) -> str:
+        gates: Any = {"generic_workload": True, "gang_scheduling": True, "pod_group_preemption_policy": with_policy}
+        found = group_obstacle(member(**of_pod), group(min_count, **of_group), Features(release, **gates))
+        return "" if found is None else found.text
+
+    assert text(Release.V1_36, with_policy=False) == ""
+    assert text(Release.V1_37, with_policy=True).startswith(said)
+    assert bool(text(Release.V1_37, with_policy=True)) == bool(said)
+    assert text(Release.V1_37, with_policy=False) == ("" if "policy" in said else text(Release.V1_37, with_policy=True))

@@ -96,6 +96,7 @@ class Scene:
             members=lambda gang: [it for it in self.pods if gang_key(it) == gang],
             holders=lambda device: [it for it in self.claims if device in map(DeviceId.of, it.results)],
             budgets=lambda _: self.budgets,
+            priority=priority,
         )
 
     def without(self, ended: Sequence[Pod]) -> CycleState:

@@ -95,7 +95,9 @@ class State(Stores):
         self._loaded_nodes = Nodes(strategy=scoring_strategy)
         self.pods_by_node = self._loaded_nodes.pods_by_node
         self.loads = NodeLoads(self.pods_by_node)
-        self.nominated_pods = NominatedPods(lambda uid: self.loads.node_of(uid) is not None, self.gang_key_of)
+        self.nominated_pods = NominatedPods(
+            lambda uid: self.loads.node_of(uid) is not None, self.gang_key_of, self.priority_of
+        )
         self.bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.placeholders: dict[str, Pod] = {}
@@ -307,6 +309,12 @@ class State(Stores):
             if not names_gang(pod):
                 return None
         return next(iter(self.pods_by_gang.values_of(pod.key)), None)
+
+    def priority_of(self, pod: Pod) -> int:
+        """What counts where pods end for others: the priority of the pod's PodGroup, if it is in one that has one."""
+        group = self.groups.of(pod) if self.features.groups_end_as_one else None
+        found = pod if group is None else group
+        return found.spec.priority or 0
 
     def ending_with(self, pod: Pod) -> Iterator[Pod]:
         """The other pods with a node that end when this one does, because their PodGroup says so."""

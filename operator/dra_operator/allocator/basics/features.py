@@ -54,6 +54,8 @@ class Features:
     """Not for the allocator itself: see ``gangs_of_groups``."""
     topology_aware_scheduling: bool = _DEFAULTS.topology_aware_scheduling
     """Not for the allocator itself: a PodGroup may ask for nodes with the same value of a label."""
+    pod_group_preemption_policy: bool = _DEFAULTS.pod_group_preemption_policy
+    """Not for the allocator itself: pods need the preemption policy of their PodGroup."""
     workload_aware_preemption: bool = _DEFAULTS.workload_aware_preemption
     """Not for the allocator itself: see ``groups_end_as_one``."""
     filter_timeout: bool = _DEFAULTS.filter_timeout
@@ -78,7 +80,8 @@ class Features:
 
     @property
     def groups_end_as_one(self) -> bool:
-        """A PodGroup may say that its pods end together: from 1.37 on GenericWorkload is enough."""
+        """A PodGroup says how its pods end for others: together, and by its priority. From 1.37 on GenericWorkload is
+        enough."""
         return self.generic_workload and (self.workload_aware_preemption or self.release >= Release.V1_37)
 
     @property

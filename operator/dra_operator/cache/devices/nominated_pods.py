@@ -12,13 +12,18 @@ from dra_operator.scheduling.state import NO_NOMINATIONS, Nomination, Nomination
 class NominatedPods:
     """``is_placed`` says of a UID whether the pod has its node, or is on its way there: then it counts by itself.
 
-    ``gang_of`` has the key of a pod's gang.
+    ``gang_of`` has the key of a pod's gang, ``priority_of`` what counts where pods end for others.
 
     ``is_on``: a pod that is in no nomination here is asked about the node that its status names, as after a restart.
     """
 
-    def __init__(self, is_placed: Callable[[str], bool], gang_of: Callable[[Pod], str | None]) -> None:
-        self._is_placed, self._gang_of = is_placed, gang_of
+    def __init__(
+        self,
+        is_placed: Callable[[str], bool],
+        gang_of: Callable[[Pod], str | None],
+        priority_of: Callable[[Pod], int],
+    ) -> None:
+        self._is_placed, self._gang_of, self._priority_of = is_placed, gang_of, priority_of
         self._by_uid: dict[str, Nomination] = {}
         self.is_on = False
 
@@ -44,11 +49,13 @@ class NominatedPods:
         return Nominations.of(own.node if own is not None else pod.status.nominated_node_name, self._before(pod))
 
     def _before(self, pod: Pod) -> Iterator[Nomination]:
-        gang = self._gang_of(pod) if self._by_uid else None
+        if not self._by_uid:
+            return
+        gang, own = self._gang_of(pod), self._priority_of(pod)
         for uid, it in self._by_uid.items():
             if gang is not None and it.gang == gang:
                 continue
-            is_lower = (it.pod.spec.priority or 0) < (pod.spec.priority or 0)
+            is_lower = self._priority_of(it.pod) < own
             if uid != pod.metadata.uid and not is_lower and not self._is_placed(uid):
                 yield it
 

@@ -11,7 +11,7 @@ from dra_api.values.times import parse_time
 
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
-from dra_operator.scheduling.preemption import PreemptionTerms, preempt, priority
+from dra_operator.scheduling.preemption import PreemptionTerms, preempt
 from dra_operator.wording import counted, listed
 
 SOON = timedelta(minutes=1)
@@ -35,6 +35,7 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
         placed_with=cluster.gang_key_of,
         members=cluster.placed_of_gang,
         budgets=cluster.budgets,
+        priority=cluster.priority_of,
     )
 
 
@@ -50,7 +51,7 @@ def who_ends(made: Pipeline, fits: str, ends: Sequence[Pod], awaited: Sequence[P
         yield f"{fits}{where} once {names} {'has' if one else 'have'} ended, being deleted already"
     if not ends:
         return
-    names = listed(f"{it.key} (priority {priority(it)})" for it in ends)
+    names = listed(f"{it.key} (priority {made.cluster.priority_of(it)})" for it in ends)
     what = f"{counted(len(ends), 'pod')} of lower priority{where}, after which {fits}: {names}"
     yield f"it ends {what}" if made.settings.preemption else f"with --preemption the operator would end {what}"
 

@@ -20,26 +20,27 @@ from dra_operator.allocator import DeviceId, NodeSelectionError, PoolId, node_se
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.state.placeholder import is_immediate
 
-from .terms import PreemptionTerms, born, priority
+from .terms import PreemptionTerms, born
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """``leaving`` pods end already, ``victims`` would have to; ``freed`` is what the end of all brings."""
+    """``leaving`` pods end already, ``victims`` would have to; ``freed`` is what the end of all brings.
+
+    ``priorities``: those of the victims, in their order.
+    """
 
     victims: tuple[Pod, ...]
     leaving: tuple[Pod, ...]
     freed: tuple[AllocationResult, ...]
+    priorities: tuple[int, ...]
+    priority: int
+    """The highest one of all its pods."""
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
         """All of them."""
         return (*self.victims, *self.leaving)
-
-    @cached_property
-    def priority(self) -> int:
-        """The highest one."""
-        return max(map(priority, self.pods))
 
     @cached_property
     def rank(self) -> tuple[int, float, str]:
@@ -69,7 +70,7 @@ class Bundles:
 
     def __init__(self, waiting: Sequence[CycleState], terms: PreemptionTerms) -> None:
         self._terms, self._find_claim = terms, waiting[0].find_claim
-        self._priority = min(priority(state.pod) for state in waiting)
+        self._priority = min(terms.priority(state.pod) for state in waiting)
         self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
         self._gang, self._placed_with = terms.gang(waiting[0].pod), terms.placed_with(waiting[0].pod)
         self._known: dict[str, Bundle | None] = {}
@@ -105,7 +106,7 @@ class Bundles:
             return False
         if self._placed_with is not None and self._terms.placed_with(pod) == self._placed_with:
             return False
-        return priority(pod) < self._priority and self._terms.may_end(pod)
+        return self._terms.priority(pod) < self._priority and self._terms.may_end(pod)
 
     def _members(self, pod: Pod) -> tuple[dict[str, Pod], bool]:
         """Who shares claims or a gang with the pod, directly or through others, and whether all of them may end."""
@@ -129,11 +130,13 @@ class Bundles:
         claims = {claim.metadata.uid: claim for pod in members.values() for claim in self._claims(pod)}
         freed = [claim.status.allocation for claim in claims.values() if _comes_free(claim)]
         leaving = [pod for pod in members.values() if self._terms.is_leaving(pod)]
-        victims = [pod for pod in members.values() if not self._terms.is_leaving(pod)]
+        victims = sorted((pod for pod in members.values() if not self._terms.is_leaving(pod)), key=lambda pod: pod.key)
         return Bundle(
-            tuple(sorted(victims, key=lambda pod: pod.key)),
+            tuple(victims),
             tuple(leaving),
             tuple(allocation for allocation in freed if allocation is not None),
+            tuple(map(self._terms.priority, victims)),
+            max(map(self._terms.priority, members.values())),
         )
 
     def _mates(self, pod: Pod, known: set[str]) -> Iterator[Pod]:

@@ -37,7 +37,7 @@ from dra_operator.scheduling.state.placeholder import is_placeholder
 from .budgets import BudgetsOfPods
 from .bundles import Bundle, Bundles
 from .meter import Meter, StepsSpent
-from .terms import PreemptionTerms, priority
+from .terms import PreemptionTerms
 from .victims import VictimSearch, VictimsOnNode
 
 NEVER: Final = "Never"
@@ -108,6 +108,7 @@ class _Search:
         self._failed, self._meter = failed, meter
         self._nodes, self._pod = failed.cycle_state.nodes, failed.cycle_state.pod
         self._bundles, self._budgets = Bundles([failed.cycle_state], terms), BudgetsOfPods(terms.budgets)
+        self._priority = terms.priority
         self._by_node: dict[str, _Candidates] = {}
         self._anywhere: dict[Bundle, None] = {}
         """Bundles with devices that several nodes can use."""
@@ -146,7 +147,7 @@ class _Search:
                 pod, node = place
                 candidates = self._by_node.setdefault(node, _Candidates())
                 candidates.pods.append(pod)
-                candidates.lowest = min(candidates.lowest, priority(pod))
+                candidates.lowest = min(candidates.lowest, self._priority(pod))
                 candidates.is_leaving = candidates.is_leaving or pod.metadata.deletion_timestamp is not None
         state = self._failed.cycle_state
         for pool in tuple(state.allocator.inventory.shared_pools if state.wanted_classes else ()):
@@ -174,7 +175,7 @@ class _Search:
             return False
         if not self.best.victims:
             return True
-        highest = max(map(priority, self.best.victims))
+        highest = max(self.best.priorities)
         return not candidates.is_leaving and candidates.lowest > highest
 
     def _search(self, state: LoadedNode, candidates: _Candidates) -> Generator[Pause, Elapsed, VictimsOnNode | None]:

@@ -26,7 +26,6 @@ from dra_operator.scheduling.cycle.pause import Elapsed, Pause
 from .budgets import BudgetsOfPods
 from .bundles import Bundle
 from .meter import Meter
-from .terms import priority
 
 MOST_SUBSETS: Final = 1000
 """Sets of pods of one priority that are looked at for one that is smaller."""
@@ -42,6 +41,8 @@ class Chosen(Generic[P]):
     plan: P
     bundles: tuple[Bundle, ...]
     victims: tuple[Pod, ...]
+    priorities: tuple[int, ...]
+    """Those of the victims, in their order."""
     broken: int
 
 
@@ -147,8 +148,10 @@ class Reprieve(ABC, Generic[P]):
     def _found(self) -> Chosen[P]:
         assert self._fits is not None
         plan, away = self._fits
-        victims = sorted((pod for bundle in away for pod in bundle.victims), key=lambda it: (-priority(it), it.key))
-        return Chosen(plan, away, tuple(victims), len(self._budgets.broken_by(reversed(victims))))
+        ranked = [it for bundle in away for it in zip(bundle.victims, bundle.priorities, strict=True)]
+        ranked.sort(key=lambda it: (-it[1], it[0].key))
+        victims, priorities = tuple(pod for pod, _ in ranked), tuple(rank for _, rank in ranked)
+        return Chosen(plan, away, victims, priorities, len(self._budgets.broken_by(reversed(victims))))
 
 
 def _size(bundles: Collection[Bundle]) -> int:

@@ -34,6 +34,8 @@ class PreemptionTerms:
     """The pods of a gang that run, or are on their way to a node: all of them end, or none does."""
     budgets: Callable[[str], Iterable[Budget]]
     """The PodDisruptionBudgets of a namespace."""
+    priority: Callable[[Pod], int]
+    """What counts of a pod, by which others end for it or it ends for others."""
 
 
 def priority(pod: Pod) -> int:

@@ -22,7 +22,7 @@ from .budgets import BudgetsOfPods
 from .bundles import Bundle
 from .meter import Meter
 from .reprieve import Chosen, Reprieve, Work
-from .terms import born, priority
+from .terms import born
 
 STEPS_PER_QUESTION: Final = 20
 """What it costs to ask a node beside its search, in steps of the allocator."""
@@ -40,6 +40,8 @@ class VictimsOnNode:
 
     plan: Plan
     victims: tuple[Pod, ...]
+    priorities: tuple[int, ...]
+    """Those of the victims, in their order."""
     awaited: tuple[Pod, ...]
     broken: int
     left_over: int
@@ -48,14 +50,14 @@ class VictimsOnNode:
     @property
     def rank(self) -> tuple[object, ...]:
         """The best node has the least."""
-        priorities = [priority(pod) for pod in self.victims]
-        highest = max(priorities, default=-_LOWEST_PRIORITY)
-        youngest = min((born(pod) for pod in self.victims if priority(pod) == highest), default=0.0)
+        highest = max(self.priorities, default=-_LOWEST_PRIORITY)
+        of_highest = (pod for pod, it in zip(self.victims, self.priorities, strict=True) if it == highest)
+        youngest = min(map(born, of_highest), default=0.0)
         return (
             self.broken,
             highest,
-            sum(it + _LOWEST_PRIORITY for it in priorities),
-            len(priorities),
+            sum(it + _LOWEST_PRIORITY for it in self.priorities),
+            len(self.priorities),
             -youngest,
             self.left_over,
             self.plan.node,
@@ -67,7 +69,7 @@ class VictimsOnNode:
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)
-        return cls(found.plan, found.victims, awaited, found.broken, freed - taken)
+        return cls(found.plan, found.victims, found.priorities, awaited, found.broken, freed - taken)
 
 
 class VictimSearch(Reprieve[Plan]):

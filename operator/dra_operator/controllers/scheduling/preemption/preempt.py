@@ -40,7 +40,6 @@ from dra_operator.scheduling.preemption import (
     may_preempt,
     preempt,
     preempt_for_gang,
-    priority,
     proven,
 )
 from dra_operator.scheduling.state import Gang, Nomination
@@ -209,6 +208,7 @@ class Preemption:
             placed_with=self._cluster.gang_key_of,
             members=self._cluster.placed_of_gang,
             budgets=self._cluster.budgets,
+            priority=self._cluster.priority_of,
         )
 
     def _may_end(self, pod: Pod) -> bool:
@@ -231,7 +231,7 @@ class Preemption:
         if nominated is None:
             await self._correct([pod])
             return
-        node, rank = nominated.nominated_node, priority(pod)
+        node, rank = nominated.nominated_node, self._cluster.priority_of(pod)
         why = f"Ended for pod {pod.key}, which has priority {rank} and needs what this one had on node {node}"
         after = f"after which this one fits on {node}"
         await self._end_victims([(pod, node)], nominated.victims, after, pod.key, why)
@@ -241,7 +241,7 @@ class Preemption:
         if nominated is None:
             await self._correct(pods)
             return
-        rank = min(map(priority, pods))
+        rank = min(map(self._cluster.priority_of, pods))
         why = f"Ended for gang {gang.title} of pod {pods[0].key}, which has priority {rank} and needs what this one had"
         after = f"after which all of gang {gang.title} fits"
         places = [(pod, plan.node) for pod, plan in zip(pods, nominated.plans, strict=True)]
