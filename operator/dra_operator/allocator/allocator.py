@@ -7,7 +7,7 @@ steps. When it is spent the outcome is ``GaveUp``, never "does not fit".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from .ordering.mix import LearnedMix
 from .ordering.sketch import Sketch, sketch
 from .ordering.supply import Kinds
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .problem.likeness import likeness
 from .problem.node_state import NodeStates
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
@@ -237,6 +238,13 @@ class Allocator:
             self._new_share_id,
             self._orders[order or self._order],
         )
+
+    def likeness(self, node: Node, program: ClaimProgram, usage: Usage) -> Hashable | None:
+        """Equal for nodes on which the program ends alike, but for names; None if that is not known of this one."""
+        try:
+            return likeness(self.inventory.view(node), usage, program, self.inventory.compiled)
+        except AllocationError:
+            return None  # the decision fails in the same way, and names what is wrong
 
     def sketch(self, node: Node, program: ClaimProgram, usage: Usage, order: str) -> Sketch:
         """What a decision would leave of the node's devices. Raises AllocationError where a decision would fail."""

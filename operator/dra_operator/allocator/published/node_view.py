@@ -7,6 +7,8 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
@@ -77,12 +79,12 @@ class NodeView:
             self.devices.extend(view.devices)
             self.pool_of.extend([number] * len(view.devices))
         self.everything = (1 << len(self.devices)) - 1
-        self.binding = self.gather(lambda view: view.binding)
-        self.consuming = self.gather(lambda view: view.consuming)
-        self.shareable = self.gather(lambda view: view.shareable)
-        self.has_request_policy = self.gather(lambda view: view.has_request_policy)
-        self.skipping = self.gather(lambda view: view.skipping)
-        self.tainted = self.gather(lambda view: view.tainted)
+        self.binding = self.gather(attrgetter("binding"))
+        self.consuming = self.gather(attrgetter("consuming"))
+        self.shareable = self.gather(attrgetter("shareable"))
+        self.has_request_policy = self.gather(attrgetter("has_request_policy"))
+        self.skipping = self.gather(attrgetter("skipping"))
+        self.tainted = self.gather(attrgetter("tainted"))
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()
         """By ``Alternative.offer``; the filters compute and keep them here."""
@@ -90,8 +92,17 @@ class NodeView:
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """No device has fields that a request may stumble over, and all are of this node alone."""
+        special = self.binding | self.consuming | self.shareable | self.has_request_policy | self.skipping
+        is_usual = not (special or self.tainted or self.troubled or self.outdated)
+        return is_usual and all(map(_is_of_one_node, self.pools))
+
     def gather(self, bits: Callable[[PoolView], int]) -> int:
         """One bit set over all devices from one per pool."""
+        if len(self.pools) == 1:
+            return bits(self.pools[0])
         together = 0
         for view, offset in zip(self.pools, self.offsets, strict=True):
             together |= bits(view) << offset
@@ -127,6 +138,8 @@ class NodeView:
 
     def selected(self, expressions: tuple[str, ...], compiled: Compiled) -> Verdicts:
         """Where all selectors are true, and where the first one that is not true raised."""
+        if len(self.pools) == 1:
+            return self.pools[0].verdicts(expressions, compiled)
         known = self._verdicts.get(expressions)
         if known is None:
             true = raised = 0
@@ -185,6 +198,10 @@ class NodeView:
                     if view.origin[number].spec.per_device_node_selection and not device_is_for(device, self.node):
                         here &= ~(1 << (offset + number))
         return here
+
+
+def _is_of_one_node(view: PoolView) -> bool:
+    return all(slice_.owning_node is not None for slice_ in view.slices)
 
 
 def _only(node: str) -> NodeSelector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from dra_operator.wording import counted
 
 from .obstacle_report import about
 from .published import Published
-from .survey import NodeSaid
+from .survey import NodeSaid, Said
 from .taint_sources import taint_sources
 from .troubled_pools import troubled_pools
 from .wanted_values import wanted_values
@@ -36,7 +36,7 @@ def node_report(
     if not said:
         yield f"{title(cycle_state.pod)} finds no node: the cluster has none"
         return
-    good = [one.state.name for one in said if isinstance(one.answer, Fits)]
+    good = [one.state.name for one in said if isinstance(one.said.answer, Fits)]
     yield f"{title(cycle_state.pod)} would fit {len(good)} of {counted(len(said), 'node')}" + (
         f": {names(good)}" if good else ""
     )
@@ -48,11 +48,11 @@ def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[N
     """Nodes that are obstructed, faulty or undecided, by the words for it."""
     groups: dict[str, list[NodeSaid]] = {}
     for one in said:
-        if not isinstance(one.answer, Fits) and one.lacking is not one.answer and not one.has_none:
-            groups.setdefault(one.answer.text, []).append(one)
+        if not isinstance(one.said.answer, Fits | Lacking) and not one.said.has_none:
+            groups.setdefault(one.said.answer.text, []).append(one)
     for text, members in groups.items():
         yield f"{names([one.state.name for one in members])}: {text}"
-        answers = [one.answer for one in members if isinstance(one.answer, Obstructed)]
+        answers = [it.answer for it in _different(members) if isinstance(it.answer, Obstructed)]
         if answers:
             elsewhere = frozenset[str]().union(*(answer.elsewhere for answer in answers))
             nodes = [one.state for one in members]
@@ -60,14 +60,19 @@ def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[N
         yield from (f"  {line}" for line in _their_devices(members))
 
 
+def _different(said: Iterable[NodeSaid]) -> list[Said]:
+    """Each answer once, in the order of the nodes."""
+    return list(dict.fromkeys(one.said for one in said))
+
+
 def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
     """What the devices of nodes would say if the rule were not in the way."""
-    would = [one.state.name for one in members if isinstance(one.devices, Fits)]
+    would = [one.state.name for one in members if isinstance(one.said.devices, Fits)]
     whose = "its devices" if len(members) == 1 else "their devices"
     if would:
         yield f"{whose} would serve the claims" + (f" on {names(would)}" if len(would) < len(members) else "")
         return
-    lacking = [one.lacking for one in members if one.lacking is not None]
+    lacking = [it.lacking for it in _different(members) if it.lacking is not None]
     if lacking:
         best = max(lacking, key=lambda one: one.outline.closeness).refusal
         where = f" ({best.node} is the closest)" if len(members) > 1 else ""
@@ -78,16 +83,17 @@ def _lacking(
     cycle_state: CycleState, said: Sequence[NodeSaid], cluster: Cluster, published: Published, now: datetime
 ) -> Iterator[str]:
     """Nodes whose devices do not do. Those without any that is asked for are one line, unless all are such."""
-    members = [one for one in said if one.lacking is one.answer]
-    has_some = any(not one.has_none for one in said)
-    without = [one.state.name for one in said if one.has_none and (has_some or one.lacking is not one.answer)]
-    members = [one for one in members if not one.has_none or not has_some]
+    different = _different(said)
+    has_some = any(not it.has_none for it in different)
+    without = [
+        one.state.name for one in said if one.said.has_none and (has_some or not isinstance(one.said.answer, Lacking))
+    ]
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
-    by_node: dict[str, Lacking] = {}
-    for one in members:
-        if one.lacking is not None:
-            refusals.setdefault(one.lacking.demand, []).append((one.state.node, one.lacking.outline))
-            by_node[one.state.name] = one.lacking
+    for one in said:
+        answer = one.said.answer
+        if isinstance(answer, Lacking) and not (one.said.has_none and has_some):
+            refusals.setdefault(answer.demand, []).append((one.state.node, answer.outline))
+    by_node = {it.answer.outcome.node: it.answer for it in different if isinstance(it.answer, Lacking)}
     held: dict[DeviceId, str] = {}
 
     def full(outline: Refusal) -> Refusal:
@@ -99,7 +105,7 @@ def _lacking(
         yield from grouped(of_nodes, cycle_state.allocator.inventory, demand.program, held, full)
     if without:
         yield f"{names(without)}: no device that is asked for"
-    lacking = [one.outline for one in said if one.outline is not None]
+    lacking = [it.outline for it in different if it.outline is not None]
     yield from troubled_pools(lacking, cluster, now)
     yield from taint_sources(lacking, cycle_state, cluster)
     yield from wanted_values(lacking, cycle_state, published)

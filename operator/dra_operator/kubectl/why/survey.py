@@ -1,11 +1,14 @@
-"""What every node says about a waiting pod: its rules and, even where a rule keeps the pod away, its devices."""
+"""What every node says about a waiting pod: its rules and, even where a rule keeps the pod away, its devices.
+
+Of nodes that answer alike, the first one is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_operator.allocator import AllocationError, Refusal, Rule
 from dra_operator.scheduling import (
@@ -19,17 +22,17 @@ from dra_operator.scheduling import (
     settled,
 )
 from dra_operator.scheduling.rules import RESOURCE
-from dra_operator.scheduling.state import LoadedNode
+from dra_operator.scheduling.state import LoadedNode, Obstacle
 
 SURVEYED_NODES: Final = 6
 """Nodes on which fixes are looked for."""
 
 
-@dataclass(frozen=True)
-class NodeSaid:
-    """``answer`` is what the pipeline goes by; ``devices`` what the devices say where a rule is in the way."""
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What nodes say that are alike. ``answer`` is what the pipeline goes by; ``devices`` what the devices say where a
+    rule is in the way. Names of devices, and the node's, are those of the first of these nodes."""
 
-    state: LoadedNode
     answer: NodeStatus
     devices: NodeStatus | None = None
 
@@ -49,49 +52,70 @@ class NodeSaid:
         outline = self.outline
         return outline is not None and outline.rule is Rule.NO_DEVICES and not outline.pools
 
-    @property
-    def _alike(self) -> tuple[object, ...]:
+    @cached_property
+    def same_changes(self) -> tuple[object, ...]:
         """Equal for nodes for which the same changes help."""
         outline = self.outline
         why = (outline.claim, outline.request, outline.rule) if outline is not None else ()
         return (self.answer.kind, getattr(self.answer, "obstacle", None), why)
 
-    @property
-    def _distance(self) -> tuple[object, ...]:
+    @cached_property
+    def distance(self) -> tuple[object, ...]:
         """How far the node is from taking the pod: first by what is in the way, then by its devices."""
         outline = self.outline
         ways = isinstance(self.answer, Obstructed) + (outline is not None)
         closeness = tuple(-each for each in outline.closeness) if outline is not None else ()
-        return (not isinstance(self.answer, Faulty), ways, closeness, -self._room, self.state.name)
+        return (not isinstance(self.answer, Faulty), ways, closeness)
+
+
+class NodeSaid(NamedTuple):
+    """A node, and what it and those alike say."""
+
+    state: LoadedNode
+    said: Said
+
+    @property
+    def distance(self) -> tuple[object, ...]:
+        """As that of what is said, then by room and name."""
+        return (self.said.distance, -self._room, self.state.name)
 
     @property
     def _room(self) -> int:
         """What is left of the resource that is lacking, if one is."""
-        if not isinstance(self.answer, Obstructed) or self.answer.obstacle.reason is not RESOURCE:
+        answer = self.said.answer
+        if not isinstance(answer, Obstructed) or answer.obstacle.reason is not RESOURCE:
             return 0
-        resource = self.answer.obstacle.subject
+        resource = answer.obstacle.subject
         return self.state.offered.get(resource, 0) - self.state.used.get(resource, 0)
 
 
 def survey(cycle_state: CycleState, pod_filter: PodFilter) -> Iterator[NodeSaid]:
     """All nodes, in order of their names."""
+    known: dict[Hashable, Said] = {}
     for state in cycle_state.nodes:
         try:
-            obstacle = pod_filter.obstacle(state)
-            if obstacle is None:
-                yield NodeSaid(state, settled(pod_filter.serve(state)))
-            else:
-                needs = bool(pod_filter.demands.on(state).claims)
-                yield NodeSaid(state, Obstructed(obstacle), settled(pod_filter.serve(state)) if needs else None)
+            obstacle, alike = pod_filter.obstacle(state), pod_filter.likeness(state)
+            said = known.get((obstacle, alike)) if alike is not None else None
+            if said is None:
+                said = known[obstacle, alike] = _asked(pod_filter, state, obstacle)
         except AllocationError as error:
-            yield NodeSaid(state, Faulty(error))
+            said = Said(Faulty(error))
+        yield NodeSaid(state, said)
+
+
+def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None) -> Said:
+    """What the node says. Raises AllocationError."""
+    if obstacle is None:
+        return Said(settled(pod_filter.serve(state)))
+    needs = bool(pod_filter.demands.on(state).claims)
+    return Said(Obstructed(obstacle), settled(pod_filter.serve(state)) if needs else None)
 
 
 def promising(said: list[NodeSaid]) -> list[str]:
     """The nodes on which to look for fixes: the closest of those that are alike, the most promising first."""
-    waiting = [one for one in said if not isinstance(one.answer, Fits)]
-    chosen = [one for one in waiting if not one.has_none] or waiting
+    waiting = [one for one in said if not isinstance(one.said.answer, Fits)]
+    chosen = [one for one in waiting if not one.said.has_none] or waiting
     closest: dict[tuple[object, ...], NodeSaid] = {}
-    for one in sorted(chosen, key=lambda it: it._distance):
-        closest.setdefault(one._alike, one)
+    for one in sorted(chosen, key=lambda it: it.distance):
+        closest.setdefault(one.said.same_changes, one)
     return [one.state.name for one in list(closest.values())[:SURVEYED_NODES]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from copy import copy
 from dataclasses import replace
 
@@ -50,6 +50,7 @@ class PodFilter:
         )
         self._state = cycle_state
         self._made = cycle_state.extended.made
+        self._has_devices = self._made is not None or any(claim.status.allocation is not None for claim in claims)
         self._volumes = cycle_state.volumes
         self._steps_per_node = steps_per_node(cycle_state.pod)
         self.device_order = ""
@@ -93,6 +94,19 @@ class PodFilter:
                 return Undecided("timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
         return self._answer(state, demand, outcome, elsewhere)
+
+    def likeness(self, state: LoadedNode) -> Hashable | None:
+        """Equal for nodes that ``serve`` answers alike, but for the names of nodes, pools and devices; None: unknown.
+
+        Raises as ``filter`` does.
+        """
+        if self._has_devices or self._allocator.inventory.features.node_allocatable_resources:
+            return None  # where the devices are, and the room on the node, count as well
+        demand = self.demands.on(state)
+        if not demand.claims:
+            return None
+        alike = self._allocator.likeness(state.node, demand.program, self.usage)
+        return None if alike is None else (demand, alike)
 
     def _bindings(self, state: LoadedNode) -> Bindings:
         found = self._volumes.bindings(state.node)
