@@ -13,7 +13,43 @@ from typing import NamedTuple
 
 from dra_api.resource import Device
 
-from .predicates import COSTLY_UNITS, DEFAULT_COST_UNITS, Compiled, Parts, Predicate, Verdicts, Weighed
+from dra_operator.allocator.basics.bits import each
+
+from .predicates import (
+    COSTLY_UNITS,
+    DEFAULT_COST_UNITS,
+    UNITS_BETWEEN_PAUSES,
+    Compiled,
+    Parts,
+    Predicate,
+    Verdicts,
+    Weighed,
+)
+
+
+def at_once(
+    within: Verdicts, expressions: Sequence[str], driver: str, devices: Sequence[Device], compiled: Compiled
+) -> tuple[Verdicts, str | None] | None:
+    """The answers of selectors that take less than a pause on all these devices together; None if they may take longer.
+
+    ``within`` as in ``Evaluation``. Also the selector after which there is a pause.
+    """
+    asked = [_Asked.of(expression, compiled) for expression in expressions]
+    if len(devices) * sum([one.cost for one in asked]) > UNITS_BETWEEN_PAUSES:
+        return None
+    true, raised, due = within.true, within.raised, None
+    for one in asked:
+        test, selected = one.test, 0
+        if compiled.spend(one.cost * true.bit_count()):
+            due = one.payer
+        for number in each(true):
+            try:
+                if test(driver, devices[number]):
+                    selected |= 1 << number
+            except Exception:
+                raised |= 1 << number
+        true = selected
+    return Verdicts(true, raised), due
 
 
 class Evaluation:

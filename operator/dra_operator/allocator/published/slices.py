@@ -21,7 +21,7 @@ from dra_operator.allocator.basics.memo import Memo
 
 from .capacity import Requests, fault
 from .evaluated import Evaluated
-from .evaluation import Evaluation
+from .evaluation import Evaluation, at_once
 from .kept_verdicts import Expressions
 from .node_selectors import first_match, parse
 from .predicates import Compiled, Verdicts
@@ -142,6 +142,13 @@ class Slice:
             return
         begun = self._evaluated.begun.get(expressions)
         if begun is None:
+            found = at_once(within, expressions[asked:], self.pool.driver, self.devices, compiled)
+            if found is not None:
+                self._evaluated.verdicts[expressions], due = found
+                compiled.kept.added(expressions, self._evaluated)
+                if due is not None:
+                    yield due
+                return
             begun = self._evaluated.begun[expressions] = Evaluation(
                 within, expressions[asked:], compiled.kept.tenant_of(expressions)
             )
