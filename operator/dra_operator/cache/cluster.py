@@ -133,7 +133,7 @@ class Cluster(State):
             case Pod():
                 self._note_pod(change)
             case ResourceClaim():
-                self._note_claim(change)
+                self._note_claim(change, late=True)
             case Node():
                 self._note_node(change)
             case _:
@@ -402,8 +402,9 @@ class Cluster(State):
         self._note_claim(change)
         return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
 
-    def _note_claim(self, change: Change[ResourceClaim]) -> None:
-        """What follows from a claim in indexes and in the devices that are taken."""
+    def _note_claim(self, change: Change[ResourceClaim], *, late: bool = False) -> None:
+        """What follows from a claim in indexes and in the devices that are taken; ``late``: what other schedulers have
+        waits until it is asked."""
         old, new = change
         self._file_placeholder(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -419,7 +420,7 @@ class Cluster(State):
             self.claims_by_owner.file(key, owners_of(new))
             self.claims_by_class.file(key, classes_of(new))
             self.claims_by_device.file(key, devices_of(new))
-        self._note_sharing(other_schedulers.on_claim, [change])
+        self._note_sharing(other_schedulers.on_claim, [change], late=late)
 
     def _note_claims(self, claims: Sequence[ResourceClaim]) -> None:
         """As ``_note_claim`` for new ones."""

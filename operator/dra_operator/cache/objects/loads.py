@@ -46,7 +46,8 @@ class NodeLoads:
         sums: dict[str, dict[str, int]] = {}
         for pod, requests in placed:
             uid, node = pod.metadata.uid, pod.spec.node_name
-            self.forget(uid)
+            if uid in self._pods:
+                self.forget(uid)
             self._pods_by_node.put(pod, node)
             self._pods[uid] = (node, requests)
             total = sums.get(node)

@@ -66,7 +66,7 @@ class Store(Generic[T]):
         """Take ``obj`` in; None if that is no news."""
         key, meta = obj.key, obj.metadata
         old = self._objects.get(key)
-        if self.knows(key, meta.uid, meta.resource_version):
+        if (old is not None or self.deleted) and self.knows(key, meta.uid, meta.resource_version):
             return None
         if old is not None and old.metadata.uid != meta.uid:
             self.deleted.add(old.metadata.uid)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from dra_api.core import Pod
-from dra_api.resource import Device, DeviceTaint, ResourceClaim, ResourceSlice
+from dra_api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
 from msgspec import field
 
@@ -144,9 +144,11 @@ def taint_text(taint: DeviceTaint) -> str:
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
-def value_text(attribute: object) -> str:
+def value_text(attribute: DeviceAttribute) -> str:
     """The value of an attribute as people write it."""
-    fields = ("string", "version", "int_", "bool_", "strings", "versions", "ints", "bools")
+    if attribute.string is not None:
+        return attribute.string
+    fields = ("version", "int_", "bool_", "strings", "versions", "ints", "bools")
     value = next((found for name in fields if (found := getattr(attribute, name, None)) is not None), None)
     values = value if isinstance(value, tuple) else (value,)
     return ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)

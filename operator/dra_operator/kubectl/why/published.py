@@ -53,16 +53,16 @@ class Published:
         return self._values[name]
 
     def _texts(self, name: Reference) -> Iterator[str]:
-        qualified = f"{name.domain}/{name.id}"
+        qualified, is_attribute = f"{name.domain}/{name.id}", name.kind == "attributes"
         for slice_ in self._slices:
             names = (qualified, name.id) if slice_.spec.driver == name.domain else (qualified,)
             for device in slice_.spec.devices or ():
-                if name.kind == "attributes":
-                    values = device.attributes or {}
-                    yield from (value_text(values[its]) for its in names if its in values)
-                else:
-                    capacities = device.capacity or {}
-                    yield from (str(capacities[its].value) for its in names if its in capacities)
+                for its in names:
+                    if is_attribute:
+                        if device.attributes and (value := device.attributes.get(its)) is not None:
+                            yield value_text(value)
+                    elif device.capacity and (capacity := device.capacity.get(its)) is not None:
+                        yield str(capacity.value)
 
     def domains_of(self, kind: str, id_: str) -> list[str]:
         """The domains in which devices publish a name, the most frequent first."""

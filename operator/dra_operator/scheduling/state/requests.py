@@ -38,11 +38,13 @@ def pod_requests(pod: Pod) -> dict[str, int]:
         else:
             peak = _largest(peak, add(running, wanted))
     for container in pod.spec.containers or ():
-        running = add(running, _container_requests(container))
-    wanted = _with_pod_level(_largest(peak, running), pod.spec.resources)
+        wanted = _container_requests(container)
+        running = add(running, wanted) if running else wanted
+    wanted = _with_pod_level(_largest(peak, running) if peak else running, pod.spec.resources)
     for name, quantity in (pod.spec.overhead or {}).items():
         wanted[name] = wanted.get(name, 0) + quantity.nanos
-    return {**wanted, POD_SLOTS: NANO}
+    wanted[POD_SLOTS] = NANO
+    return wanted
 
 
 def extended_resources(pod: Pod) -> list[str]:
@@ -66,15 +68,21 @@ def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None 
 
     ``of_devices``: what its devices bring of the node's resources, or cost; as its status records it unless given.
     """
-    wanted = {name: amount for name, amount in pod_requests(pod).items() if name not in served}
+    wanted = pod_requests(pod)
+    if served:
+        wanted = {name: amount for name, amount in wanted.items() if name not in served}
     amounts = recorded_amounts(pod) if of_devices is None else of_devices
-    return {**add(wanted, amounts), **port_amounts(pod), **volume_amounts(pod)}
+    if amounts:
+        wanted = add(wanted, amounts)
+    return {**wanted, **port_amounts(pod), **volume_amounts(pod)}
 
 
 def recorded_amounts(pod: Pod) -> dict[str, int]:
     """What its status says that devices bring of the node's resources, or cost (K37-NA-03)."""
     total: dict[str, int] = {}
-    for status in pod.status.node_allocatable_resource_claim_statuses or ():
+    if not pod.status.node_allocatable_resource_claim_statuses:
+        return total
+    for status in pod.status.node_allocatable_resource_claim_statuses:
         total = add(total, amounts_of(status))
     covered = pod_level_resources(pod)
     return {name: amount for name, amount in total.items() if name not in covered}
@@ -131,15 +139,15 @@ def _container_requests(container: Container) -> dict[str, int]:
     return {name: quantity.nanos for name, quantity in wanted.items() if quantity.nanos}
 
 
-def _with_pod_level(containers: Amounts, resources: ResourceRequirements | None) -> dict[str, int]:
+def _with_pod_level(containers: dict[str, int], resources: ResourceRequirements | None) -> dict[str, int]:
     """The requests of the containers, replaced by those of the pod where it has its own.
 
     A limit of the pod replaces only what no container requests, and huge pages, which cannot be overcommitted. The API
     server completes pods in this way, and objects from files are read so as well.
     """
-    wanted = dict(containers)
     if resources is None:
-        return wanted
+        return containers
+    wanted = dict(containers)
     for name, quantity in (resources.limits or {}).items():
         if name.startswith(_HUGE_PAGES) or (name in _POD_LEVEL and name not in wanted):
             wanted[name] = quantity.nanos
