@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from .core import PodResourceClaim, PodResourceClaimStatus
 from .meta import Condition, Object, Part
+from .releases.release import Release
 
 GROUP: Final = "scheduling.k8s.io"
 
@@ -73,6 +74,11 @@ class PodGroup(Object, frozen=True):
 
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+
+def placed_condition(release: Release) -> str:
+    """The type of the condition that says of a PodGroup whether its pods were placed."""
+    return "PodGroupInitiallyScheduled" if release >= Release.V1_37 else "PodGroupScheduled"
 
 
 class TypedLocalObjectReference(Part, frozen=True):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from controllers_world import World
 from dra_api.releases.release import Release
-from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
+from fake_api import Call
 from objects import Make, Obj
 
 RACK = "example.com/rack"
@@ -302,3 +303,101 @@ def make_claim(world: World, number: int) -> None:
     world.api.add(RESOURCE_CLAIMS, Make.claim(f"claim-{number}", owner=pod["metadata"]))
     recorded = [{"name": "entry-0", "resourceClaimName": f"claim-{number}"}]
     world.api.change(PODS, f"ns/{name}", lambda it: it["status"].update(resourceClaimStatuses=recorded))
+
+
+def shown(world: World, kind: str = "PodGroupInitiallyScheduled") -> tuple[str, str, str] | None:
+    """Status, reason and message of the condition of the group."""
+    conditions = world.api[POD_GROUPS, "ns/group"].get("status", {}).get("conditions", [])
+    return next(((it["status"], it["reason"], it["message"]) for it in conditions if it["type"] == kind), None)
+
+
+def status_writes(world: World) -> int:
+    return sum((call.verb, call.plural, call.sub) == ("update", "podgroups", "status") for call in world.api.calls)
+
+
+PLACED = ("True", "Scheduled", "")
+
+
+@pytest.mark.parametrize(
+    ("release", "kind"), [(Release.V1_36, "PodGroupScheduled"), (Release.V1_37, "PodGroupInitiallyScheduled")]
+)
+async def test_a_group_says_that_its_pods_wait_and_once_that_they_were_placed(release: Release, kind: str) -> None:
+    """As the leader of the gang says it; what becomes of the pods later changes nothing of it."""
+    world = make(release)
+    world.api.add(POD_GROUPS, group(5))
+    add(world, range(4))
+    await world.settle()
+    assert shown(world, kind) is None  # it was not tried
+    add(world, range(4, 5))
+    await world.settle()
+    reason = [text for number in range(5) if "fit together" in (text := said(world, f"group-{number}"))]
+    assert shown(world, kind) == ("False", "Unschedulable", *reason)
+    [condition] = world.api[POD_GROUPS, "ns/group"]["status"]["conditions"]
+    assert condition.keys() >= {"lastTransitionTime", "observedGeneration"}
+    change(world, 4)
+    await world.settle()
+    assert len(bound(world)) == 4
+    assert shown(world, kind) == PLACED
+    writes = status_writes(world)
+    for number in range(4):
+        world.api.change(PODS, f"ns/group-{number}", lambda pod: pod["status"].update(phase="Failed"))
+    world.api.add(PODS, Make.pod("next", [Make.FROM_TEMPLATE], schedulingGroup={"podGroupName": "group"}))
+    await world.settle()
+    assert (shown(world, kind), status_writes(world)) == (PLACED, writes)
+
+
+async def test_a_group_with_the_policy_basic_says_so_with_its_first_pod(world: World) -> None:
+    """Until then what one of its pods says, which is not written again while that pod says it."""
+    world.api.add(POD_GROUPS, group())
+    for number in range(3):
+        node, grouped = {"example.com/none": str(number)}, {"podGroupName": "group"}
+        world.api.add(PODS, Make.pod(f"far-{number}", schedulingGroup=grouped, nodeSelector=node))
+    await world.settle()
+    found = shown(world)
+    assert found is not None
+    assert found[:2] == ("False", "Unschedulable")
+    assert found[2] in {said(world, f"far-{number}") for number in range(3)}
+    writes = status_writes(world)
+    world.control.look_again()
+    await world.settle()
+    assert status_writes(world) == writes
+    add(world, range(1))
+    await world.settle()
+    assert shown(world) == PLACED
+
+
+async def test_a_condition_that_was_not_written_before_the_operator_ended_is_written_afterwards(world: World) -> None:
+    world.api.add(POD_GROUPS, group(2))
+    add(world, range(2))
+
+    def cut(call: Call) -> Exception | None:
+        return Unreachable("cut") if (call.verb, call.plural) == ("update", "podgroups") else None
+
+    world.start()
+    world.api.before = cut
+    async with world.running():
+        for _ in range(60):
+            world.bring_events()
+            await world.tick()
+    assert (len(bound(world)), shown(world)) == (2, None)
+    world.api.before = lambda _: None
+    await world.settle()
+    assert shown(world) == PLACED
+
+
+async def test_of_a_group_that_another_scheduler_places_nothing_is_said(world: World) -> None:
+    world.api.add(POD_GROUPS, group(1))
+    world.api.add(PODS, Make.pod("p", schedulingGroup={"podGroupName": "group"}, schedulerName="default-scheduler"))
+    await world.settle()
+    world.api.change(PODS, "ns/p", lambda pod: pod["spec"].update(nodeName="node-0"))
+    await world.settle()
+    assert shown(world) is None
+
+
+async def test_where_another_component_places_pods_nothing_is_said_of_groups(world: World) -> None:
+    world.controllers = OwnControllers.of({"templates", "release"})
+    world.api.add(POD_GROUPS, group(1))
+    add(world, range(1))
+    world.api.change(PODS, "ns/group-0", lambda pod: pod["spec"].update(nodeName="node-0"))
+    await world.settle()
+    assert shown(world) is None

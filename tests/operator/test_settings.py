@@ -319,6 +319,7 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
                 "placement": 14,
                 "eviction": 29,
                 "pod-groups": 4,
+                "group-conditions": 4,
                 "taint-rules": 1,
                 "pool-status": 1,
             },

@@ -31,6 +31,7 @@ FEW: dict[Controller, int] = {
     "placement": 20,
     "eviction": 4,
     "pod-groups": 4,
+    "group-conditions": 4,
     "taint-rules": 1,
     "pool-status": 1,
 }

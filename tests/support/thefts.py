@@ -313,8 +313,11 @@ def _rest() -> Iterator[Theft]:
     yield Theft("delete", "resourcepoolstatusrequests", f"{POOL_REQUESTS}/asked", None, "", DRA_GROUP)
     ended = {"type": "DisruptionTarget", "status": "True", "reason": "None", "message": "",
              "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    placed = {**ended, "type": "PodGroupInitiallyScheduled"}
     for change, refused in (
-        (changed("status", to={"conditions": [ended]}), "the names of its claims, and nothing else"),
+        (changed("status", to={"conditions": [ended]}), "the names of its claims and whether it was placed"),
+        (changed("status", to={"conditions": [placed, ended]}), "the names of its claims and whether it was placed"),
+        (changed("status", to={"conditions": [placed]}), ""),
         (changed("status", to={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}), ""),
     ):
         yield Theft("update", "podgroups/status", f"{GROUPS}/group/status", change, refused, "scheduling.k8s.io")

@@ -152,6 +152,7 @@ def _times(given: OperatorSettings) -> TimeSettings:
             "placement": given.placement_workers,
             "eviction": given.eviction_workers,
             "pod-groups": 4,
+            "group-conditions": 4,
             "taint-rules": 1,
             "pool-status": 1,
         },

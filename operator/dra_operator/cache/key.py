@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Controller = Literal["templates", "pod-groups", "release", "placement", "eviction", "taint-rules", "pool-status"]
+Controller = Literal[
+    "templates", "pod-groups", "release", "placement", "group-conditions", "eviction", "taint-rules", "pool-status"
+]
 """Who handles a key, as logs, metrics and ``--controllers`` say it."""
 
 
@@ -17,6 +19,7 @@ class Key(NamedTuple):
 
     ``templates`` makes and records the claims of a pod, ``pod-groups`` those of a PodGroup, ``release`` keeps a claim's
     reservations honest and gives its devices back, ``placement`` finds a node and devices for a waiting pod,
+    ``group-conditions`` says in a PodGroup whether its pods were placed,
     ``eviction`` ends a pod on tainted devices, ``taint-rules`` reports in a DeviceTaintRule what it does,
     ``pool-status`` answers a ResourcePoolStatusRequest.
     """

@@ -36,6 +36,7 @@ from dra_operator.controllers.scheduling.binding_cycle import Writing
 from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
+from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
 from dra_operator.controllers.scheduling.preemption.preempt import Preemption
@@ -96,7 +97,7 @@ def _keys_of(obj: Object) -> Keys:
         case ResourceClaim():
             return (Key("release", obj.key), Key("placement", placeholder_key(obj)))
         case PodGroup():
-            return (Key("pod-groups", obj.key),)
+            return (Key("pod-groups", obj.key), Key("group-conditions", obj.key))
         case DeviceTaintRule():
             return (Key("taint-rules", obj.key),)
         case ResourcePoolStatusRequest():
@@ -160,11 +161,11 @@ class Control:
         self.queues = _queues(times, clock, self._rank)
         self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
         _register_gauges(registry, cluster, self.queues, self._news)
-        self.events, self._claims, self._pods = self._writers(client, clock, now)
+        self.events, self._claims, self._pods, groups = self._writers(client, clock, now)
         delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
-        maker, groups = ClaimMaker(cluster, self._claims, made), PodGroupWriter(client, self._answered)
+        maker = ClaimMaker(cluster, self._claims, made)
         self.generator = self._generator(maker, names, pauses, legacy_names=legacy_claim_names)
         self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
         self.releaser = self._releaser(groups, delayed_deletion, pauses)
@@ -173,7 +174,7 @@ class Control:
         self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace)
         volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
         writing = Writing(self._claims, self._pods, counted, self._conflict_check, volumes, names)
-        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses)
+        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses, groups)
         preempts = self._preemption(context, registry, preemption)
         self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
         handlers = self._handlers(client, registry, now)
@@ -181,13 +182,14 @@ class Control:
 
     def _writers(
         self, client: Client, clock: Callable[[], float], now: Callable[[], datetime]
-    ) -> tuple[EventRecorder, ClaimWriter, PodWriter]:
+    ) -> tuple[EventRecorder, ClaimWriter, PodWriter, PodGroupWriter]:
         stamp = partial(_stamp, now)
         at = stamp if self.cluster.features.binding_conditions else lambda: None
         return (
             EventRecorder(client, COMPONENT, clock=clock, now=stamp),
             ClaimWriter(client, self._answered, self._gone, at),
             PodWriter(client, self._answered, self._gone, stamp),
+            PodGroupWriter(client, self._answered, stamp),
         )
 
     def _generator(
@@ -206,11 +208,14 @@ class Control:
         times: TimeSettings,
         late: DelayedDeletion,
         pauses: GrowingPauses,
+        groups: PodGroupWriter,
     ) -> SchedulingContext:
         cluster, wake = self.cluster, self.queues.add
+        self.group_conditions = GroupConditions(cluster, groups, self.controllers, pauses, wake)
         first = Deference(cluster, asyncio.get_running_loop().time, times.grace)
         place = self.queues.of("placement")
-        return SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses)
+        tell = self.group_conditions.waits
+        return SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell)
 
     def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
         cluster, claims, wake = self.cluster, self._claims, self.queues.add
@@ -253,6 +258,7 @@ class Control:
         return {
             "templates": self.generator.handle,
             "pod-groups": self.group_generator.handle,
+            "group-conditions": self.group_conditions.handle,
             "release": self.releaser.handle,
             "taint-rules": rules.handle,
             "eviction": evictor.handle,
@@ -295,7 +301,8 @@ class Control:
         for pods in evictions.parts(list(self.cluster.pods)):
             self.queues.add(Key("templates", pod.key) for pod in pods)
             await asyncio.sleep(0)
-        self.queues.add(Key("pod-groups", group.key) for group in self.cluster.groups.store)
+        for concern in ("pod-groups", "group-conditions"):
+            self.queues.add(Key(concern, group.key) for group in self.cluster.groups.store)
         for claims in evictions.parts(list(self.cluster.claims)):
             self.queues.add(Key("release", claim.key) for claim in claims)
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Reads PodGroups and their pods, and writes the names of generated claims into their status."""
+"""Reads PodGroups and their pods, and writes the names of generated claims and conditions into their status."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .rewrite import rewrite
 
 
 class PodGroupWriter:
-    """Every answer goes to ``seen`` at once."""
+    """Every answer goes to ``seen`` at once. ``now`` is the time as RFC 3339 text."""
 
-    def __init__(self, client: Client, seen: Callable[[Struct], None]) -> None:
-        self._client, self._seen = client, seen
+    def __init__(self, client: Client, seen: Callable[[Struct], None], now: Callable[[], str]) -> None:
+        self._client, self._seen, self._now = client, seen, now
 
     async def read(self, namespace: str, name: str) -> PodGroup:
         """The group as the server has it now. Raises NotFound, and DecodeError for one that is malformed."""
@@ -43,13 +43,35 @@ class PodGroupWriter:
 
         Raises NotFound, and PodGroupChanged when another group has the name by now.
         """
+        return await self._rewrite(group, lambda raw: record_names(raw, claims))
+
+    async def report(self, group: PodGroup, kind: str, status: str, reason: str, message: str) -> PodGroup:
+        """Write a condition of this type, unless one with the status True is there: that stays. Raises as above."""
+
+        def edit(raw: Object) -> bool:
+            conditions = raw.setdefault("status", {}).setdefault("conditions", [])
+            before = next((it for it in conditions if it["type"] == kind), None)
+            if before is not None and before["status"] == "True":
+                return False
+            made = {"type": kind, "status": status, "reason": reason, "message": message}
+            if before is not None and all(before.get(name) == value for name, value in made.items()):
+                return False
+            is_old = before is not None and before["status"] == status
+            made["lastTransitionTime"] = before["lastTransitionTime"] if before is not None and is_old else self._now()
+            made["observedGeneration"] = raw["metadata"].get("generation", 0)
+            raw["status"]["conditions"] = [*(it for it in conditions if it["type"] != kind), made]
+            return True
+
+        return await self._rewrite(group, edit)
+
+    async def _rewrite(self, group: PodGroup, change: Callable[[Object], bool]) -> PodGroup:
         meta = group.metadata
 
         def edit(raw: Object) -> bool:
             if raw["metadata"]["uid"] != meta.uid:
                 self._took(raw)
                 raise PodGroupChanged(f"PodGroup {group.key} was replaced by another one of the same name")
-            return record_names(raw, claims)
+            return change(raw)
 
         return self._took(
             await rewrite(self._client, POD_GROUPS, meta.namespace, meta.name, edit, subresource="status")

@@ -38,6 +38,12 @@ def group_needs_work(cluster: State, group: PodGroup) -> bool:
     return False
 
 
+def group_of_placed(cluster: State, pod: Pod) -> Keys:
+    """The PodGroup of a pod that has a node now: enough of its pods may run."""
+    group = cluster.groups.of(pod)
+    return NOTHING if group is None else (Key("group-conditions", group.key),)
+
+
 def groups_of_claim(cluster: State, key: str, claim: ResourceClaim | None) -> Keys:
     """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
     if not cluster.groups.store:

@@ -70,6 +70,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
+            keys += pod_groups.group_of_placed(cluster, new)
         if old is not None and gone is None and _waits(old) and not _waits(new):
             keys += _left_by(cluster, new)
         is_other = gone is not None or _may_place_differently(cluster, old, new)
@@ -84,7 +85,7 @@ def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
     group = new or old
     if group is None or (old is not None and new is not None and _is_same(old, new) and _says_the_same(old, new)):
         return NOTHING
-    keys: list[Key] = []
+    keys = [Key("group-conditions", group.key)]
     if not _is_same(old, new):
         versions = (it for it in change if it is not None)
         left = dict.fromkeys(claim for it in versions for claim in pod_groups.claims_left_by(cluster, it))

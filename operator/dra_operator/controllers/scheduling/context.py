@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 
 from dra_operator.cache import Cluster, Key, Keys
@@ -35,6 +36,8 @@ class SchedulingContext:
     delayed_deletion: DelayedDeletion
     pauses: GrowingPauses
     """Of pods that give claims up again and again."""
+    group_waits: Callable[[Pod, str, str], None]
+    """Told of a pod for what reason it waits, and its PodGroup."""
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

@@ -40,6 +40,7 @@ class WaitingReport:
     """A pod has a condition and an event, a claim an event: its status has no conditions of its own.
 
     ``later`` brings a key back after so many seconds; ``late_writes``: seconds in which a write may still land.
+    ``group_waits`` is told what the PodGroup of a pod waits for.
     """
 
     def __init__(
@@ -50,14 +51,15 @@ class WaitingReport:
         clock: Callable[[], float],
         later: Callable[[Key, float], None],
         late_writes: float,
+        group_waits: Callable[[Pod, str, str], None],
     ) -> None:
-        self._late_writes = late_writes
+        self._late_writes, self._group_waits = late_writes, group_waits
         self._cluster, self._pods, self._events, self._later = cluster, pods, events, later
         self._pauses, self._unanswered = GrowingPauses(clock, REPORT_PAUSES, later), Recently(clock)
         self._announced = Announced()
 
-    async def waits(self, pod: Pod, reason: str, message: str) -> None:
-        """Report the reason, unless the pod shows it already.
+    async def waits(self, pod: Pod, reason: str, message: str, *, alone: bool = False) -> None:
+        """Report the reason, unless the pod shows it already. ``alone``: it is none of the pod's PodGroup.
 
         Raises KubeError when the condition cannot be written, and PodVanished.
         """
@@ -65,6 +67,8 @@ class WaitingReport:
             self._tell_of_claim(pod, message)
             return
         reason = GATED if is_at_gate(pod) else reason
+        if not alone:
+            self._group_waits(pod, reason, message)
         self._look_when_settled(pod)
         current = self._cluster.pods.get(pod.key) or pod
         for condition in current.status.conditions or ():

@@ -122,7 +122,9 @@ class SchedulingCycle:
         self._bind, self._remove_gate = Bind(self._cluster, pods), RemoveGate(self._cluster, pods)
         self._allocate_immediate = AllocateImmediate(self._cluster)
         clock, later = asyncio.get_running_loop().time, context.queue.add_after
-        report = WaitingReport(self._cluster, pods, context.events, clock, later, self._times.late_writes)
+        report = WaitingReport(
+            self._cluster, pods, context.events, clock, later, self._times.late_writes, context.group_waits
+        )
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
         self._mix = MixLearner(self._cluster, allocator, mix)

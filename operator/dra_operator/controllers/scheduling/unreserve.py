@@ -94,6 +94,7 @@ class Unreserve:
             SCHEDULER_ERROR,
             f"still looking for a node after {spent:.0f} s of work; pods that need less work have precedence. If this "
             f"continues, make the selectors of its claims cheaper, or ask for fewer alternatives and constraints",
+            alone=True,
         )
 
     async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:

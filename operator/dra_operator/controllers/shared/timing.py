@@ -71,6 +71,7 @@ class TimeSettings:
             "placement": 50,
             "eviction": 8,
             "pod-groups": 4,
+            "group-conditions": 4,
             "taint-rules": 1,
             "pool-status": 1,
         }

@@ -225,7 +225,7 @@ class Gangs:
         return await self._tell_of_lack(pod, text)
 
     async def _tell_of_lack(self, pod: Pod, text: str) -> Result:
-        await self._report.waits(pod, UNSCHEDULABLE, text)
+        await self._report.waits(pod, UNSCHEDULABLE, text, alone=True)
         if self._makes_room is not None:
             await self._makes_room.prepare_candidate(pod, None)
         return Result.UNSCHEDULABLE
@@ -335,7 +335,7 @@ class Gangs:
         self._telling[pod.key] = gang
         try:
             with suppress(PodVanished):
-                await self._report.waits(pod, UNSCHEDULABLE, text)
+                await self._report.waits(pod, UNSCHEDULABLE, text, alone=True)
         finally:
             del self._telling[pod.key]
             if gang.key not in self._leaders:
