@@ -138,6 +138,38 @@ async def test_two_gangs_of_which_only_one_fits_do_not_block_each_other(world: W
     assert not any(name.startswith(first) for name in world.bound())
 
 
+@pytest.mark.parametrize(("worker", "leader"), [("g-0", "g-1"), ("g-1", "g-0")])
+async def test_a_pod_that_has_to_be_near_another_one_of_its_gang_is_reserved_after_it(
+    worker: str, leader: str, world: World
+) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 2, range(2))
+    near = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "kubernetes.io/hostname"}
+    rule = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    world.api.change(PODS, f"ns/{worker}", lambda pod: pod["spec"].update(affinity=rule))
+    world.api.change(PODS, f"ns/{leader}", lambda pod: pod["metadata"].update(labels={"role": "leader"}))
+    await world.settle()
+    assert world.bound() == ["g-0", "g-1"]
+    assert world.node_of("g-0") == world.node_of("g-1")
+    assert world.control.queues.of("placement").retries == 0
+
+
+async def test_a_gang_is_spread_evenly_over_nodes(world: World) -> None:
+    furnish(world, 2, 2)
+    add(world, "g", 4, range(4))
+    evenly = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "g"}},
+    }
+    for number in range(4):
+        world.api.change(PODS, f"ns/g-{number}", lambda pod: pod["metadata"].update(labels={"app": "g"}))
+        world.api.change(PODS, f"ns/g-{number}", lambda pod: pod["spec"].update(topologySpreadConstraints=[evenly]))
+    await world.settle()
+    assert sorted(Counter(world.node_of(name) for name in world.bound()).values()) == [2, 2]
+
+
 async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World) -> None:
     furnish(world, 2, 2)
     add(world, "g", 2, range(2))

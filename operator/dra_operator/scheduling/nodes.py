@@ -101,6 +101,10 @@ class Nodes:
         around = Surroundings(self.pods_by_node, self._topologies, volumes)
         return PodRules(pod, around, RULES if self.minds_pods(pod) else OF_NODES)
 
+    def rules_without_pods(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
+        """What the pod asks of any node, whatever pods there are."""
+        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies, volumes), OF_NODES)
+
     def rules_between(self, pod: Pod) -> PodRules:
         """The rules between the pod and those on the nodes alone."""
         around = Surroundings(self.pods_by_node, self._topologies)

@@ -1,7 +1,8 @@
 """Gangs: pods that get devices and nodes together, or not at all."""
 
 from .domains import SameValues
-from .joint_search import JointPlan, joint_plan
+from .joint_search import JointPlan
+from .planning import joint_plan
 
 __all__ = [
     "JointPlan",

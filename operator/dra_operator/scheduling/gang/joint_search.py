@@ -8,9 +8,10 @@ the allocator: which device a member took first then does not matter.
 A gang may ask for places that have a value in common. The domains of such values are tried one by one, the smallest
 first (``domains``).
 
-When a member fits nowhere, the last member of another kind moves on; members of the same kind could only make it worse,
-unless rules between pods or devices for several nodes connect the nodes. The search asks ``MOST_QUESTIONS`` times at
-most, and then it has given up, which is not "does not fit".
+When a member fits nowhere, the last member of another kind moves on. Those of the same kind could only make it worse,
+as long as each is on the first node that took it, and rules between pods or devices of several nodes connect no nodes.
+The search asks ``MOST_QUESTIONS`` times at most, and then it has given up, which is not "does not fit". Whether the
+members fit in another order is asked ``REORDERED_QUESTIONS`` times (``order``).
 """
 
 from __future__ import annotations
@@ -21,87 +22,76 @@ from typing import Final, TypeVar
 
 from dra_api.resource import AllocationResult
 
-from dra_operator.allocator import Allocated, AllocationError, GaveUp
+from dra_operator.allocator import Allocated, GaveUp
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import Aborted
 from dra_operator.scheduling.cycle.counting import counted
 from dra_operator.scheduling.cycle.filter import PodFilter
 from dra_operator.scheduling.cycle.node_status import Faulty, Fits, Lacking, NodeStatus, Undecided
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
-from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import NoPlace, Plan
+from dra_operator.scheduling.cycle.result import Plan
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.state.node import LoadedNode
 
-from .domains import EVERYWHERE, NOTHING_SAME, Domain, SameValues, domains_of
-from .explanation import unplaced
-from .member import Frame, Kind, Member, members_of, with_devices
+from .domains import EVERYWHERE, Domain, SameValues
+from .member import Frame, Kind, Member, with_devices
+from .order import Order, connects_nodes
 from .overlay import Overlay
 
 MOST_QUESTIONS: Final = 20_000
 """Nodes that are asked for one gang, beside one for each member and node."""
+REORDERED_QUESTIONS: Final = 5_000
+"""Nodes that are asked for one gang in other orders of its members."""
 RECHOICE_STEPS: Final = 20_000
 """Steps of the allocator to choose the devices of all members on one node anew."""
 
 T = TypeVar("T")
 Work = Generator[Pause, Elapsed, T]
-JointPlan = tuple[Plan, ...]
-"""One plan for each member, in the order of the members."""
+Worth = Callable[[Member], Container[str]] | None
 
 
-def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) -> Work[JointPlan | NoPlace]:
-    """Places and devices for all these pods of one gang, whose claims are in order, or why there are none.
+class JointPlan(tuple[Plan, ...]):
+    """One plan for each member, in the order of the members. ``order``: their numbers, as they can be placed."""
 
-    ``same``: what the places have in common. Pauses as ``cycle.plan`` does.
-    """
-    members = members_of(states)
-    try:
-        domains = yield from domains_of(states, same)
-        if isinstance(domains, NoPlace):
-            return domains
-        search = Search(members, is_empty=False)
-        found = yield from search.in_domains(domains)
-        if found is not None:
-            return found
-        if search.failed is None or search.has_given_up:
-            return NoPlace(f"gave up: too many ways to place {len(members)} pods together were tried", is_error=True)
-        refusal = yield from unplaced(search.failed, search.failure(same), is_confined=domains != [EVERYWHERE])
-        if same.are_given(states):
-            return refusal
-        ideal = Search(members, is_empty=True)
-        if (yield from ideal.in_domains(domains)) is None and not ideal.has_given_up:
-            too_large = "the pods would not fit even if all nodes and devices were free"
-            refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
-    except (AllocationError, Aborted) as error:
-        return NoPlace(str(error), is_error=True)
-    return refusal
+    order: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, frames: Sequence[Frame]) -> JointPlan:
+        """The plan when all members are placed."""
+        plans = {frame.member.number: frame.plan for frame in frames if frame.plan is not None}
+        made = cls(plans[number] for number in sorted(plans))
+        made.order = tuple(plans)
+        return made
 
 
 class Search:
     """One search. ``failed`` is the member that found no node with the most others placed before it.
 
-    ``worth`` says which nodes are asked for a member, in the place of the allocator's index.
+    ``worth`` says which nodes are asked for a member, in the place of the allocator's index. Without ``minds_pods``
+    rules between pods do not count.
     """
 
     def __init__(
-        self, members: Sequence[Member], *, is_empty: bool, worth: Callable[[Member], Container[str]] | None = None
+        self, members: Sequence[Member], *, is_empty: bool, worth: Worth = None, minds_pods: bool = True
     ) -> None:
-        self._worth = worth
+        self._worth, self._minds_pods = worth, minds_pods
         first = members[0].state
         self.members, self.nodes, self._is_empty = members, first.nodes, is_empty
         self._allocator = first.allocator
-        self.has_rules = any(self.nodes.rules_between(member.pod) for member in members)
+        self.has_rules = minds_pods and any(self.nodes.rules_between(member.pod) for member in members)
         self._base = first.usage
         self._overlay = Overlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
         self._ranks: dict[Kind, dict[str, int]] = {}
         """The nodes worth asking for a kind, in their order: a small domain does not go through all of them."""
         self._frames: list[Frame] = []
+        self._order = Order(members)
         self._domain = EVERYWHERE
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
         self._steps = 0
-        self._is_connected = self.has_rules
+        self.is_connected = minds_pods and any(connects_nodes(member.pod) for member in members)
         """What a member takes on one node may be missing on another one."""
-        self.has_given_up = False
+        self.has_given_up = self.has_left_orders = False
+        """Whether it has given up, and whether not all orders of the members were tried."""
         self.failed: Frame | None = None
         self._placed, self._closest = -1, EVERYWHERE
         """How many members had a place when ``failed`` found none, and where that was."""
@@ -112,6 +102,14 @@ class Search:
 
     def in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
         """The plan in the first domain that takes all. Raises AllocationError and Aborted."""
+        found = yield from self._in_domains(domains)
+        if found is None and self._order.keeps_off and not self.has_given_up:
+            self._order.is_free, self._left = True, REORDERED_QUESTIONS
+            found = yield from self._in_domains(domains)
+            self.has_given_up, self.has_left_orders = False, self.has_given_up
+        return found
+
+    def _in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
         for domain in domains:
             self._domain = domain
             try:
@@ -119,25 +117,30 @@ class Search:
             finally:
                 self._overlay.clear()
             if found:
-                plans = {frame.member.number: frame.plan for frame in self._frames if frame.plan is not None}
-                return tuple(plans[number] for number in sorted(plans))
+                return JointPlan.of(self._frames)
             if self._left <= 0:
                 self.has_given_up = True
                 return None
         return None
 
     def _search(self) -> Work[bool]:
-        self._frames = [(yield from self._open(0))]
+        self._order.begin()
+        self._frames = [(yield from self._open(self._order.next([])))]
         while self._left > 0:
             frame = self._frames[-1]
             if (yield from self._advance(frame)):
                 if len(self._frames) == len(self.members):
                     return True
-                self._frames.append((yield from self._open(len(self._frames))))
+                self._frames.append((yield from self._open(self._order.next(self._frames))))
                 continue
             self._give_up(frame)
+            if frame.others and frame.needs_others:
+                self._frames.append((yield from self._open(frame.others)))
+                continue
+            self._order.fail(frame)
             if not self._frames:
                 return False
+            self._frames[-1].needs_others |= frame.needs_others
             self._take_back(self._frames[-1])
         while self._frames:
             self._take_back(self._frames.pop())
@@ -150,12 +153,24 @@ class Search:
             return
         if len(self._frames) > self._placed:
             self.failed, self._placed, self._closest = frame, len(self._frames), self._domain
-        if not self._is_connected:
-            while self._frames and self._frames[-1].member.kind == frame.member.kind:
-                self._take_back(self._frames.pop())
+        if not self.is_connected:
+            self._leave_kind(frame.member.kind)
 
-    def _open(self, depth: int) -> Work[Frame]:
-        member = self.members[depth]
+    def _leave_kind(self, kind: Kind) -> None:
+        """The nodes from the last equal member's on have no room for one more, wherever on them that one is.
+
+        So it is for the one before it, unless the last one could have been on an earlier node.
+        """
+        while self._frames and self._frames[-1].member.kind == kind:
+            last = self._frames.pop()
+            is_first = not last.has_moved
+            self._take_back(last)
+            if not is_first:
+                return
+
+    def _open(self, choice: Sequence[Member]) -> Work[Frame]:
+        """The turn of the first of these members; the others may have it instead."""
+        member, *others = choice
         found: dict[str, AllocationResult] = {}
         for frame in self._frames if member.shared else ():
             plan = frame.plan
@@ -167,19 +182,21 @@ class Search:
             state = replace(state, value=self._domain.value)
         if self.has_rules:
             yield from counted(member.pod, self.nodes)
-        question = PodFilter(state)
+        question, returns = PodFilter(state), self._overlay.returns
+        if not self._minds_pods:
+            question.rules = self.nodes.rules_without_pods(member.pod, state.volumes)
         before = self._frames[-1] if self._frames else None
         if before is not None and before.member.kind == member.kind:
-            return Frame(member, question, before.order, before.position)
+            return self._order.after(before, member, question, others, returns)
         ranks = self._ranks.get(member.kind)
         if ranks is None or member.shared:
-            order = yield from self._order(member, question)
+            order = yield from self._ordered(member, question)
             ranks = self._ranks[member.kind] = {name: rank for rank, name in enumerate(order)}
         nodes = self._domain.nodes_for(state)
         order = list(ranks) if nodes is None else sorted(filter(ranks.__contains__, nodes), key=ranks.__getitem__)
-        return Frame(member, question, order, 0)
+        return Frame(member, question, order, 0, others=others, returns=returns)
 
-    def _order(self, member: Member, question: PodFilter) -> Work[Sequence[str]]:
+    def _ordered(self, member: Member, question: PodFilter) -> Work[Sequence[str]]:
         """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
         pinned = question.allocations.nodes
         if pinned is not None:
@@ -206,10 +223,13 @@ class Search:
     def _advance(self, frame: Frame) -> Work[bool]:
         """Place the member on the next node that takes it. Raises AllocationError and Aborted."""
         for position in range(frame.position, len(frame.order)):
-            state = self._overlay.state(frame.order[position])
+            if self._order.has_failed(frame, frame.node(position)):
+                continue
+            state = self._overlay.state(frame.node(position))
             self._left -= 1
             if state is None or self._left <= 0:
                 continue
+            yield from self._bring_up_to_date(frame)
             question = frame.question.given(self._overlay.usage)
             answer = yield from question.filter(state)
             yield from self._pause(question.steps)
@@ -221,6 +241,14 @@ class Search:
             self._refused(frame, state, answer)
         return False
 
+    def _bring_up_to_date(self, frame: Frame) -> Work[None]:
+        """Make the rules of the member anew after a pause."""
+        while self.has_rules and frame.returns != self._overlay.returns:
+            frame.returns = self._overlay.returns
+            yield from counted(frame.member.pod, self.nodes)
+            rules = self.nodes.rules_of(frame.member.pod, frame.member.state.volumes)
+            frame.question = frame.question.given(self._overlay.usage, rules)
+
     def _place(self, frame: Frame, position: int, plan: Plan) -> None:
         if plan.volumes != NO_BINDINGS:
             raise Aborted(
@@ -228,7 +256,10 @@ class Search:
                 "supported in a gang: bind them first (volumeBindingMode: Immediate)"
             )
         frame.position, frame.plan, frame.has_fitted = position, plan, True
-        self._is_connected = self._is_connected or not all(map(is_of_one_node, plan.allocations.values()))
+        changed = [plan, *(mate.plan for mate, _ in frame.rechosen if mate.plan is not None)]
+        found = (allocation for it in changed for allocation in it.allocations.values())
+        self.is_connected = self.is_connected or not all(map(is_of_one_node, found))
+        self._order.place(frame.member, plan.node)
         self._overlay.place(frame.member.pod, plan)
 
     def _refused(self, frame: Frame, state: LoadedNode, answer: NodeStatus) -> None:
@@ -236,6 +267,7 @@ class Search:
             raise answer.error
         if isinstance(answer, Undecided):
             raise Aborted(f"node {state.name}: {answer.text}")
+        self._order.refused(frame, answer)
         if not frame.has_fitted:
             frame.answers.append(answer)
 
@@ -244,12 +276,13 @@ class Search:
         if frame.plan is None:
             return
         self._overlay.remove(frame.member.pod, frame.plan)
+        self._order.remove(frame.member, frame.plan.node)
         for mate, plan in frame.rechosen:
             if mate.plan is not None:
                 self._overlay.take(mate.plan)
             mate.plan = plan
             self._overlay.give(plan)
-        frame.plan, frame.rechosen = None, []
+        frame.plan, frame.rechosen, frame.has_moved = None, [], True
         frame.position += 1
 
     def _rechosen(self, frame: Frame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
@@ -258,7 +291,7 @@ class Search:
         Not while devices may take resources of the node: other devices may take more.
         """
         takes_resources = self._allocator.inventory.features.node_allocatable_resources
-        if demand.extended is not None or frame.member.shared or takes_resources:
+        if demand.extended is not None or takes_resources:
             return None
         mates = [(mate, plan) for mate in self._frames if (plan := _open_plan(mate, state.name)) is not None]
         if not mates:
@@ -299,10 +332,12 @@ class Search:
 
 
 def _open_plan(frame: Frame, node: str) -> Plan | None:
-    """The plan of a member on the node whose devices may be chosen anew."""
+    """The plan of a member on the node whose devices may be chosen anew: all that use them are on the node."""
     plan = frame.plan
-    is_open = plan is not None and plan.node == node and plan.allocations and plan.extended is None
-    return plan if is_open and not frame.member.shared else None
+    if plan is None or plan.node != node or not plan.allocations or plan.extended is not None:
+        return None
+    shared = plan.allocations.keys() & frame.member.shared
+    return plan if all(is_of_one_node(plan.allocations[uid]) for uid in shared) else None
 
 
 def is_of_one_node(allocation: AllocationResult) -> bool:

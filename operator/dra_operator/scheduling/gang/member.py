@@ -50,9 +50,23 @@ class Frame:
     """Of the node that it is on, or of the next one that is asked."""
     plan: Plan | None = None
     has_fitted: bool = False
+    has_moved: bool = False
+    """Whether it was on a node before that takes it."""
     rechosen: list[tuple[Frame, Plan]] = field(default_factory=list)
     """Members on the same node that got other devices for this one, with what they had."""
     answers: list[NodeStatus] = field(default_factory=list)
+    others: Sequence[Member] = ()
+    """Members that may have this turn instead."""
+    first: int = 0
+    """At which node of the order the turn begins; it ends with the one before it."""
+    returns: int = 0
+    """When the rules of the question were made: see ``Overlay``."""
+    needs_others: bool = False
+    """This member, or one after it, was kept from a node by a rule that others of the gang may fulfil."""
+
+    def node(self, position: int) -> str:
+        """The node at a position, counted from the first one."""
+        return self.order[(self.first + position) % len(self.order)]
 
 
 def members_of(states: Sequence[CycleState]) -> list[Member]:

@@ -29,6 +29,8 @@ class Overlay:
         self.usage = Usage() if is_empty else usage.snapshot()
         self._loads: dict[str, Amounts] = {}
         self._placed: dict[str, tuple[Pod, str]] = {}
+        self.returns = 0
+        """How often the members came back after a pause: what rules have counted before may not count any more."""
 
     def state(self, name: str) -> LoadedNode | None:
         """A node with the members on it."""
@@ -79,6 +81,7 @@ class Overlay:
             elapsed = yield pause
             for pod, node in self._placed.values():
                 self._enter(pod, node)
+            self.returns += 1
 
     def clear(self) -> None:
         """Take all members from the nodes."""

@@ -33,8 +33,9 @@ from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.gang.domains import SameValues, domains_of
-from dra_operator.scheduling.gang.joint_search import JointPlan, Search, is_of_one_node
+from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node
 from dra_operator.scheduling.gang.member import Kind, Member, members_of
+from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
 
@@ -308,5 +309,5 @@ class GangVictims(Reprieve[PlannedGang]):
         worth: dict[Kind, Container[str]] = {
             kind: self._nodes if self._opened_anywhere else base | opened for kind, base in self._base.items()
         }
-        search = Search(self._members, is_empty=False, worth=lambda member: worth[member.kind])
-        return (yield from search.in_domains(domains))
+        found, _ = yield from searched(self._members, domains, worth=lambda member: worth[member.kind])
+        return found

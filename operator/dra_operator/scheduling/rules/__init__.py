@@ -8,7 +8,7 @@ from .node_affinity import NODE_SELECTOR
 from .node_ports import PORT
 from .node_resources import RESOURCE, TOO_MANY_PODS
 from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
-from .pod_topology_spread import SPREAD, SPREAD_LABEL
+from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
 from .taint_toleration import CORDONED, TAINT
 from .volume_binding import Bindings
@@ -17,6 +17,7 @@ from .volumes import NO_VOLUMES, VolumeWait, volumes_of
 __all__ = [
     "ANY_CHANGE",
     "CORDONED",
+    "DO_NOT_SCHEDULE",
     "GROUP_GATED",
     "GROUP_MISSING",
     "GROUP_UNSUPPORTED",

@@ -54,7 +54,8 @@ class GangBinding:
         failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
             raise failed
-        for state, plan in zip(attempt.states, plans, strict=True):
+        for number in plans.order:
+            state, plan = attempt.states[number], plans[number]
             binding_cycle = BindingCycle(self._cluster, self._context.writing, self._bind, self._context.wake)
             open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
             try:
@@ -66,6 +67,7 @@ class GangBinding:
                     part.binding_cycle.unreserve()
                 raise PlacementFailed(str(error)) from error
             parts.append(Part(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
+        parts = [part for _, part in sorted(zip(plans.order, parts, strict=True), key=lambda it: it[0])]
         if any(state.claims for state in attempt.states):
             self._context.delayed_deletion.placed()
         return parts
