@@ -134,7 +134,7 @@ def test_an_allocator_that_has_decided_before_answers_like_a_new_one(source: Ran
     with pytest.MonkeyPatch.context() as patch:
         if forgetful:
             patch.setattr(NodeStates, "_NODES", 1)
-            patch.setattr(NodeState, "_PROGRAMS", 1)
+            patch.setattr(NodeState, "_DOMAINS", 1)
         for _ in range(12):
             node, case = source.choice(nodes), source.choice(cases)
             claims = [convert(ResourceClaim, one) for one in case["claims"]]
@@ -159,3 +159,24 @@ def test_in_a_large_cluster_a_node_is_still_known_when_its_turn_comes_again(monk
     monkeypatch.delattr(NodeState, "__init__")
     for node in nodes:
         made.decide(node)
+
+
+def test_what_a_node_keeps_of_claims_is_bounded_by_their_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen claims with 248 alternatives each would take half a megabyte on each node of the cluster."""
+    monkeypatch.setattr(NodeState, "_DOMAINS", 3)
+    wanted = [
+        claim(*(request(f"{name}-{number}") for number in range(size)), name=name)
+        for name, size in (("two", 2), ("one", 1), ("other", 1), ("four", 4))
+    ]
+    made = lab(pool(*(device(f"d{number}") for number in range(4))), wanted)
+    inventory = made.allocator.inventory
+    state = NodeStates(inventory.features, inventory.compiled).get(
+        inventory.view(make_node("n1")), made.usage, admin_exempt=False
+    )
+    two, one, other, four = (made.allocator.compile([it]) for it in made.claims)
+    for program in (two, one, other, four):
+        Problem(state, program)
+    assert state.filtered(two.stages) is None, "the oldest one made room"
+    assert state.filtered(one.stages) is not None
+    assert state.filtered(other.stages) is not None
+    assert state.filtered(four.stages) is None, "too large by itself"

@@ -390,6 +390,18 @@ def test_a_new_operator_waits_for_the_victims_of_the_former_one_and_keeps_what_t
     assert deleted(world) == ["low"]
 
 
+async def end_after_a_restart(world: World, first: str, second: str) -> None:
+    """Two victims end after each other. What the first one had is not for the rival."""
+    world.start()
+    async with world.running():
+        await passes(world, 1)
+        ends(world, first)
+        await passes(world, 3)
+        assert not nodes(world)["rival"]
+        ends(world, second)
+        await passes(world, 3)
+
+
 def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> None:
     """Two pods have to end for one, and end after each other."""
 
@@ -403,14 +415,7 @@ def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> No
         await works(world, REST, 1)
         assert sorted(deleted(world)) == ["low-0", "low-1"]
         world.api.add(PODS, pod("rival", 10))
-        world.start()
-        async with world.running():
-            await passes(world, 1)
-            ends(world, "low-0")
-            await passes(world, 3)
-            assert not nodes(world)["rival"]
-            ends(world, "low-1")
-            await passes(world, 3)
+        await end_after_a_restart(world, "low-0", "low-1")
 
     assert nodes(played(story)) == {"high": "node-0", "rival": ""}
 
@@ -570,14 +575,7 @@ def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_gang(rank: 
         await works(world, REST, 1)
         assert sorted(deleted(world)) == ["low-0", "low-1"]
         world.api.add(PODS, pod("rival", rank))
-        world.start()
-        async with world.running():
-            await passes(world, 1)
-            ends(world, "low-0")
-            await passes(world, 3)
-            assert not nodes(world)["rival"]
-            ends(world, "low-1")
-            await passes(world, 3)
+        await end_after_a_restart(world, "low-0", "low-1")
 
     found = nodes(played(story))
     assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}

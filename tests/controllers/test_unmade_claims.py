@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controllers_world import World
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.controllers import OwnControllers
 from objects import Make
 
@@ -64,3 +64,17 @@ async def test_a_pod_that_gets_its_claim_says_nothing(world: World) -> None:
         await world.busy()
         assert world.node_of() == "node-0"
         assert not world.messages("FailedScheduling")
+
+
+async def test_a_template_that_is_gone_again_is_not_blamed_for_the_claim_of_another_entry(world: World) -> None:
+    """The first entry's claim was made before its template went; the second one's is refused."""
+    world.controllers = OwnControllers(templates=False)
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    pod = Make.pod(claims=[{"resourceClaimTemplateName": "gone"}, Make.FROM_TEMPLATE])
+    pod["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": "made"}]
+    pod["metadata"]["uid"] = "the-pod"
+    world.api.add(PODS, pod)
+    world.api.add(RESOURCE_CLAIMS, Make.claim("made", owner=pod["metadata"]))
+    await world.settle()
+    assert "not created yet" in condition(world)

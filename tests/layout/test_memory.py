@@ -51,7 +51,7 @@ OTHERWISE = {
     "operator/dra_operator/allocator/published/node_view.py": "64 sets of each kind for each node; keys are shared",
     "operator/dra_operator/allocator/published/pool_view.py": "64 sets for each pool; keys are shared",
     "operator/dra_operator/allocator/published/slices.py": "a set of each kind for 64 requests, for each slice",
-    "operator/dra_operator/allocator/problem/node_state.py": "16 sets for each of 16,384 nodes",
+    "operator/dra_operator/allocator/problem/node_state.py": "64 domains for each of 16,384 nodes",
     "operator/dra_operator/scheduling/state/inter_pod/pods_by_node.py": "512 selections of pods",
     "operator/dra_operator/scheduling/state/inter_pod/carriers.py": "64 sums for the label keys of nodes",
     "operator/dra_operator/scheduling/state/inter_pod/topology.py": "64 topologies of the nodes",

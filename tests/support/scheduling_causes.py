@@ -579,7 +579,7 @@ CLAIMS: Final = (
         [claim()],
     ),
     Cause(
-        "scheduler name that nobody serves",
+        "scheduler name that no scheduler serves",
         "scheduler name absent",
         {"schedulerName": "absent"},
         [claim()],

@@ -69,8 +69,10 @@ class ReleaseInForce:
         """Go by what the API server says at ``/version``, the first time. Raises GateError."""
         if self._is_decided:
             return
-        release, unusual = (self._chosen, "") if self._chosen is not None else release_of(version)
-        defaults = {} if self._chosen is not None else defaults_of(version)
+        if self._chosen is not None:
+            release, unusual, defaults = self._chosen, "", {}
+        else:
+            (release, unusual), defaults = release_of(version), defaults_of(version)
         self.features = features_of({**defaults, **self._gates}, release)
         self.kinds = watched_kinds(self.features, preemption=self._preemption)
         self.release, self._is_decided = release, True

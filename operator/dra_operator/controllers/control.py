@@ -166,7 +166,7 @@ class Control:
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
         maker = ClaimMaker(cluster, self._claims, made)
-        self.generator = self._generator(maker, names, pauses, legacy_names=legacy_claim_names)
+        self.generator = self._generator(maker, names, pauses, times, legacy_names=legacy_claim_names)
         self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
         self.releaser = self._releaser(groups, delayed_deletion, pauses)
         self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
@@ -193,12 +193,18 @@ class Control:
         )
 
     def _generator(
-        self, maker: ClaimMaker, names: NamesBeingWritten, pauses: GrowingPauses, *, legacy_names: bool
+        self,
+        maker: ClaimMaker,
+        names: NamesBeingWritten,
+        pauses: GrowingPauses,
+        times: TimeSettings,
+        *,
+        legacy_names: bool,
     ) -> ClaimGenerator:
         cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
-        wake = self.queues.add
+        say_later = partial(self.queues.add_after, seconds=times.unmade_claims)
         return ClaimGenerator(
-            cluster, claims, pods, self.events, maker, ours, names, pauses, wake, legacy_names=legacy_names
+            cluster, claims, pods, self.events, maker, ours, names, pauses, say_later, legacy_names=legacy_names
         )
 
     def _scheduling_context(

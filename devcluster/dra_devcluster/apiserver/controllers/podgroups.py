@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
 from dra_devcluster.apiserver.served.registry import Registry
@@ -10,6 +12,8 @@ from dra_devcluster.apiserver.storage.store import Change, Collection, Key
 from dra_devcluster.apiserver.verbs.write import update
 
 from .worker import Worker
+
+_GROUP: Final = "spec.schedulingGroup.podGroupName"
 
 
 class PodGroupProtection(Worker[Key]):
@@ -29,8 +33,10 @@ class PodGroupProtection(Worker[Key]):
         if collection is self._groups:
             self.add(change.stored.key)
         elif collection is self._pods:
-            for group in self._groups.all(change.stored.namespace):
-                self.add(group.key)
+            namespace = change.stored.namespace
+            name = dig(change.stored.decode(), _GROUP) if any(self._groups.all(namespace)) else None
+            if isinstance(name, str):
+                self.add((namespace, name))
 
     def handle(self, key: Key) -> None:
         stored, resource = self._groups.get(*key), self._registry.of_collection(self._groups)
@@ -50,7 +56,6 @@ class PodGroupProtection(Worker[Key]):
         """Whether a pod of the group has not ended."""
         namespace, name = key
         return any(
-            pod.fields.get("status.phase") not in ("Succeeded", "Failed")
-            and dig(pod.decode(), "spec.schedulingGroup.podGroupName") == name
+            pod.fields.get("status.phase") not in ("Succeeded", "Failed") and dig(pod.decode(), _GROUP) == name
             for pod in self._pods.all(namespace)
         )

@@ -111,3 +111,8 @@ class Filtered(NamedTuple):
     """The first stage that cannot be served even alone; the number of stages if there is none."""
     wants_ledgers: bool
     """Some domain falls under a ledger."""
+
+    @property
+    def number_of_domains(self) -> int:
+        """The alternatives of all stages."""
+        return sum(map(len, self.domains))

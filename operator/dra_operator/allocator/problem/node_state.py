@@ -24,7 +24,8 @@ from .ledger import Request
 class NodeState:
     """What filters look at. A search changes nothing of it: it takes from ledgers of its own (``ledgers``)."""
 
-    _PROGRAMS: Final = 16
+    _DOMAINS: Final = 64
+    """Domains that are kept, in sum; a claim may have 32 requests of 8 alternatives."""
 
     def __init__(
         self,
@@ -55,12 +56,26 @@ class NodeState:
         """Devices that several requests may take."""
         self.left: Callable[[int], dict[str, int]] = partial(_left, view, usages)
         """What is left of each capacity of a device, in billionths; may be negative."""
-        self.filtered: Memo[Hashable, Filtered] = Memo(self._PROGRAMS)
-        """What filters leave to the requests of a program; kept for the problems, which find it out."""
+        self._filtered: dict[Hashable, Filtered] = {}
+        self._kept = 0
         self.supplies: Memo[Hashable, Any] = Memo(1)
         """What the devices could still serve, by the mix's version; kept for ``ordering``, which knows its type."""
         self._counters: dict[int, Counters] = {}
         self._compatibility: dict[int, Compatibility] = {}
+
+    def filtered(self, stages: Hashable) -> Filtered | None:
+        """What filters leave to the requests of a program, if that is still known."""
+        return self._filtered.get(stages)
+
+    def keep(self, stages: Hashable, found: Filtered) -> None:
+        """Keeps what filters leave to a program, and drops the oldest of the others. A large one is not kept."""
+        wanted = found.number_of_domains
+        if wanted > self._DOMAINS or stages in self._filtered:
+            return
+        while self._kept + wanted > self._DOMAINS:
+            self._kept -= self._filtered.pop(next(iter(self._filtered))).number_of_domains
+        self._filtered[stages] = found
+        self._kept += wanted
 
     def exempt(self, domain: Domain) -> bool:
         """The domain and ordinary allocations ignore each other."""

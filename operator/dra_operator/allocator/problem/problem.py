@@ -27,9 +27,10 @@ class Problem:
         self.node = node
         self.view = node.view
         self.program = program
-        known = node.filtered.get(program.stages) if program.fault is None else None
+        known = node.filtered(program.stages) if program.fault is None else None
         if known is None:
-            known = node.filtered.put(program.stages, filtered(node, program))
+            known = filtered(node, program)
+            node.keep(program.stages, known)
         self.domains = known.domains
         """By stage, an entry for each alternative. Problems share them until they need some of their own."""
         if known.wants_ledgers:

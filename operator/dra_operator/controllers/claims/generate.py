@@ -27,7 +27,7 @@ from dra_api.releases.release import Release
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_kube import KubeError, NotFound
 
-from dra_operator.cache import Cluster, Key, Keys, by_entry, counting_claim
+from dra_operator.cache import Cluster, Key, by_entry, counting_claim
 from dra_operator.controllers.shared.errors import GenerationFailed, PodVanished
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
@@ -46,7 +46,7 @@ CLAIMS_AT_ONCE = 100
 class ClaimGenerator:
     """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8).
 
-    ``wake`` gets the keys of pods to be placed that lack their claims all the same: they say so after a while.
+    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class ClaimGenerator:
         controllers: OwnControllers,
         names_being_written: NamesBeingWritten,
         pauses: GrowingPauses,
-        wake: Callable[[Keys], None],
+        say_later: Callable[[Key], None],
         *,
         legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
         self._names_being_written, self._legacy_names = names_being_written, legacy_names
         self._events, self._maker, self._controllers = events, maker, controllers
-        self._pauses, self._wake = pauses, wake
+        self._pauses, self._say_later = pauses, say_later
         self._repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
@@ -86,7 +86,7 @@ class ClaimGenerator:
         finally:
             pod = self._cluster.pods.get(key)
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
-                self._wake((Key("placement", key),))
+                self._say_later(Key("placement", key))
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}

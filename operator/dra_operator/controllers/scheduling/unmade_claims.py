@@ -22,10 +22,12 @@ def age(pod: Pod, now: datetime) -> float:
 
 
 def awaited_claim(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str:
-    """For what the pod waits, and what to do about it."""
+    """For what the pod waits, and what to do about it. ``obstacle`` is about an entry, or about the claim of one."""
+    recorded = pod.status.resource_claim_statuses or ()
+    meant = {obstacle.subject, *(it.name for it in recorded if it.resource_claim_name == obstacle.subject)}
     for entry in pod.spec.resource_claims or ():
         template = entry.resource_claim_template_name
-        if template and cluster.templates.get(f"{pod.metadata.namespace}/{template}") is None:
+        if entry.name in meant and template and cluster.templates.get(f"{pod.metadata.namespace}/{template}") is None:
             return (
                 f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{template}" not found: create '
                 f"it, or correct resourceClaimTemplateName"

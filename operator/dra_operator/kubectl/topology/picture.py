@@ -11,6 +11,7 @@ from html import escape
 from typing import Final
 
 from dra_operator.kubectl.facts.topology import Branch
+from dra_operator.kubectl.svg import document
 
 from .titles import title
 
@@ -44,13 +45,7 @@ def picture(tree: Branch) -> Iterator[str]:
     """The lines of an SVG document."""
     drawn = _box(tree, GAP_WIDTH, GAP_WIDTH)
     width, height = drawn.width + 2 * GAP_WIDTH, drawn.height + 2 * GAP_WIDTH
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{escape(title(tree))}" font-family="system-ui, sans-serif" font-size="13">'
-    )
-    yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
-    yield from drawn.lines
-    yield "</svg>"
+    return document(width, height, title(tree), 13, drawn.lines)
 
 
 def _box(branch: Branch, x: int, y: int) -> Drawn:

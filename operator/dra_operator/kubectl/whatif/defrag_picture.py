@@ -10,6 +10,7 @@ from html import escape
 from typing import Final
 
 from dra_operator.kubectl.facts.devices import DeviceFact
+from dra_operator.kubectl.svg import document
 from dra_operator.wording import counted
 
 from .defragmentation import Defragmentation
@@ -31,6 +32,8 @@ FILLS: Final = {
 """Background and text, with a contrast of at least 4.5."""
 Held = Mapping[str, Sequence[str]]
 """By device: who has it."""
+Row = tuple[str, list[DeviceFact], int]
+"""A node, its devices, and the lines of cells that they take."""
 
 
 def before_and_after(facts: Sequence[DeviceFact], found: Defragmentation) -> Iterator[str]:
@@ -43,12 +46,12 @@ def before_and_after(facts: Sequence[DeviceFact], found: Defragmentation) -> Ite
     rows = [(name, its, -(-len(its) // ROW_CELLS)) for name, its in by_node.items()]
     height = 2 * TITLE_HEIGHT + sum(TITLE_HEIGHT + count * (CELL_HEIGHT + SPACE_WIDTH) for _, _, count in rows)
     label = f"{found.pod}: before and after {counted(len(found.moves), 'move')}"
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * side}" height="{height}" '
-        f'viewBox="0 0 {2 * side} {height}" role="img" aria-label="{escape(label)}" '
-        'font-family="system-ui, sans-serif" font-size="12">'
-    )
-    yield f'<rect width="{2 * side}" height="{height}" fill="#ffffff"/>'
+    return document(2 * side, height, label, 12, _drawn(found, before, after, rows, side, height))
+
+
+def _drawn(
+    found: Defragmentation, before: Held, after: Held, rows: Sequence[Row], side: int, height: int
+) -> Iterator[str]:
     moved = {move.pod for move in found.moves}
     for left, title, held in ((0, "before", before), (side, "after", after)):
         yield _text(left + 2 * SPACE_WIDTH, 16, title, "#111827", bold=True)
@@ -62,7 +65,6 @@ def before_and_after(facts: Sequence[DeviceFact], found: Defragmentation) -> Ite
                 yield from _cell(fact, held[fact.id], _kind(held[fact.id], moved, found.pod), x, y)
             top += count * (CELL_HEIGHT + SPACE_WIDTH)
     yield from _legend(height - 8, found)
-    yield "</svg>"
 
 
 def _holders(fact: DeviceFact) -> list[str]:
