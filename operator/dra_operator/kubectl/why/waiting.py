@@ -18,7 +18,6 @@ from dra_operator.scheduling import (
     NoPlace,
     NotTried,
     Plan,
-    PodFilter,
     pre_filter,
     total,
 )
@@ -27,16 +26,17 @@ from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
 
 from .claim_making import unmade
+from .decision import Decision, decide
 from .fixes.change import Fix
 from .fixes.search import FixSearch
 from .fixes.trial import Trial
 from .gang import Together, together
 from .node_report import node_report
-from .preemption import preemption, victims
+from .preemption import victims
 from .published import Published
 from .queue_place import ahead_in_line
 from .report import Report
-from .survey import promising, survey
+from .survey import promising
 
 _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
@@ -60,11 +60,12 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
     if places and (gang := together(made, found, preempts=places)) is not None:
         return _of_gang(report, made, found, gang)
-    answer = made.planned(found, partial(preemption, made) if places else None)
+    decision = decide(made, found, places=places)
+    answer = decision.answer
     report.is_clear = isinstance(answer, Plan)
-    if isinstance(answer, NoPlace) and answer.is_error:
-        report.say(f"{title(pod)} is held back on all nodes by an error: {answer.message}")
-    _tell_of_nodes(report, made, found, is_error=isinstance(answer, NoPlace) and answer.is_error, places=places)
+    if decision.error:
+        report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
+    _tell_of_nodes(report, made, found, decision, places=places)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
         report.add(victims(made, answer.nominated))
     if isinstance(answer, Plan) and answer.strategy:
@@ -92,11 +93,12 @@ def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) 
     return float(places and bool(drivers) and cluster.others_decide(drivers).queued)
 
 
-def _tell_of_nodes(report: Report, made: Pipeline, cycle_state: CycleState, *, is_error: bool, places: bool) -> None:
+def _tell_of_nodes(
+    report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, *, places: bool
+) -> None:
     published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
-    pod_filter = PodFilter(cycle_state)
-    said = list(survey(cycle_state, pod_filter))
-    if not is_error:
+    pod_filter, said = decision.pod_filter, decision.said
+    if pod_filter is not None and not decision.error:
         report.add(node_report(cycle_state, pod_filter, said, made.cluster, published, made.now), 0)
     report.add(_outdated(made, cycle_state))
     report.add(ahead_in_line(made, cycle_state.pod))

@@ -11,7 +11,7 @@ from dra_api.relations.references import is_pod_group
 from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import node_selectors
+from dra_operator.allocator import NodeSelectionError, node_selectors
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 CLAIM_ELSEWHERE: Final = Reason("claim-elsewhere", "resourceclaim not available on the node")
@@ -43,7 +43,7 @@ class Allocations:
             if uid in failed:
                 self.bound[uid] = frozenset()
             elif selector is not None:
-                node_selectors.parse(selector)
+                _check(claim, selector)
                 names = _named(selector)
                 if names is not None:
                     self.bound[uid] = names
@@ -74,6 +74,14 @@ class Allocations:
             if uid in elsewhere and any(map(is_pod_group, claim.status.reserved_for or ())):
                 return Obstacle(GROUP_CLAIM_ELSEWHERE, claim.key)
         return Obstacle(CLAIM_ELSEWHERE)
+
+
+def _check(claim: ResourceClaim, selector: NodeSelector) -> None:
+    """Raises NodeSelectionError, which names the claim."""
+    try:
+        node_selectors.parse(selector)
+    except NodeSelectionError as error:
+        raise NodeSelectionError(f"claim {claim.key}: allocation: {error}") from error
 
 
 def _named(selector: NodeSelector) -> frozenset[str] | None:

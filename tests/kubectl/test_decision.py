@@ -1,0 +1,94 @@
+"""When ``why`` needs the joint decision, and a claim on which no node can be asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import DeviceClass, ResourceClaim
+from dra_operator.kubectl.answer import ExitCode
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.registry import COMMANDS
+from dra_operator.kubectl.why.answer import answer
+
+NODE = convert(Node, {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "2", "pods": "110"}}})
+
+
+def _claim(selector: dict[str, Any] | None = None) -> ResourceClaim:
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"}
+    allocation = {"nodeSelector": {"nodeSelectorTerms": [selector]}, "devices": {"results": [result]}}
+    return convert(
+        ResourceClaim,
+        {
+            "metadata": {"name": "gpu", "namespace": "team", "uid": "claim"},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+            "status": {} if selector is None else {"allocation": allocation},
+        },
+    )
+
+
+def _pod(name: str, cpu: str, *, priority: int = 0, node: str = "", claims: Sequence[str] = ()) -> Pod:
+    spec: dict[str, Any] = {
+        "schedulerName": "dra-scheduler",
+        "priority": priority,
+        "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}],
+        "resourceClaims": [{"name": it, "resourceClaimName": it} for it in claims],
+    }
+    if node:
+        spec["nodeName"] = node
+    return convert(Pod, {"metadata": {"name": name, "namespace": "team", "uid": name}, "spec": spec})
+
+
+def _why(objects: list[Object]) -> tuple[list[str], ExitCode]:
+    parser = argparse.ArgumentParser()
+    COMMANDS["why"].load().add_arguments(parser)
+    seen = Observed(objects, datetime.now(UTC), namespace="team")
+    found = answer(seen, parser.parse_args(["pod/waits"]))
+    return list(found.lines), found.code
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The pods of which the joint decision was asked."""
+    asked: list[str] = []
+    decides = Pipeline.planned
+
+    def noted(self: Pipeline, state: Any, *rest: Any) -> Any:
+        asked.append(state.pod.metadata.name)
+        return decides(self, state, *rest)
+
+    monkeypatch.setattr(Pipeline, "planned", noted)
+    return asked
+
+
+def test_where_each_node_says_no_the_joint_decision_is_not_asked(planned: list[str]) -> None:
+    lines, code = _why([NODE, _pod("waits", "4")])
+    assert lines[0] == "pod team/waits would fit 0 of 1 node"
+    assert code is ExitCode.IN_THE_WAY
+    assert planned == []
+
+
+def test_where_a_pod_of_lower_priority_may_end_the_joint_decision_says_for_whom(planned: list[str]) -> None:
+    lines, _ = _why([NODE, _pod("batch", "2", node="node-1"), _pod("waits", "2", priority=10)])
+    assert planned == ["waits"]
+    assert "with --preemption the operator would end 1 pod of lower priority" in "\n".join(lines)
+
+
+def test_an_allocation_whose_node_selector_cannot_be_read_is_named(planned: list[str]) -> None:
+    selector = {"matchExpressions": [{"key": "zone", "operator": "Is", "values": ["a"]}]}
+    class_ = convert(DeviceClass, {"metadata": {"name": "gpu"}})
+    lines, code = _why([NODE, class_, _claim(selector), _pod("waits", "1", claims=["gpu"])])
+    assert lines == [
+        "pod team/waits is held back on all nodes by an error: claim team/gpu: allocation: node selector: zone has the "
+        "unsupported operator 'Is': use In, NotIn, Exists, DoesNotExist, Gt or Lt"
+    ]
+    assert code is ExitCode.IN_THE_WAY
+    assert planned == []
