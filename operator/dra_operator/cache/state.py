@@ -62,7 +62,7 @@ from dra_operator.scheduling.state import (
 )
 
 _Note = Callable[["State", Change[Any]], None]
-_MOST_LATE_CHANGES: Final = 64
+_MOST_LATE_CHANGES: Final = 1000
 """Batches of changes that may wait to be noted."""
 
 

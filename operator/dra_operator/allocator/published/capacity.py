@@ -110,8 +110,12 @@ def fault(requests: Mapping[str, Quantity], capacities: Mapping[str, DeviceCapac
     """Why what a share consumes of a device ends the attempt, with a remedy; empty if it does not."""
     if features.release < Release.V1_37 or any(name not in capacities for name in requests):
         return ""
-    found = (_fault(name, requests.get(name), capacity, features) for name, capacity in capacities.items())
-    return next(filter(None, found), "")
+    for name, capacity in capacities.items():
+        if name not in requests and capacity.request_policy is None and capacity.value.nanos >= 0:
+            continue  # all of it is consumed
+        if found := _fault(name, requests.get(name), capacity, features):
+            return found
+    return ""
 
 
 def _fault(name: str, requested: Quantity | None, capacity: DeviceCapacity, features: Features) -> str:

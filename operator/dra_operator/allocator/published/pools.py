@@ -46,6 +46,7 @@ class Pool:
         self._by_owning_node: dict[str, list[Slice]] = {}
         self._multi_node: list[Slice] = []
         self._generation = 0
+        self._owning_node: str | None = None
         self._superseded: Superseded | None = None
 
     def __len__(self) -> int:
@@ -81,6 +82,8 @@ class Pool:
                 self._by_owning_node.setdefault(slice_.owning_node, []).append(slice_)
             elif slice_.reach is not Reach.NOWHERE:
                 self._multi_node.append(slice_)
+        is_of_one = len(self._by_owning_node) == 1 and all(s.reach is Reach.COUNTERS for s in self._multi_node)
+        self._owning_node = next(iter(self._by_owning_node)) if is_of_one else None
 
     def view(self, node: Node) -> PoolView | None:
         """What the node sees: None when the pool has no relevant slice of its highest generation.
@@ -101,9 +104,7 @@ class Pool:
     def owning_node(self) -> str | None:
         """The one node that all slices are for; None when other nodes may see the pool as well."""
         self._refresh()
-        if len(self._by_owning_node) != 1 or any(s.reach is not Reach.COUNTERS for s in self._multi_node):
-            return None
-        return next(iter(self._by_owning_node))
+        return self._owning_node
 
     @property
     def malformed(self) -> bool:

@@ -159,7 +159,8 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     """The pipeline over all that was observed."""
     settings = (settings or Settings()).completed(seen)
     features = settings.features(seen)
-    inventory = Inventory(features, language=CelSelectors(features, kept=_PREPARED_DEVICES))
+    language = CelSelectors(features, kept=_PREPARED_DEVICES)
+    inventory = Inventory(features, language=language, is_lasting=False)
     cluster = Cluster(
         inventory, scheduler_name=settings.scheduler_name, scoring_strategy=settings.scoring_strategy or STRATEGIES[0]
     )

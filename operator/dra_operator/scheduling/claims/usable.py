@@ -74,12 +74,12 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
     have been lost. Like any other allocated claim it decides where the pod can run.
     """
+    if not extended_resources(pod):
+        return ExtendedClaims(None, ())
     recorded = pod.status.extended_resource_claim_status
     name = recorded.resource_claim_name if recorded is not None else ""
     named = {entry.resource_claim_name for entry in pod.spec.resource_claims or ()}
     found = [it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named]
-    if not (found and extended_resources(pod)):
-        return ExtendedClaims(None, ())
     made = next((claim for claim in found if claim.metadata.name == name and _is_complete(pod, claim)), None)
     return ExtendedClaims(made, tuple(claim for claim in found if claim is not made))
 
