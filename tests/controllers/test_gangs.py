@@ -6,11 +6,13 @@ import os
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from controllers_world import World
+from dra_api.core import Pod
 from dra_kube import (
     NODES,
     POD_GROUPS,
@@ -28,6 +30,7 @@ from dra_operator.cache import check
 from dra_operator.cache.objects.index import Index
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.work.dispatcher import Decided
+from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
 from fake_api import Call
 from objects import Make, Obj
@@ -112,6 +115,72 @@ async def test_a_gang_that_does_not_fit_keeps_no_devices_and_says_why(world: Wor
     [leader] = [text for text in texts if text.startswith("gang g: only 4 of 5 pods fit together; ")]
     assert leader.endswith("; the pods would not fit even if all nodes and devices were free")
     assert sorted(texts.values()) == [1, 4]
+
+
+async def test_no_pod_is_told_that_it_waits_with_a_leader_that_is_gone(world: World) -> None:
+    """It goes while the answer to its own condition is on its way, and the other pod is told something newer."""
+    furnish(world, 1, 1)
+    add(world, "g", 2, range(2))
+    left = {"g-0", "g-1"}
+
+    async def way() -> None:
+        leader = next((it for it in left if said(world, it).startswith("gang g: only")), None)
+        if leader is not None:
+            left.remove(leader)
+            world.api.drop(PODS, f"ns/{leader}")
+            for _ in range(50):
+                world.bring_events()
+                await world.tick()
+
+    world.api.way = way
+    await world.settle()
+    [other] = left
+    assert said(world, other) == "waits for other pods: gang g has fewer than the 2 pods that it needs"
+
+
+async def test_a_decision_about_a_pod_waits_until_it_is_told_that_its_gang_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request takes its time, and meanwhile the leader goes."""
+    furnish(world, 1, 1)
+    add(world, "g", 2, range(2))
+    original, told = PodWriter.report_waiting, list[str]()
+
+    async def slow(writer: PodWriter, pod: Pod, reason: str, message: str) -> Pod:
+        if message.startswith("waits with gang g") and not told:
+            told.append(pod.metadata.name)
+            world.api.drop(PODS, "ns/g-1" if pod.metadata.name == "g-0" else "ns/g-0")
+            for _ in range(50):
+                world.bring_events()
+                await world.tick()
+        return await original(writer, pod, reason, message)
+
+    monkeypatch.setattr(PodWriter, "report_waiting", slow)
+    await world.settle()
+    [left] = told
+    assert said(world, left) == "waits for other pods: gang g has fewer than the 2 pods that it needs"
+
+
+async def test_a_further_pod_takes_nothing_from_those_that_are_about_to_be_bound(world: World) -> None:
+    """Beside another scheduler they have their devices for a while before they are bound, and it finds none."""
+    furnish(world, 1, 2)
+    world.times = replace(world.times, grace=0.2)
+    world.api.add(RESOURCE_CLAIMS, Make.claim("theirs"))
+    world.api.add(PODS, Make.pod("theirs", claims=[Make.use("theirs")], schedulerName="default-scheduler"))
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
+    world.api.change(PODS, "ns/theirs", lambda pod: pod.update(status={"conditions": [refused]}))
+    add(world, "g", 2, range(2))
+    world.start()
+    async with world.running():
+        while world.holders().total() < 2:
+            world.bring_events()
+            await world.tick()
+        assert world.bound() == []
+        add(world, "g", 2, range(2, 3))
+        await world.quiet()
+    assert world.bound() == ["g-0", "g-1"]
+    written = [call for call in world.api.calls if (call.plural, call.sub) == ("resourceclaims", "status")]
+    assert len(written) == 2, "nothing was given back"
 
 
 async def test_a_pod_without_a_gang_takes_what_a_waiting_gang_leaves(world: World) -> None:

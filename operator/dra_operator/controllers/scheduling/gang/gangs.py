@@ -322,9 +322,12 @@ class Gangs:
         return result
 
     async def _tell_all(self, gang: Gang, leader: Pod, members: Iterable[Pod], reason: str, text: str) -> Result:
-        """The leader says why all wait, and the others name it."""
+        """The leader says why all wait, and the others name it, as long as it waits."""
         await self._report.waits(leader, reason, text)
         for pod in members:
+            current = self._cluster.pods.get(leader.key, leader.metadata.uid)
+            if current is None or not self._cluster.is_waiting_member(current):
+                break
             if pod.key != leader.key and not self.puts_off(pod.key):
                 with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
                 await self._tell_mate(gang, pod, with_it)
