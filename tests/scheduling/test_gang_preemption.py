@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.policy import PodDisruptionBudget
@@ -14,9 +15,10 @@ from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.meter import Meter
 from dra_operator.scheduling.state import LoadedNode
+from dra_operator.scheduling.state.requests import add, node_requests
 from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
 from msgspec.structs import replace as with_
-from neighbour_lab import WEB, away, term
+from neighbour_lab import HOST, WEB, away, term
 from placement_lab import allocator, claim, node, pod, wants
 from preemption_lab import Scene, held, of_gang, running
 
@@ -212,6 +214,31 @@ def test_a_nomination_is_not_proven_if_others_took_the_room_meanwhile() -> None:
     assert there is not None
     nodes.put(there.with_load({**there.used, "cpu": 1}))
     assert not is_proven(states, scene.scene.terms, answer, nodes, usage)
+
+
+@pytest.mark.parametrize("come", ["a pod on their host port", "a pod that wants to be alone", "a pod on another port"])
+def test_a_nomination_is_not_proven_if_a_rule_keeps_a_member_away_meanwhile(come: str) -> None:
+    scene = full(low("a0", "a"), low("b0", "b"), nodes=[node(name, labels={HOST: name}) for name in "ab"])
+    first, claims = scene.members[0]
+    ported = pod("0", priority=10, containers=[{"name": "main", "ports": [{"containerPort": 1, "hostPort": 80}]}])
+    web = with_(first.metadata, labels={"app": "web"})
+    scene = replace(scene, members=[(with_(ported, metadata=web), claims), scene.members[1]])
+    answer, states = scene.answer(), scene.without(())
+    assert answer is not None
+    nodes, usage = states[0].nodes, states[0].usage
+    assert is_proven(states, scene.scene.terms, answer, nodes, usage)
+    before = list(nodes.pods_by_node)
+    there = nodes.get(answer.plans[0].node)
+    assert there is not None
+    if come == "a pod that wants to be alone":
+        nodes.pods_by_node.put(running("alone", there.name, 5, affinity=away(term(WEB, HOST))), there.name)
+        before = list(nodes.pods_by_node)
+    else:
+        number = 80 if come == "a pod on their host port" else 81
+        other = pod("0", containers=[{"name": "main", "ports": [{"containerPort": 1, "hostPort": number}]}])
+        nodes.put(there.with_load(add(there.used, node_requests(other, ()))))
+    assert is_proven(states, scene.scene.terms, answer, nodes, usage) == (come == "a pod on another port")
+    assert sorted(before) == sorted(nodes.pods_by_node), "those that would end are back, and no member is there"
 
 
 def test_a_nomination_is_not_proven_if_a_node_or_a_device_of_it_changed_meanwhile() -> None:

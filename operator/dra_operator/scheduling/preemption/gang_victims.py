@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -28,6 +29,7 @@ from dra_api.core import Node, Pod
 
 from dra_operator.allocator import AllocationError, DeviceId, PoolId, Usage
 from dra_operator.scheduling.claims.demand import Demands
+from dra_operator.scheduling.claims.node_allocatable import shortage
 from dra_operator.scheduling.cycle.attempt import Aborted
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
@@ -129,19 +131,25 @@ def _is_alike(node: Node, then: Node) -> bool:
 def _have_room(
     states: Sequence[CycleState], nominated: GangNomination, ending: Collection[Bundle], nodes: Nodes
 ) -> bool:
-    """Whether each node of the plans has room for the members once these have ended: others came meanwhile, perhaps."""
-    used: dict[str, Amounts] = {}
-    for state, plan in zip(states, nominated.plans, strict=True):
-        node = nodes.get(plan.node)
-        if node is None:
-            return False
-        if plan.node not in used:
-            left = [pod for bundle in ending for pod in bundle.pods if pod.spec.node_name == plan.node]
-            used[plan.node] = reduce(subtract, (node_requests(it, served_resources(it)) for it in left), node.used)
-        requests = plan.requests_of(state.pod)
-        used[plan.node] = add(used[plan.node], requests)
-        if any(used[plan.node].get(name, 0) > total for name, total in node.offered.items() if name in requests):
-            return False
+    """Whether each member may go to its node once these have ended: others came meanwhile, perhaps. In one go."""
+    left = [pod for bundle in ending for pod in bundle.pods]
+    there, used = nodes.pods_by_node, dict[str, Amounts]()
+    with there.without(left), ExitStack() as placed:
+        for number in nominated.plans.order:
+            pod, plan = states[number].pod, nominated.plans[number]
+            node = nodes.get(plan.node)
+            if node is None:
+                return False
+            if plan.node not in used:
+                own = (node_requests(it, served_resources(it)) for it in left if it.spec.node_name == plan.node)
+                used[plan.node] = reduce(subtract, own, node.used)
+            loaded = node.with_load(used[plan.node])
+            rules = nodes.rules_of(pod, states[number].volumes)
+            if rules.obstacle(loaded, plan.served) or shortage(pod, loaded, plan.node_use):
+                return False
+            used[plan.node] = add(used[plan.node], plan.requests_of(pod))
+            there.put(pod, plan.node)
+            placed.callback(there.remove, pod.metadata.uid)
     return True
 
 
