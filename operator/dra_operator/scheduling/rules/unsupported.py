@@ -22,7 +22,9 @@ from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.scheduling_gate import GATE
 
 UNSUPPORTED: Final = Reason("unsupported", "{subject} is not supported by dra-operator yet; {detail}")
-_LOOKED_AT = frozenset({"name", "persistent_volume_claim", "ephemeral"})
+_LOOKED_AT: Final = frozenset({"name", "persistent_volume_claim", "ephemeral"})
+_TIED: Final = {it.name: it.encode_name for it in structs.fields(Volume) if it.name not in _LOOKED_AT}
+"""By field: the name in objects of a source of a volume that only certain nodes can mount, or few pods of a node."""
 
 
 def unsupported(pod: Pod) -> Obstacle | None:
@@ -46,11 +48,6 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
         bound = f"more than {MOST_RULES} rules between pods (or {MOST_LABELS} labels and expressions in them)"
         yield f"spec.affinity or spec.topologySpreadConstraints with {bound}", "name several values in one expression"
     for number, volume in enumerate(spec.volumes or ()):
-        for source in _tied(volume):
-            yield f"spec.volumes[{number}].{source}", "use a volume that any node can mount"
-
-
-def _tied(volume: Volume) -> Iterator[str]:
-    """Sources of a volume that only certain nodes can mount, or only so many pods of a node."""
-    fields = (field for field in structs.fields(volume) if field.name not in _LOOKED_AT)
-    return (it.encode_name for it in fields if getattr(volume, it.name) is not None)
+        for field, source in _TIED.items():
+            if getattr(volume, field) is not None:
+                yield f"spec.volumes[{number}].{source}", "use a volume that any node can mount"
