@@ -54,11 +54,11 @@ class DefaultScheduler(Worker[Key]):
     def handle(self, key: Key) -> None:
         stored = self._pods.get(*key)
         self._waiting.discard(key)
-        if stored is None or stored.finalizing:
+        if stored is None or stored.finalizing or stored.fields["spec.schedulerName"] != NAME:
             return
         pod = stored.decode()
         spec = pod["spec"]
-        if spec.get("schedulerName") != NAME or spec.get("nodeName") or spec.get("schedulingGates") or has_ended(pod):
+        if spec.get("nodeName") or spec.get("schedulingGates") or has_ended(pod):
             return
         if not self._has_its_claims(pod):
             self._refuse(stored, pod, NEEDS_DEVICES)
