@@ -28,6 +28,7 @@ from waiting import until
 from zoo.asking import request, spec
 from zoo.fleet import publish
 from zoo.gauges import Gauges, probing, visiting, watching_lease, weighing
+from zoo.neighbour import CONTROL
 from zoo.tenant import Beast, Tenant
 
 NODES = 8
@@ -45,6 +46,7 @@ PATIENCE = 150.0
 class Cage:
     """``seconds``: how long each beast is loose."""
 
+    kubeconfig: Path
     api: Api
     operator: OperatorProcess
     port: int
@@ -61,7 +63,7 @@ class Cage:
             stack.enter_context(probing(self.port, gauges))
             await stack.enter_async_context(watching_lease(self.api, *LEASE, gauges))
             await stack.enter_async_context(weighing(self.operator.pid, gauges))
-            await stack.enter_async_context(visiting(self.api, NEIGHBOUR, "one", gauges))
+            await stack.enter_async_context(visiting(self.kubeconfig, NEIGHBOUR, gauges))
             end = time.monotonic() + self.seconds
             await beast.release(tenant)
             while (left := end - time.monotonic()) > 0:
@@ -119,7 +121,7 @@ async def cage(folder: Path, *, seconds: float, scale: float) -> AsyncIterator[C
             operator_process(kubeconfig, log, "operator", *command, checks=False)
         )
         await operator.becomes_ready()
-        yield Cage(api, operator, port, seconds, scale)
+        yield Cage(kubeconfig, api, operator, port, seconds, scale)
 
 
 async def _furnish(api: Api, stack: AsyncExitStack, placed: int) -> None:
@@ -127,7 +129,7 @@ async def _furnish(api: Api, stack: AsyncExitStack, placed: int) -> None:
     for node in nodes:
         await stack.enter_async_context(bare_node(api, node, labels=LABELS | {"kubernetes.io/hostname": node}))
     await publish(api, nodes)
-    for namespace in (NEIGHBOUR, "residents"):
+    for namespace in (NEIGHBOUR, CONTROL, "residents"):
         await api.create(NAMESPACES, {"metadata": {"name": namespace}})
     body = {"metadata": {"name": "one", "namespace": NEIGHBOUR}, "spec": {"spec": spec(request("req", kind="visitor"))}}
     await api.create(RESOURCE_CLAIM_TEMPLATES, body)

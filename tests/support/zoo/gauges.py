@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import itertools
+import json
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -14,23 +17,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from dra_kube import LEASES, PODS, Api, Gone, NotFound, Object, Unreachable
-from waiting import NotObserved, becomes
+from dra_kube import LEASES, Api, Object, Unreachable
 
-_visitors = itertools.count()
+from zoo.neighbour import CONTROL, READY
+
 EVERY = 0.2
 """Seconds between two probes; a kubelet waits 5 and 10."""
 
 
 @dataclass
 class Gauges:
-    """Seconds, except where it says bytes. ``waits`` has one entry for each pod of the neighbour that got a node."""
+    """Seconds, except where it says bytes.
+
+    ``waits`` has one entry for each pod of the neighbour that got a node; ``server`` has the same of pods that were placed
+    at once: so long the API server lets them wait.
+    """
 
     probes: list[float] = field(default_factory=list)
     bad_probes: list[str] = field(default_factory=list)
     renewals: list[float] = field(default_factory=list)
     holders: set[str] = field(default_factory=set)
     waits: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
     memory: int = 0
 
     @property
@@ -42,17 +50,24 @@ class Gauges:
         """The longest time between two renewals of the Lease."""
         return max((later - earlier for earlier, later in itertools.pairwise(self.renewals)), default=math.inf)
 
-    def wait(self, part: float) -> float:
-        """What this part of the neighbour's pods did not wait longer than."""
-        if not self.waits:
-            return math.inf
-        return sorted(self.waits)[max(0, math.ceil(part * len(self.waits)) - 1)]
+    @property
+    def delay(self) -> float:
+        """How much longer the neighbour's pods waited at p99 than the API server lets pods wait."""
+        return quantile(self.waits, 0.99) - quantile(self.server, 0.99)
 
     def line(self, name: str) -> str:
         """A row of the table in docs/reliability.md."""
-        seconds = (self.slowest_probe, self.longest_silence, self.wait(0.5), self.wait(0.99))
+        waits = (quantile(self.waits, 0.5), quantile(self.waits, 0.99), quantile(self.server, 0.99))
+        seconds = (self.slowest_probe, self.longest_silence, *waits)
         cells = [name, *(f"{value:.2f}" for value in seconds), f"{self.memory / 2**20:.0f}"]
         return f"| {' | '.join(cells)} |"
+
+
+def quantile(waits: list[float], part: float) -> float:
+    """What this part of the pods did not wait longer than; infinite if there are none."""
+    if not waits:
+        return math.inf
+    return sorted(waits)[max(0, math.ceil(part * len(waits)) - 1)]
 
 
 @contextmanager
@@ -126,60 +141,24 @@ def _resident(process: int) -> int:
 
 
 @asynccontextmanager
-async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> AsyncIterator[None]:
-    """A pod a second meanwhile; each goes when it has its node. What has none a minute after the end never got one.
-
-    Its wait begins when the API server has it: how long a server takes that is busy with megabytes of others is not
-    the operator's doing.
-    """
-    begun: dict[str, float] = {}
-
-    async def come() -> None:
-        while True:
-            name = f"visitor-{next(_visitors)}"
-            begun[name] = time.monotonic()
-            try:
-                await api.create(PODS, _visitor(name, namespace, template))
-            except asyncio.CancelledError:
-                begun.pop(name, None)  # the end came before the answer: it is not known whether there is such a pod
-                raise
-            if name in begun:  # it may have its node before the answer comes
-                begun[name] = time.monotonic()
-            await asyncio.sleep(1.0)
-
-    async def go() -> None:
-        while True:
-            with suppress(Unreachable, Gone):
-                pods, revision = await api.list(PODS, namespace)
-                for pod in pods:
-                    await _note(pod, begun, gauges, api)
-                async for event in api.watch(PODS, namespace, resource_version=revision):
-                    if event.type == "BOOKMARK":
-                        continue
-                    await _note(event.object, begun, gauges, api)
-
-    async with _meanwhile(go()):
-        async with _meanwhile(come()):
-            yield
-        with suppress(NotObserved):
-            await becomes(lambda: not begun)
-        gauges.waits += [math.inf] * len(begun)
-    await api.delete_collection(PODS, namespace)
-
-
-async def _note(pod: Object, begun: dict[str, float], gauges: Gauges, api: Api) -> None:
-    name = pod["metadata"]["name"]
-    if pod["spec"].get("nodeName") and name in begun:
-        gauges.waits.append(time.monotonic() - begun.pop(name))
-        with suppress(NotFound):
-            await api.delete(PODS, name, pod["metadata"]["namespace"], grace_seconds=0)
-
-
-def _visitor(name: str, namespace: str, template: str) -> Object:
-    entry = {"name": "device", "resourceClaimTemplateName": template}
-    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "device"}]}}
-    spec = {"schedulerName": "dra-scheduler", "containers": [container], "resourceClaims": [entry]}
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIterator[None]:
+    """A pod a second meanwhile, by a process of its own (``zoo.neighbour``): this one is busy with the beast."""
+    command = [sys.executable, "-m", "zoo.neighbour", str(kubeconfig), namespace, CONTROL]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, env=env, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == READY
+        yield
+        process.stdin.close()
+        gauges.waits, gauges.server = json.loads(await process.stdout.read())
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
 
 
 @asynccontextmanager

@@ -1,0 +1,137 @@
+"""The neighbour of a hostile tenant: a pod a second, each of which goes when it has its node.
+
+``python -m zoo.neighbour KUBECONFIG NAMESPACE CONTROL`` runs until its input ends; in the first namespace is a template
+``one``. Then it prints JSON: two lists of the seconds that pods waited, from the first that was heard of each until the
+news of its node. Those of the first list the operator placed. Those of the second were placed at once by this process,
+with the writes that it takes: so long the API server alone lets a pod wait. What has no node a minute after the end
+never got one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Gone, NotFound, Object, Unreachable, connection
+from waiting import NotObserved, becomes
+
+from zoo.asking import request, spec
+
+READY: Final = b"ready\n"
+"""The line that says that it has begun."""
+CONTROL: Final = "control"
+"""The namespace of the pods that the operator does not place, and the name of their scheduler."""
+
+
+class Neighbour:
+    """``waits`` has one entry for each pod that got a node; ``since``: when the others were heard of first."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._names = (f"visitor-{time.time_ns()}-{number}" for number in itertools.count())
+        self.since: dict[str, float] = {}
+        self.waits: list[float] = []
+
+    async def come(self) -> None:
+        """A pod a second."""
+        while True:
+            with suppress(Unreachable):  # if it came to be, the watch says so
+                await self._api.create(PODS, self._pod(next(self._names)))
+            await asyncio.sleep(1.0)
+
+    async def go(self) -> None:
+        """Each pod is deleted when it has its node."""
+        while True:
+            with suppress(Unreachable, Gone):
+                pods, revision = await self._api.list(PODS, self._namespace)
+                for pod in pods:
+                    await self._note(pod)
+                async for event in self._api.watch(PODS, self._namespace, resource_version=revision):
+                    if event.type in ("ADDED", "MODIFIED"):
+                        await self._note(event.object)
+
+    async def _note(self, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        if name not in self.since:
+            self.since[name] = time.monotonic()
+            self._heard(name)
+        if pod["spec"].get("nodeName") and self.since[name] < math.inf:
+            self.waits.append(time.monotonic() - self.since[name])
+            self.since[name] = math.inf  # heard of again, it has not come again
+            with suppress(NotFound, Unreachable):
+                await self._api.delete(PODS, name, self._namespace, grace_seconds=0)
+
+    def _heard(self, name: str) -> None:
+        """The pod is there; the operator places it."""
+
+    def _pod(self, name: str) -> Object:
+        entry = {"name": "device", "resourceClaimTemplateName": "one"}
+        container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "device"}]}}
+        body = {"schedulerName": "dra-scheduler", "containers": [container], "resourceClaims": [entry]}
+        return {"metadata": {"name": name, "namespace": self._namespace}, "spec": body}
+
+    @property
+    def waiting(self) -> int:
+        """How many pods have no node."""
+        return sum(since < math.inf for since in self.since.values())
+
+
+class Control(Neighbour):
+    """Places its pods itself, with a claim for each that asks for no device there is."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        super().__init__(api, namespace)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _pod(self, name: str) -> Object:
+        body = {"schedulerName": CONTROL, "containers": [{"name": "main", "image": "none"}]}
+        return {"metadata": {"name": name, "namespace": self._namespace}, "spec": body}
+
+    def _heard(self, name: str) -> None:
+        task = asyncio.create_task(self._place(name))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _place(self, name: str) -> None:
+        """Make a claim, record it, allocate and reserve, bind: four writes after each other."""
+        api, namespace = self._api, self._namespace
+        meta: Object = {"name": name, "namespace": namespace}
+        await api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": spec(request("req", kind="nothing"))})
+        said = {"conditions": [{"type": "Recorded", "status": "True"}]}
+        await api.patch(PODS, name, {"status": said}, namespace, subresource="status")
+        await api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"allocated": "yes"}}}, namespace)
+        node = {"apiVersion": "v1", "kind": "Node", "name": "node-0"}
+        binding: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": node}
+        await api.create_subresource(PODS, name, "binding", binding, namespace)
+        await api.delete(RESOURCE_CLAIMS, name, namespace)
+
+
+async def main(kubeconfig: Path, namespace: str, control: str) -> None:
+    """Come and go until the input ends."""
+    async with Api(connection(kubeconfig), timeout=150.0) as api:
+        both = (Neighbour(api, namespace), Control(api, control))
+        going = [asyncio.create_task(it.go()) for it in both]
+        coming = [asyncio.create_task(it.come()) for it in both]
+        print(READY.decode(), end="", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        for task in coming:
+            task.cancel()
+        with suppress(NotObserved):
+            await becomes(lambda: not any(it.waiting for it in both))
+        for task in going:
+            task.cancel()
+        await asyncio.wait((*going, *coming))
+        print(json.dumps([[*it.waits, *[math.inf] * it.waiting] for it in both]))
+        for it in (namespace, control):
+            await api.delete_collection(PODS, it)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
