@@ -29,8 +29,8 @@ EVERY = 0.2
 class Gauges:
     """Seconds, except where it says bytes.
 
-    ``waits`` has one entry for each pod of the neighbour that got a node; ``server`` has the same of pods that were placed
-    at once: so long the API server lets them wait.
+    ``waits`` has one entry for each pod of the neighbour that got a node; ``server`` has the same of pods that were
+    placed at once: so long the API server lets them wait.
     """
 
     probes: list[float] = field(default_factory=list)
