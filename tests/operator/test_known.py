@@ -13,8 +13,8 @@ import pytest
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.sources import tracing
-from dra_operator.sources.cut import was_cut
-from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, Version, unknown_items
+from dra_operator.sources.cut import LARGE_BYTES, was_cut
+from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, News, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
 from kopf._core.reactor.inventory import ResourceMemories
@@ -36,8 +36,9 @@ def bookmark(version: str) -> bytes:
     return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % version.encode()
 
 
-def knows(version: Version, is_deleted: bool, _content: msgspec.Raw) -> bool:
-    if is_deleted:
+def knows(news: News) -> bool:
+    version = news.version
+    if news.is_deleted:
         return version.name == "gone"
     return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
 
@@ -237,7 +238,7 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
 
         def knows(version: int, uid: str = uid, *, is_deleted: bool = False) -> bool:
             known = Version(meta["name"], uid, str(version), "ns")
-            return operator.deals_with(RESOURCE_CLAIMS, known, is_deleted, msgspec.Raw())
+            return operator.deals_with(RESOURCE_CLAIMS, News(known, msgspec.Raw(), is_deleted))
 
         assert [knows(revision + change) for change in (-1, 0, 1)] == [True, True, False]
         assert not knows(revision + 1, "another")
@@ -266,7 +267,7 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
 
         def knows(**spec: object) -> bool:
             raw = msgspec.Raw(json.dumps({**content, "spec": {**content["spec"], **spec}}).encode())
-            return operator.deals_with(PODS, version, False, raw)
+            return operator.deals_with(PODS, News(version, raw))
 
         assert not knows(nodeName="node-1")  # the binding of another writer
         view.bound.add(version.uid)
@@ -279,6 +280,64 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
         assert (found.spec.node_name, found.metadata.resource_version) == ("node-1", version.resource_version)
         assert version.uid not in view.bound
         assert knows()  # by its version from now on
+
+
+async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervising: Supervising) -> None:
+    """An older version that Kopf has in line is dropped; the end of what Kopf has heard of it hears as well."""
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator, view = site.operator, site.operator.control.cluster
+        content = await cluster.api.create(PODS, ELSEWHERE)
+        await becomes(lambda: view.pods.get("ns/elsewhere") is not None)
+
+        def takes_in(name: str, more: int, uid: str, *, is_deleted: bool = False, labels: object = None) -> bool:
+            number = str(int(content["metadata"]["resourceVersion"]) + more)
+            meta = content["metadata"] | {"name": name, "uid": uid, "resourceVersion": number, "labels": labels}
+            raw = msgspec.Raw(json.dumps(content | {"metadata": meta}).encode())
+            news = News(Version(name, uid, number, "ns"), raw, is_deleted, in_burst=True)
+            return operator.deals_with(PODS, news)
+
+        def known(name: str) -> str:
+            found = view.pods.get(f"ns/{name}")
+            return found.metadata.resource_version if found is not None else ""
+
+        begun = int(content["metadata"]["resourceVersion"])
+        assert takes_in("new", 10, "new")
+        assert takes_in("new", 12, "new")
+        assert takes_in("new", 11, "new")
+        assert known("new") == str(begun + 12)
+        operator.received(
+            PODS, "v1", "ADDED", content | {"metadata": content["metadata"] | {"labels": {"late": "yes"}}}
+        )
+        assert takes_in("elsewhere", 20, content["metadata"]["uid"])
+        operator.received(PODS, "v1", "ADDED", content)
+        assert known("elsewhere") == str(begun + 20)
+        assert takes_in("odd", 30, "odd", labels=7)
+        assert not known("odd")  # malformed, as from Kopf
+        assert takes_in("new", 40, "new", is_deleted=True)
+        assert not known("new")
+        assert not takes_in("elsewhere", 50, content["metadata"]["uid"], is_deleted=True)
+        assert known("elsewhere")  # Kopf takes it away
+
+
+def test_only_a_full_chunk_is_a_burst() -> None:
+    heard: list[News] = []
+
+    def note(news: News) -> bool:
+        heard.append(news)
+        return False
+
+    reader = KnownEvents(note, time.monotonic)
+    reader.passed_on(line("ADDED", pod("a")))
+    reader.passed_on(line("ADDED", pod("b")) + line("DELETED", pod("c")), in_burst=True)
+    reader.passed_on(line("ADDED", pod("large", "x" * LARGE_BYTES)), in_burst=True)
+    assert [(it.version.name, it.is_deleted, it.in_burst) for it in heard] == [
+        ("a", False, False),
+        ("b", False, True),
+        ("c", True, True),
+        ("large", False, False),
+    ]
 
 
 async def test_a_new_pod_does_not_wait_for_answers_to_writes(

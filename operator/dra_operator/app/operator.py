@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from dra_api.releases.release import Release
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, Guard, NotSent, Resource, unguarded
 from prometheus_client import CollectorRegistry
@@ -30,7 +29,7 @@ from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader
 from dra_operator.sources.kind_table import Kinds
 from dra_operator.sources.kinds import REQUIRED
-from dra_operator.sources.known import Version
+from dra_operator.sources.known import News
 from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.reception import Reception
@@ -160,7 +159,7 @@ class Operator:
             cluster.storage.unseen = loader.unseen_storage()
 
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
-        reception = Reception(control, malformed_objects, audit, self.kinds)
+        reception = Reception(control, malformed_objects, audit, self.kinds, loader.served)
         if controller_manager is not None:
             reception.pod_seen = controller_manager.saw
         return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager)
@@ -290,9 +289,9 @@ class Operator:
         if self._parts is not None:
             self._parts.reception.kopf_begins()
 
-    def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
+    def deals_with(self, resource: Resource, news: News) -> bool:
         """See ``Reception.deals_with``."""
-        return self._parts is not None and self._parts.reception.deals_with(resource, version, is_deleted, content)
+        return self._parts is not None and self._parts.reception.deals_with(resource, news)
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
         """See ``Reception.received``; a late event, while the operator starts over, is dropped."""

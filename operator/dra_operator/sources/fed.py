@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgspec
 from dra_kube import Connection, Observe, Resource
 
-from .known import Version
+from .known import News
 from .streams import Streams
 
 
@@ -44,7 +43,7 @@ class Fed(Protocol):
         """A Kopf that begins has heard of no object."""
         ...
 
-    def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
+    def deals_with(self, resource: Resource, news: News) -> bool:
         """Whether an event is over before Kopf hears of it."""
         ...
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 from dra_api.meta import ObjectMeta
@@ -47,11 +47,18 @@ class Version(msgspec.Struct, rename="camel", frozen=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-Knows = Callable[[Version, bool, msgspec.Raw], bool]
-"""Whether the cache has this version of an object, or (True) its deletion, so that Kopf need not hear of it.
+class News(NamedTuple):
+    """What a watch or a list says of an object."""
 
-The last is the object itself, for a version of which the operator knows everything but the number.
-"""
+    version: Version
+    content: msgspec.Raw
+    is_deleted: bool = False
+    in_burst: bool = False
+    """More has come than was read in time: events of other objects wait behind it."""
+
+
+Knows = Callable[[News], bool]
+"""Whether Kopf need not hear of it: the cache has this version of the object or its deletion, or takes it in now."""
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -77,17 +84,17 @@ class KnownEvents:
         self._rest = b""
         self._marked_at = -math.inf
 
-    def passed_on(self, chunk: bytes) -> bytes:
-        """What Kopf gets of the lines that are complete now."""
+    def passed_on(self, chunk: bytes, *, in_burst: bool = False) -> bytes:
+        """What Kopf gets of the lines that are complete now. ``in_burst``: more has come than was read in time."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return b"".join(map(self._line, lines))
+        return b"".join([self._line(line, in_burst) for line in lines])
 
     def end(self) -> bytes:
         """The line that the end of the watch cut off."""
         rest, self._rest = self._rest, b""
         return rest
 
-    def _line(self, line: bytes) -> bytes:
+    def _line(self, line: bytes, in_burst: bool) -> bytes:
         try:
             event = _EVENT.decode(line)
             obj = _OBJECT.decode(event.object)
@@ -96,9 +103,10 @@ class KnownEvents:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return line + b"\n"
         is_change = event.type in ("ADDED", "MODIFIED", "DELETED")
-        version = obj.metadata
-        if not is_change or not self._knows(version, event.type == "DELETED", event.object):
-            return (_cut(event, obj) if is_change and obj.kind in CUT and len(line) > LARGE_BYTES else line) + b"\n"
+        version, is_large = obj.metadata, len(line) > LARGE_BYTES
+        news = News(version, event.object, event.type == "DELETED", in_burst and not is_large)
+        if not is_change or not self._knows(news):
+            return (_cut(event, obj) if is_change and obj.kind in CUT and is_large else line) + b"\n"
         now = self._clock()
         if now - self._marked_at < BOOKMARK_SECONDS:
             return b""
@@ -130,7 +138,7 @@ def _unknown(items: list[msgspec.Raw], knows: Knows) -> Iterator[msgspec.Raw]:
         except msgspec.MsgspecError:
             yield item
         else:
-            if not knows(version, False, item):
+            if not knows(News(version, item)):
                 yield msgspec.Raw(_without_spec(bytes(item))) if was_cut(bytes(item)) else item
 
 

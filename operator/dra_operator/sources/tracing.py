@@ -19,17 +19,19 @@ from dra_kube import RESOURCE_CLAIMS, Resource
 
 from dra_operator.kube import RIGHTS
 
-from .known import KnownEvents, Knows, Version, unknown_items
+from .known import KnownEvents, Knows, News, unknown_items
 from .streams import Stream, Streams
 
 ANSWER_SECONDS = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
+CHUNK_BYTES = 64 * 2**10
+"""Bytes that are read of a watch at once: some thirty pods."""
 _NEW = b'{"type":"ADDED",'
 _WRONG_VERSION_CODES = (
     410,
     504,
 )  # the resourceVersion to watch from is too old, or of a future that the server does not know
-KnowsOf = Callable[[Resource, Version, bool, msgspec.Raw], bool]
+KnowsOf = Callable[[Resource, News], bool]
 """As ``Knows``, of any kind."""
 _REMEDIES = {401: "the credentials are no longer valid: renew them", 403: RIGHTS}
 _REASON_CHARACTERS = 200  # characters of a refusal that are logged
@@ -38,7 +40,7 @@ _REASON_CHARACTERS = 200  # characters of a refusal that are logged
 def trace_of(streams: Streams, knows: KnowsOf = lambda *_: False) -> aiohttp.TraceConfig:
     """The configuration of a session whose requests ``streams`` is to know about.
 
-    ``knows`` says of which versions of objects, and of which deletions (True), Kopf need not hear.
+    ``knows`` says of which versions of objects, and of which deletions, Kopf need not hear.
     """
     trace = aiohttp.TraceConfig()
     watcher = _Requests(streams, knows)
@@ -137,13 +139,16 @@ class _Reported:
         return getattr(self._content, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """As the reader's own, in whole lines."""
+        """As the reader's own, in whole lines. A full chunk means that more has come than was read in time."""
+        most = min(size, CHUNK_BYTES)
         try:
-            async for chunk in self._content.iter_chunked(size):
+            async for chunk in self._content.iter_chunked(most):
                 self._stream.received(self._streams.clock())
-                if not self._is_new(chunk):
+                if len(chunk) == most:
+                    await asyncio.sleep(0)
+                elif not self._is_new(chunk):
                     await asyncio.sleep(ANSWER_SECONDS)
-                if lines := self._events.passed_on(chunk):
+                if lines := self._events.passed_on(chunk, in_burst=len(chunk) == most):
                     yield lines
             if rest := self._events.end():
                 yield rest
