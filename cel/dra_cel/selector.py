@@ -113,6 +113,7 @@ class Selector(Program):
         provable = self.worst <= environment.cost_limit
         self._fast = compile_selector(self._root, environment, self._constants) if provable else None
         self._answers: dict[Values, bool] = {}
+        self._excluded: dict[str, bool] = {}
 
     @cached_property
     def _decides_by(self) -> DecidingValues | None:
@@ -139,6 +140,14 @@ class Selector(Program):
 
     def excludes(self, driver: str) -> bool:
         """Whether a term about the driver alone rules its devices out, whatever they publish."""
+        known = self._excluded.get(driver)
+        if known is None:
+            if len(self._excluded) >= MOST_ANSWERS:
+                self._excluded.clear()
+            known = self._excluded[driver] = self._rules_out(driver)
+        return known
+
+    def _rules_out(self, driver: str) -> bool:
         bindings = PreparedDevice(driver, multiple=False).bindings
         for term in self._driver_terms:
             with suppress(EvaluationError, RecursionError):

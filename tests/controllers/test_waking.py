@@ -22,6 +22,8 @@ from objects import Make
 GPU = "example.com/gpu"
 HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
 HAPPENING += ["serving class", "no serving class", "device plugin", "no device plugin"]
+HAPPENING += ["rare pod", "rare devices", "no rare devices"]
+RARE = "rare.example.com"
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(HAPPENING),
@@ -38,7 +40,19 @@ def step(world: World, make: type[Make], what: str, number: int) -> None:
     api, node, pod, claim = world.api, f"node-{number // 2 % 2}", f"pod-{number}", f"claim-{number}"
     if what == "sharer":
         what, number, pod, claim = "pod", 2, f"sharer-{number}", "shared"
-    if what == "pod" and number > 3 and (PODS, "ns", pod) not in api.objects:
+    if what == "rare pod" and (PODS, "ns", f"rare-{number}") not in api.objects:
+        spec = make.claim_spec(1 + number % 2, "gpu", "rare")
+        if number > 3:  # a device of any kind first
+            spec["devices"]["requests"].insert(0, make.claim_spec()["devices"]["requests"][0] | {"name": "any"})
+        api.add(RESOURCE_CLAIMS, make.claim(f"rare-{number}") | {"spec": spec})
+        api.add(PODS, make.pod(f"rare-{number}", [make.use(f"rare-{number}")]))
+    elif what.endswith("rare devices") and (NODES, "", node) in api.objects:
+        body = make.slice(node, 0 if what.startswith("no") else 2, RARE, rare="yes")
+        if (RESOURCE_SLICES, "", body["metadata"]["name"]) in api.objects:
+            api.change(RESOURCE_SLICES, body["metadata"]["name"], lambda obj: obj.update(spec=body["spec"]))
+        else:
+            api.add(RESOURCE_SLICES, body)
+    elif what == "pod" and number > 3 and (PODS, "ns", pod) not in api.objects:
         api.add(PODS, make.pod(pod, containers=[make.asking("main", **{GPU: "1"})]))
     elif what == "pod" and (PODS, "ns", pod) not in api.objects:
         wanted = {"requests": {"cpu": "1" if claim == "shared" else "3"}}
@@ -97,12 +111,15 @@ def delays(world: World, ticks: list[int]) -> Callable[[], Awaitable[None]]:
 @example([("pod", 4, True), ("device plugin", 0, True)], [0])
 @example([("serving class", 0, True), ("pod", 2, True), ("pod", 4, True), ("end", 2, True)], [0])
 @example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)], [0])
+@example([("rare pod", 0, True), ("rare devices", 0, True), ("rare pod", 2, True), ("end", 2, True)], [0])
+@example([("pod", 2, True), ("rare pod", 4, True), ("rare devices", 0, True), ("end", 2, True)], [0])
 @example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
 @settings(max_examples=100, deadline=None)
 def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
     async def history() -> None:
         world = World(Features())
         world.api.add(DEVICE_CLASSES, make.device_class())
+        world.language = Having()
         step(world, make, "node", 0)
         world.start()
         world.api.way = delays(world, ticks)
@@ -148,6 +165,44 @@ async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them
         await world.quiet()
     assert world.api[PODS, "ns/gpu-waits"]["spec"]["nodeName"] == "node-0"
     assert set(decided) == {"ns/gpu-waits"}
+
+
+async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_is(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two thousand pods that wait for a kind of device that is not there yet would be tried with each end of a pod."""
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    for pod in ("runs", "waits", "rare"):
+        selectors = ["rare"] if pod == "rare" else []
+        world.api.add(RESOURCE_CLAIMS, make.claim(pod) | {"spec": make.claim_spec(1, "gpu", *selectors)})
+        world.api.add(PODS, make.pod(pod, [make.use(pod)]))
+    world.language = Having()
+    world.start()
+    async with world.running():
+        await world.quiet()
+        decided: list[str] = []
+        decide = world.control.placer.decide
+
+        async def noted(key: str) -> Decided | Postponed:
+            decided.append(key)
+            return await decide(key)
+
+        monkeypatch.setattr(world.control.placer, "decide", noted)
+        world.api.change(PODS, "ns/runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+        assert set(decided) == {"ns/waits"}
+        world.api.add(RESOURCE_SLICES, make.slice("node-0", 1, RARE, rare="yes"))
+        await world.quiet()
+    assert world.api[PODS, "ns/rare"]["spec"]["nodeName"] == "node-0"
+
+
+class Having:
+    """A selector is the name of an attribute that the device has."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        return lambda driver, device: expression in (device.attributes or {})
 
 
 class OneDriver:

@@ -7,7 +7,7 @@ steps. When it is spent the outcome is ``GaveUp``, never "does not fit".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -181,6 +181,10 @@ class Allocator:
         """The nodes worth trying for the claims; cheap while each ``usage`` has the lineage of the last one."""
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return self._index.candidates(program, usage)
+
+    def drivers(self, program: ClaimProgram, usage: Usage) -> Set[str] | None:
+        """Of which drivers a device would have to come free so that the program fits; None if that is not known now."""
+        return self._index.drivers(program, usage)
 
     def compile(self, claims: Sequence[ResourceClaim], value: AttributeValue | None = None) -> ClaimProgram:
         """Compiles the claims; the same objects only once, unless a class changes.

@@ -6,7 +6,7 @@ answer questions such as "which nodes have at least four".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from dra_operator.allocator.published.inventory import Inventory
@@ -27,6 +27,8 @@ class Count(NamedTuple):
     """The same for all nodes."""
     sharing: bool = False
     """Some device allows multiple allocations, and may serve several requests at once."""
+    driver: str = ""
+    """The pool's driver, if some device is one that the query means, in use or not."""
 
 
 class DeviceCounts(IncrementalAggregate[Count]):
@@ -42,6 +44,13 @@ class DeviceCounts(IncrementalAggregate[Count]):
         self.cluster_wide_errors = 0
         self.sharing = 0
         """Number of pools with devices that may serve several requests at once."""
+        self._pools_of: dict[str, int] = {}
+        """By driver: the pools with devices that the query means."""
+
+    @property
+    def drivers(self) -> Set[str]:
+        """Those of all devices that the query means, in use or not."""
+        return self._pools_of.keys()
 
     def may_error(self) -> list[str]:
         """Nodes of their own pools on which an attempt would end with an error."""
@@ -76,17 +85,23 @@ class DeviceCounts(IncrementalAggregate[Count]):
         troubled = view.status is not Status.USABLE
         if troubled and pool.owning_node is not None:
             return Count(0, everything, elsewhere)
-        matching, fallible = 0, troubled and everything
+        matching, fallible, driver = 0, troubled and everything, ""
         for slice_ in view.slices if pool.owning_node is not None else pool.slices:
             found = self._query.matches(pool, slice_, usage, inventory)
             fallible |= bool(found.raised or (found.true and slice_.ambiguous))
             matching += found.true.bit_count()
-        return Count(matching, fallible, elsewhere, any(slice_.sharing for slice_ in view.slices))
+            if found.true or found.raised or self._query.means(slice_, inventory):
+                driver = pool.id.driver
+        return Count(matching, fallible, elsewhere, any(slice_.sharing for slice_ in view.slices), driver)
 
     def add(self, owning_node: str | None, part: Count, sign: int) -> None:
         matching, fallible = sign * part.matching, sign * part.fallible
         self.sharing += sign * part.sharing
         self.cluster_wide_errors += sign * part.fallible_elsewhere
+        if part.driver:
+            self._pools_of[part.driver] = self._pools_of.get(part.driver, 0) + sign
+            if not self._pools_of[part.driver]:
+                del self._pools_of[part.driver]
         if owning_node is None:
             self.cluster_wide += matching
             self.cluster_wide_errors += fallible

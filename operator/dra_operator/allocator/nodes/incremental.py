@@ -56,6 +56,11 @@ class Query(NamedTuple):
         faulty = slice_.faulty(self.capacity, inventory.features)
         return Verdicts(true & part.true, true & (part.raised | part.true & faulty))
 
+    def means(self, slice_: Slice, inventory: Inventory) -> bool:
+        """Whether any device of a slice, in use or not, matches or makes a selector raise."""
+        part = slice_.verdicts(self.expressions, inventory.compiled)
+        return bool(part.true or part.raised)
+
     def evaluate(self, pool: Pool, compiled: Compiled) -> Iterator[str]:
         """Has the slices of a pool evaluate the selectors, in parts."""
         for slice_ in list(pool.slices):
@@ -71,6 +76,10 @@ class IncrementalAggregate(Generic[Part]):
         self._parts: dict[PoolId, tuple[str | None, Part]] = {}
         self._seen = (-1, -1)
         self._stale: dict[PoolId, None] = {}
+
+    def is_current(self, inventory: Inventory, usage: Usage) -> bool:
+        """Whether all pools are counted as they are now."""
+        return self._seen == (inventory.version, usage.revision) and not self._stale
 
     def update(self, inventory: Inventory, usage: Usage) -> Iterator[str]:
         """Catches up with both journals. Yields between pieces of work; after a drop, the next call continues there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final, TypeVar
 
 from dra_operator.allocator.published.inventory import Inventory
@@ -47,6 +47,25 @@ class NodeIndex:
         if error_nodes.anywhere or not wants:
             return Candidates(error_nodes.nodes, True, (), None)
         return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants))
+
+    def drivers(self, program: ClaimProgram, usage: Usage) -> Set[str] | None:
+        """Of which drivers a device would have to come free so that the program fits; None if that is not known now.
+
+        Where a request means no device that is published, in use or not, only those of the requests before it count:
+        they decide what the refusal says.
+        """
+        found: set[str] = set()
+        for stage in program.stages:
+            counts = [self._device_counts.get(Query.of(alternative)) for alternative in stage.alternatives]
+            meant: set[str] = set()
+            for known in counts:
+                if known is None or not known.is_current(self._inventory, usage):
+                    return None
+                meant |= known.drivers
+            if not meant and all(alternative.count for alternative in stage.alternatives):
+                break
+            found |= meant
+        return found
 
     def catch_up(self, program: ClaimProgram, usage: Usage) -> Iterator[str]:
         """Counts what changed since the last time, in pieces, named as ``IncrementalAggregate.update`` does."""

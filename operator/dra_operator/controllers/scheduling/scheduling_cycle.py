@@ -304,11 +304,12 @@ class SchedulingCycle:
         classes = attempt.cycle_state.wanted_classes
         if classes:
             self._context.delayed_deletion.scarce()
+        drivers = decision.drivers
         wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room or self._cluster.nominated_pods.get(attempt.pod.metadata.uid) is not None,
             devices=bool(classes),
-            freed=self._cluster.drivers_of(classes),
+            freed=self._cluster.drivers_of(classes) if drivers is None else drivers,
             leftovers=attempt.cycle_state.extended.made is not None,
             hints=decision.hints,
             reason=decision.reason,

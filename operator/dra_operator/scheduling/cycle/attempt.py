@@ -127,8 +127,22 @@ class Attempt:
             self._reasons.main,
             short_of_room=any(reason.ends_with_any_pod for reason in reasons),
             hints=self.question.rules.hints(reasons),
+            drivers=self._helpful_drivers(),
             stuck=tuple(sorted(filter(self._is_stuck, self._cycle_state.claims), key=_is_for_group)),
         )
+
+    def _helpful_drivers(self) -> frozenset[str] | None:
+        """Of which drivers a device that comes free may help, if something has to be allocated and the index knows."""
+        demands = [demand for demand in self._demands.all() if demand.claims]
+        if self._allocations.nodes is not None or not demands:
+            return None
+        found: set[str] = set()
+        for demand in demands:
+            drivers = self._allocator.drivers(demand.program, self._usage)
+            if drivers is None:
+                return None
+            found |= drivers
+        return frozenset(found)
 
     def _is_stuck(self, held: PodClaim) -> bool:
         claim = held.claim

@@ -74,6 +74,8 @@ class NoPlace:
     """The end of another pod may help, even if that frees no devices."""
     hints: frozenset[Hint] = frozenset()
     """Which pods may help by their coming, going or change, and what else matters to rules between pods."""
+    drivers: frozenset[str] | None = None
+    """Of which drivers a device that comes free may help; None: of all that the classes of the claims may mean."""
     stuck: tuple[PodClaim, ...] = ()
     """Claims that are allocated where the pod cannot run, and whose devices it may give back."""
     leftovers: tuple[ResourceClaim, ...] = ()
