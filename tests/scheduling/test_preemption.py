@@ -101,6 +101,17 @@ def test_one_pod_with_two_devices_ends_rather_than_two_of_its_priority_with_one_
     assert names(scene.answer()) == ("a", {"big"})
 
 
+def test_the_node_where_fewer_pods_end_is_chosen_though_the_others_are_younger() -> None:
+    pods = running("one", "a", 1, "one", age=5), running("two", "a", 1, "two", age=5), running("both", "b", 1, "both")
+    claims = [
+        held("one", "a", ["dev-0"], "one"),
+        held("two", "a", ["dev-1"], "two"),
+        held("both", "b", ["dev-0", "dev-1"], "both"),
+    ]
+    scene = Scene(HIGH, [TWO], [node("a"), node("b")], allocator(a=["x", "x"], b=["x", "x"]), pods, claims)
+    assert names(scene.answer()) == ("b", {"both"})
+
+
 def test_the_node_where_fewer_devices_come_free_in_vain_is_chosen() -> None:
     claims = [held("big", "a", ["dev-0", "dev-1"], "big"), held("small", "b", ["dev-0"], "small")]
     pods = running("big", "a", 1, "big"), running("small", "b", 1, "small")
