@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dra_api.storage import (
-    SELECTED_NODE,
     ClaimReference,
     CSIDriver,
     CSINode,
@@ -21,9 +20,8 @@ from dra_api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from msgspec.structs import replace
 
-from dra_operator.scheduling.rules import Bindings, VolumeWait
+from dra_operator.scheduling.rules import Bindings, VolumeWait, reference, with_claim, with_node
 from dra_operator.scheduling.state import Attachable
 
 from .index import Index
@@ -66,16 +64,13 @@ class StorageView:
         plan = self._plan_with(key)
         if found is None or plan is None:
             return found
-        annotations = {SELECTED_NODE: plan.node, **(found.metadata.annotations or {})}
-        return replace(found, metadata=replace(found.metadata, annotations=annotations))
+        return with_node(found, plan.node)
 
     def volume(self, name: str) -> PersistentVolume | None:
         """By name."""
         found = self.volumes.get(name)
         plan = self._plan_with(name)
-        if found is None or plan is None or found.spec.claim_ref is not None:
-            return found
-        return replace(found, spec=replace(found.spec, claim_ref=plan.reserved[name]))
+        return found if found is None or plan is None else with_claim(found, plan.reserved[name])
 
     def volumes_of_class(self, name: str) -> Iterator[PersistentVolume]:
         """The volumes of a class."""
@@ -134,10 +129,7 @@ class StorageView:
 
     def assume(self, pod_uid: str, node: str, bindings: Bindings) -> None:
         """A plan for the pod will be written; ``written`` ends this."""
-        reserved = {
-            volume.metadata.name: ClaimReference(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
-            for claim, volume in bindings.reserve
-        }
+        reserved = {volume.metadata.name: reference(claim) for claim, volume in bindings.reserve}
         if reserved or bindings.provision:
             self._assumed[pod_uid] = Assumed(node, reserved)
             self._assumed_by_object.file(pod_uid, (*reserved, *(claim.key for claim in bindings.provision)))

@@ -139,14 +139,19 @@ class BindingCycle:
         Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
         claims = await self.pre_bind()
+        await self.bind_volumes()
         if not may_bind(claims):
             return False
         await self.bind(claims)
         return True
 
     async def pre_bind(self) -> list[ResourceClaim]:
-        """All of it but the bind step: the claims as they are then. Raises as ``write``."""
+        """All of it but volumes and the bind step: the claims as they are then. Raises as ``write``."""
         return await self._or_undo(self._write_claims())
+
+    async def bind_volumes(self) -> None:
+        """What begins the binding of volumes, and is never taken back. Raises as ``write``."""
+        await self._or_undo(self._bind_volumes())
 
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
         """The bind step. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
@@ -174,7 +179,6 @@ class BindingCycle:
         claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
         claims += await self._serve_extended_resources()
         await self._record_node_use()
-        await self._bind_volumes()
         await self._names_being_written.over(self._pod)
         return claims
 

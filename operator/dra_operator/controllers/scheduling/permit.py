@@ -83,12 +83,7 @@ class Permit:
     def _look_again(self, pod: Pod, plan: Plan) -> None:
         """The pod has its devices but cannot be bound yet: come back when that may have changed."""
         claims = self._claims_of(pod)
-        unbound = ", ".join(self._unbound_volumes(pod))
-        if unbound:
-            deadline = self._context.clock() + timedelta(seconds=self._context.times.volume_binding_timeout)
-            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
-            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
-            self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
+        unbound = self.await_volumes(pod, plan)
         wait = self._conflict_check.wait(claims)
         if wait > 0:
             # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
@@ -98,6 +93,16 @@ class Permit:
             waiting = f"waiting for binding conditions for device on node {plan.node}"
             self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._context.look_again(pod.key)
+
+    def await_volumes(self, pod: Pod, plan: Plan) -> bool:
+        """Whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
+        unbound = ", ".join(self._unbound_volumes(pod))
+        if unbound:
+            deadline = self._context.clock() + timedelta(seconds=self._context.times.volume_binding_timeout)
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
+            self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
+        return bool(unbound)
 
     def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
         return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]

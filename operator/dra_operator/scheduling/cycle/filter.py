@@ -83,7 +83,7 @@ class PodFilter:
         demand = self.demands.on(state)
         elsewhere = frozenset(self._elsewhere(state, demand))
         if not demand.claims:
-            plan = Plan(state.name, {}, demand.served, volumes=self._bindings(state))
+            plan = Plan(state.name, {}, demand.served, volumes=self.bindings(state))
             return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
         decision = self._allocator.search(state.node, demand.program, self.usage, order=self.device_order)
         began: Elapsed = None
@@ -108,7 +108,8 @@ class PodFilter:
         alike = self._allocator.likeness(state.node, demand.program, self.usage)
         return None if alike is None else (demand, alike)
 
-    def _bindings(self, state: LoadedNode) -> Bindings:
+    def bindings(self, state: LoadedNode) -> Bindings:
+        """How the pod's unbound claims of volumes get theirs on a node that no rule keeps it from."""
         found = self._volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 
@@ -117,7 +118,7 @@ class PodFilter:
             if (obstructed := self._obstructed(state, elsewhere)) is not None:
                 return obstructed
             allocations = demand.allocations(outcome.results)
-            plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
+            plan = Plan(state.name, allocations, demand.served, demand.extended, self.bindings(state))
             return self._with_node_use(state, plan, outcome.score)
         if isinstance(outcome, Failed):
             return Faulty(outcome.error)

@@ -31,6 +31,7 @@ from dra_operator.scheduling.cycle.node_status import Faulty, Fits, Lacking, Nod
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.result import Plan
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.state.node import LoadedNode
 
 from .domains import EVERYWHERE, Domain, SameValues
@@ -178,6 +179,10 @@ class Search:
                 {} if plan is None else {uid: plan.allocations[uid] for uid in plan.allocations.keys() & member.shared}
             )
         state = with_devices(member.state, found)
+        if member.state.volumes != NO_VOLUMES:
+            plans = [frame.plan for frame in self._frames if frame.plan is not None]
+            taken = [(plan.node, plan.volumes) for plan in plans if plan.volumes != NO_BINDINGS]
+            state = replace(state, volumes=member.state.volumes.after(taken))
         if self._domain.value is not None:
             state = replace(state, value=self._domain.value)
         if self.has_rules:
@@ -250,11 +255,6 @@ class Search:
             frame.question = frame.question.given(self._overlay.usage, rules)
 
     def _place(self, frame: Frame, position: int, plan: Plan) -> None:
-        if plan.volumes != NO_BINDINGS:
-            raise Aborted(
-                f"pod {frame.member.pod.metadata.name} uses PersistentVolumeClaims that are not bound, which is not "
-                "supported in a gang: bind them first (volumeBindingMode: Immediate)"
-            )
         frame.position, frame.plan, frame.has_fitted = position, plan, True
         changed = [plan, *(mate.plan for mate, _ in frame.rechosen if mate.plan is not None)]
         found = (allocation for it in changed for allocation in it.allocations.values())
@@ -320,9 +320,8 @@ class Search:
             mate.plan = replace(plan, allocations={uid: found[uid] for uid in plan.allocations})
             self._overlay.give(mate.plan)
             frame.rechosen.append((mate, plan))
-        return Fits(
-            Plan(state.name, {claim.metadata.uid: found[claim.metadata.uid] for claim in demand.claims}, demand.served)
-        )
+        own = {claim.metadata.uid: found[claim.metadata.uid] for claim in demand.claims}
+        return Fits(Plan(state.name, own, demand.served, volumes=frame.question.bindings(state)))
 
     def _pause(self, steps: int) -> Work[None]:
         self._steps += steps

@@ -11,7 +11,7 @@ from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
 from .taint_toleration import CORDONED, TAINT
-from .volume_binding import Bindings
+from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node
 from .volumes import NO_VOLUMES, VolumeWait, volumes_of
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "GROUP_MISSING",
     "GROUP_UNSUPPORTED",
     "NODE_SELECTOR",
+    "NO_BINDINGS",
     "NO_VOLUMES",
     "POD_AFFINITY",
     "POD_ANTI_AFFINITY",
@@ -35,5 +36,8 @@ __all__ = [
     "ClusterEvent",
     "Hint",
     "VolumeWait",
+    "reference",
     "volumes_of",
+    "with_claim",
+    "with_node",
 ]

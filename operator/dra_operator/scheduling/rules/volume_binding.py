@@ -19,6 +19,7 @@ from dra_api.core import Node
 from dra_api.relations.label_selectors import Selector
 from dra_api.storage import (
     SELECTED_NODE,
+    ClaimReference,
     CSIStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -26,6 +27,7 @@ from dra_api.storage import (
     TopologyTerm,
 )
 from dra_api.values.quantity import Quantity
+from msgspec.structs import replace
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
@@ -102,6 +104,14 @@ class UnboundClaim:
             and it.metadata.deletion_timestamp is None
         )
 
+    def after(self, taken: Mapping[str, ClaimReference], nodes: Mapping[str, str]) -> UnboundClaim:
+        """The same, where volumes, by name, are reserved, and nodes selected for claims, by key."""
+        node = nodes.get(self.claim.key)
+        claim = self.claim if node is None else with_node(self.claim, node)
+        named = ((it, taken.get(it.metadata.name)) for it in self.volumes)
+        volumes = tuple(it if ref is None else with_claim(it, ref) for it, ref in named)
+        return UnboundClaim(claim, self.storage_class, volumes, self.capacities)
+
     def volume_on(self, node: Node, taken: Iterable[str]) -> PersistentVolume | None:
         """The volume that it gets on the node, if one exists that is not among ``taken``."""
         if self.reserved is not None:
@@ -120,6 +130,24 @@ class UnboundClaim:
         if self.capacities is None or not self.size:
             return True
         return any(_room(it) >= self.size and _reaches(it, node) for it in self.capacities)
+
+
+def with_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
+    """The claim, once this node is selected for it, unless one is."""
+    annotations = {SELECTED_NODE: node, **(claim.metadata.annotations or {})}
+    return replace(claim, metadata=replace(claim.metadata, annotations=annotations))
+
+
+def with_claim(volume: PersistentVolume, claim: ClaimReference) -> PersistentVolume:
+    """The volume, once it is reserved for the claim, unless it is for one."""
+    if volume.spec.claim_ref is not None:
+        return volume
+    return replace(volume, spec=replace(volume.spec, claim_ref=claim))
+
+
+def reference(claim: PersistentVolumeClaim) -> ClaimReference:
+    """How a volume names its claim."""
+    return ClaimReference(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
 
 def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstacle:

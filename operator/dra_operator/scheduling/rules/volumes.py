@@ -8,7 +8,7 @@ say of each node whether the pod can use them there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -20,7 +20,15 @@ from dra_operator.scheduling.state.attachments import AttachedVolumes
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 from .node_volume_limits import AttachLimits
-from .volume_binding import NO_BINDINGS, WAIT_FOR_FIRST_CONSUMER, Bindings, UnboundClaim, allows, bindings_on
+from .volume_binding import (
+    NO_BINDINGS,
+    WAIT_FOR_FIRST_CONSUMER,
+    Bindings,
+    UnboundClaim,
+    allows,
+    bindings_on,
+    reference,
+)
 
 VOLUME_AFFINITY: Final = Reason(
     "volume-affinity", "node(s) didn't match PersistentVolume's node affinity", is_about_volumes=True
@@ -151,6 +159,14 @@ class PodVolumes:
             if (obstacle := volume.obstacle(node)) is not None:
                 return obstacle
         return bindings_on(node, self.unbound) if self.unbound else NO_BINDINGS
+
+    def after(self, others: Sequence[tuple[str, Bindings]]) -> PodVolumes:
+        """The same, where other pods get these volumes, each on its node."""
+        taken = {volume.metadata.name: reference(claim) for _, it in others for claim, volume in it.reserve}
+        nodes = {claim.key: node for node, it in others for claim in it.provision}
+        if not self.unbound or not (taken or nodes):
+            return self
+        return replace(self, unbound=tuple(it.after(taken, nodes) for it in self.unbound))
 
 
 NO_VOLUMES: Final = PodVolumes()

@@ -27,6 +27,7 @@ from dra_operator.controllers.shared.errors import BindingRefused, PlacementFail
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.scheduling import Plan
 from dra_operator.scheduling.gang import JointPlan
+from dra_operator.scheduling.rules import NO_BINDINGS
 from dra_operator.scheduling.state import title
 
 from .gang_attempt import GangAttempt
@@ -98,6 +99,9 @@ class GangBinding:
                 [done[number]] = await asyncio.gather(part.binding_cycle.pre_bind(), return_exceptions=True)
         errors = _errors(done.values())
         if not errors:
+            await self._bind_volumes(parts, done)
+            errors = _errors(done.values())
+        if not errors:
             return [it for number in range(len(parts)) if not isinstance(it := done[number], BaseException)]
         for number, part in enumerate(parts):
             if isinstance(done.get(number), BaseException):
@@ -106,6 +110,13 @@ class GangBinding:
                 await part.binding_cycle.take_back()
         await self._raise(attempt, errors[0])
         raise errors[0]
+
+    async def _bind_volumes(self, parts: Sequence[Part], done: dict[int, list[ResourceClaim] | BaseException]) -> None:
+        """Begun when all have their devices: it is never taken back. Puts errors into ``done``."""
+        numbers = [number for number, part in enumerate(parts) if part.plan.volumes != NO_BINDINGS]
+        begun = (parts[number].binding_cycle.bind_volumes() for number in numbers)
+        answers = await asyncio.gather(*begun, return_exceptions=True)
+        done.update((it, answer) for it, answer in zip(numbers, answers, strict=True) if answer is not None)
 
     async def _end(
         self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
@@ -147,7 +158,9 @@ class GangBinding:
         raise error
 
     def _look_again(self, attempt: GangAttempt, unready: Sequence[Part], claims: Sequence[ResourceClaim]) -> None:
-        """All have their devices, and cannot be bound yet."""
+        """All have their devices, and cannot be bound yet: devices get ready, or volumes are being bound."""
+        for part in unready:
+            self._permit.await_volumes(self._cluster.pods.get(part.pod.key) or part.pod, part.plan)
         if self._context.writing.conflict_check.wait(claims) > 0:
             wait = self._context.writing.conflict_check.wait(claims)
             self._context.look_again(attempt.leader.key, min(wait, UNSEEN_LOOK_SECONDS))
