@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from dra_api.api_resources import LEASES
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
     DEVICE_CLASSES,
@@ -26,6 +28,33 @@ from live_cluster import LiveCluster
 from volume_lab import SELECTED, storage_class, uses, volume_claim
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", ("v1",), "rolebindings", "RoleBinding", True)
+
+
+@pytest.fixture(autouse=True)
+async def lease(cluster: LiveCluster) -> None:
+    """An operator leads, as far as its Lease says."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "node-1_a", "leaseDurationSeconds": 3600, "renewTime": now}
+    name = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"}
+    await cluster.api.create(LEASES, {"metadata": name, "spec": spec})
+
+
+async def test_on_a_cluster_without_any_lease_the_operator_is_missed(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.furnish(nodes=1, devices=1)
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    assert await ask(capsys, kubeconfig, "pod/pod") == (
+        0,
+        "pod ns/pod would fit 1 of 1 node: node-0\n"
+        "  nothing holds it back any more; if it stays, look at the operator's log\n",
+    )
+    await cluster.api.delete(LEASES, "dra-operator-dra-scheduler", "kube-system")
+    code, output = await ask(capsys, kubeconfig, "pod/pod")
+    assert code == 3
+    assert "apparently no dra-operator serves the scheduler name dra-scheduler" in output
+    assert "install the operator (kubectl apply -k manifests)" in output
 
 
 async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:

@@ -29,6 +29,8 @@ class Observed:
     """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them."""
     gates: Mapping[str, bool] = field(default_factory=dict)
     """Defaults of feature gates that differ beside this API server from those of its release."""
+    is_whole: bool = False
+    """All kinds were asked for: of a kind that is not ``unseen``, all objects are here."""
 
     @cached_property
     def _by_kind(self) -> dict[type[Object], dict[str, Any]]:

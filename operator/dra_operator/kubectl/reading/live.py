@@ -56,7 +56,7 @@ async def observe(where: Connection, timeout: float, namespace: str) -> Observed
             lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
-    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates)
+    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates, True)
 
 
 @dataclass

@@ -47,8 +47,8 @@ def load(path: str) -> Observed:
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     taken = parse_time(header.taken) or datetime.now(UTC)
-    release = _release(header.kubernetes)
-    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates)
+    release, is_whole = _release(header.kubernetes), bool(header.taken)
+    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates, is_whole)
 
 
 def document(seen: Observed) -> dict[str, Any]:

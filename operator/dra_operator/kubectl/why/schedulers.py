@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from dra_api import api_resources as resources
 from dra_api.core import Pod
 from dra_api.leases import Lease
 
@@ -13,6 +14,7 @@ from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling.state import GATE, is_at_gate
 
 DEFAULT: Final = "default-scheduler"
+INSTALL: Final = "install the operator (kubectl apply -k manifests)"
 LEASES: Final = {DEFAULT: "kube-scheduler"}
 """By the name of the scheduler; the operator's Lease has the name in its own."""
 
@@ -31,12 +33,15 @@ def not_ours(made: Pipeline, pod: Pod) -> str:
 
 
 def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
-    """What is wrong with the scheduler itself. Nothing is said of clusters without any Lease."""
+    """What is wrong with the scheduler itself.
+
+    Where no Lease was read, it is not known which schedulers work. If none exists, the operator does not.
+    """
     leases = {lease.metadata.name: lease for lease in made.seen.every(Lease)}
-    if not leases:
-        return
     name = made.cluster.scheduler_name if is_at_gate(pod) else pod.spec.scheduler_name or DEFAULT
     is_operators = name == made.cluster.scheduler_name or f"dra-operator-{name}" in leases
+    if not leases and not (is_operators and made.seen.is_whole and str(resources.LEASES) not in made.seen.unseen):
+        return
     title = LEASES.get(name, f"dra-operator-{name}" if is_operators else name)
     lease = leases.get(title)
     if lease is not None and not lease.is_held(made.now):
@@ -44,9 +49,10 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
         holder = lease.spec.holder_identity or "nobody"
         yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
     elif lease is None and not _was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
-        kind = "no dra-operator" if is_operators else "no scheduler"
+        kind, remedy = ("dra-operator", INSTALL) if is_operators else ("scheduler", "start that scheduler")
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
-        yield f"apparently {kind} serves the scheduler name {name}: {seems}"
+        other = "" if is_at_gate(pod) else ", or correct the pod's schedulerName"
+        yield f"apparently no {kind} serves the scheduler name {name}: {seems}; {remedy}{other}"
 
 
 def _lacks_claims(made: Pipeline, pod: Pod) -> bool:
