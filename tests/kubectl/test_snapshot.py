@@ -85,3 +85,10 @@ def test_a_snapshot_holds_no_secrets(tmp_path: Path, capsys: pytest.CaptureFixtu
     written = capsys.readouterr().out
     assert {item["kind"] for item in json.loads(written)["items"]} == {item["kind"] for item in hostile()}
     assert SECRET not in written
+
+
+def test_what_was_read_is_not_made_into_a_text_when_the_reads_end() -> None:
+    """Up to Python 3.12, ``asyncio.run`` makes the repr of what it returns."""
+    seen = load(str(CLUSTER))
+    assert len(seen.objects) > 5
+    assert len(repr(seen)) < 200

@@ -14,9 +14,13 @@ from dra_api.releases.release import NEWEST, Release
 T = TypeVar("T", bound=Object)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Observed:
-    """``objects`` of all kinds that were read; ``namespace`` is the one that people mean if they name none."""
+    """``objects`` of all kinds that were read; ``namespace`` is the one that people mean if they name none.
+
+    Its repr has none of them: up to Python 3.12, ``asyncio.run`` makes the repr of what it returns, when it gives the
+    handler of SIGINT back. That took a second in a large cluster.
+    """
 
     objects: Sequence[Object]
     taken: datetime
