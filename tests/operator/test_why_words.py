@@ -277,7 +277,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod([FROM_TEMPLATE]),
         [],
         [
-            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "pod ns/web is not tried: ResourceClaim not created yet",
             "  entry gpu: ResourceClaimTemplate ns/t does not exist: create it, or correct resourceClaimTemplateName",
         ],
     ),
@@ -285,7 +285,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod([FROM_TEMPLATE]),
         [convert(ClaimTemplate, {"metadata": meta("t"), "spec": {}})],
         [
-            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "pod ns/web is not tried: ResourceClaim not created yet",
             "  entry gpu: kube-controller-manager, or else the operator, makes the claim from ResourceClaimTemplate "
             "ns/t; events of the pod (FailedResourceClaimCreation) say why if they cannot",
         ],
@@ -294,7 +294,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod([FROM_TEMPLATE]),
         [convert(ClaimTemplate, {"metadata": meta("t"), "spec": {"metadata": {"annotations": {"a": "x" * 70_000}}}})],
         [
-            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "pod ns/web is not tried: ResourceClaim not created yet",
             "  entry gpu: ResourceClaimTemplate ns/t has a spec of 69 KiB, and dra-operator allocates at most 64 KiB: "
             "shorten selectors, tolerations, opaque parameters and a template's annotations, put what all claims share "
             "into the DeviceClass, or ask for some of the devices by another claim",

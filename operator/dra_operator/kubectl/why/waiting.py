@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -50,7 +51,7 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         report.say(f"{title(pod)} {found.text}")
         found = found.cycle_state
     if not isinstance(found, CycleState):
-        report.object_to(f"{title(pod)} {found.text}", indent=0)
+        report.object_to(f"{title(pod)} {_without_name(pod, found.text)}", indent=0)
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
             report.add(unmade(made, pod))
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
@@ -74,6 +75,11 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         scores = ", ".join(f"{name} {each}" for name, each in answer.scores)
         report.say(f"best is {answer.node} with a score of {total(answer.scores)}: {scores}", indent=2)
     return report
+
+
+def _without_name(pod: Pod, text: str) -> str:
+    """Without the pod's name, with which the line begins already: texts for conditions name the pod themselves."""
+    return re.sub(f'pod "{re.escape(pod.key)}"[:,] ', "", text, count=1)
 
 
 def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Together) -> Report:
