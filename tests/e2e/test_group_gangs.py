@@ -60,11 +60,13 @@ class Stage:
         kind = {"apiVersion": POD_GROUPS.api_version(), "kind": POD_GROUPS.kind}
         await self.api.create(POD_GROUPS, kind | self._named("group", schedulingPolicy=policy, **spec))
 
-    async def pods(self, *names: str) -> None:
+    async def pods(self, *names: str, **more: Any) -> None:
         for name in names:
             containers = [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}]
             group = {"schedulerName": "dra-scheduler", "schedulingGroup": {"podGroupName": "group"}}
-            await self.api.create(PODS, self._named(name, containers=containers, resourceClaims=[ENTRY], **group))
+            await self.api.create(
+                PODS, self._named(name, containers=containers, resourceClaims=[ENTRY], **group, **more)
+            )
 
     async def bound(self) -> dict[str, str]:
         """The nodes of the pods that have one."""
@@ -87,6 +89,17 @@ class Stage:
             return any(it["type"] == "PodScheduled" and text in (it.get("message") or "") for it in conditions)
 
         await until(f"pod {pod} says {text!r}", look)
+
+    async def group_shows(self, kind: str, status: str, text: str) -> None:
+        """The group has the condition, and its status was accepted with it."""
+
+        async def look() -> bool:
+            conditions = (await self.api.get(POD_GROUPS, "group", self.namespace)).get("status", {}).get("conditions")
+            return any(
+                (it["type"], it["status"]) == (kind, status) and text in it["message"] for it in conditions or ()
+            )
+
+        await until(f"the group shows {kind} {status}", look)
 
     def _named(self, name: str, **spec: Any) -> Object:
         return {"metadata": {"name": name, "namespace": self.namespace}, "spec": spec}
@@ -127,7 +140,9 @@ def slice_of(node: str) -> Object:
 
 
 @pytest.mark.parametrize("release", [Release.V1_36, Release.V1_37])
-async def test_int_034_a_group_starts_when_it_is_complete_in_one_rack_and_others_join(stage: Stage) -> None:
+async def test_int_034_a_group_starts_when_it_is_complete_in_one_rack_and_others_join(
+    stage: Stage, release: Release
+) -> None:
     """Template claims; the group comes after its first pods."""
     await stage.pods("a", "b")
     await stage.says("a", 'podgroup "group" not found')
@@ -136,6 +151,8 @@ async def test_int_034_a_group_starts_when_it_is_complete_in_one_rack_and_others
     assert await stage.allocated() == []
     await stage.pods("c")
     nodes = await stage.all_bound(3)
+    kind = "PodGroupInitiallyScheduled" if release >= Release.V1_37 else "PodGroupScheduled"
+    await stage.group_shows(kind, "True", "")
     [rack] = {RACKS[node] for node in nodes.values()}
     await stage.pods("d", "e")
     racks = [RACKS[node] for node in (await stage.all_bound(4)).values()]
@@ -155,9 +172,21 @@ async def test_int_034_a_group_that_fits_only_in_part_gets_nothing_until_it_asks
     await until("why the group waits", is_told)
     assert await stage.bound() == {}
     assert await stage.allocated() == []
+    await stage.group_shows("PodGroupInitiallyScheduled", "False", "only 8 of 9 pods fit together")
     fewer = {"spec": {"schedulingPolicy": {"gang": {"minCount": 8}}}}
     await stage.api.patch(POD_GROUPS, "group", fewer, stage.namespace)
     await stage.all_bound(8)
+    await stage.group_shows("PodGroupInitiallyScheduled", "True", "")
+
+
+async def test_int_034_pods_wait_whose_group_has_another_priority(stage: Stage) -> None:
+    """As admission has resolved both."""
+    await stage.group({"gang": {"minCount": 1}})
+    await stage.pods("a", priorityClassName="system-node-critical")
+    await stage.says("a", 'podgroup "group": the pod has priority 2000001000 and the group 0; ')
+    assert await stage.allocated() == []
+    await stage.pods("b")
+    assert set(await stage.all_bound(1)) == {"b"}
 
 
 async def test_int_034_pods_of_a_basic_group_are_placed_by_themselves(stage: Stage) -> None:
