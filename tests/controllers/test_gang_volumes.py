@@ -20,6 +20,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.cel_language import CelSelectors
+from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling import planning
 from dra_operator.controllers.scheduling.gang import gang_binding
 from fake_api import Call
@@ -215,6 +216,19 @@ async def test_no_pod_is_bound_if_a_volume_cannot_be_reserved(world: World) -> N
     assert not failing[0]
     assert set(nodes(world)) == {"node-0", "node-1"}
     assert all(bindings)
+
+
+async def test_pods_end_for_a_gang_with_volumes_which_then_gets_them(world: World) -> None:
+    world.preemption = PreemptionSettings()
+    for number in range(2):
+        world.api.add(PODS, Make.pod(f"low-{number}", [Make.FROM_TEMPLATE], priority=-1))
+    await world.settle()
+    local(world, 0, 1)
+    add(world)
+    world.others.append(bind_volumes)
+    await world.settle()
+    assert {pod["metadata"]["name"] for pod in world.api.of(PODS)} == {"g-0", "g-1"}
+    assert set(nodes(world)) == {"node-0", "node-1"}
 
 
 async def test_another_operator_completes_what_one_has_begun(world: World) -> None:
