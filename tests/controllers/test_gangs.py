@@ -14,6 +14,7 @@ import pytest
 from controllers_world import World
 from dra_api.core import Pod
 from dra_kube import (
+    DEVICE_CLASSES,
     NODES,
     POD_GROUPS,
     PODS,
@@ -181,6 +182,27 @@ async def test_a_further_pod_takes_nothing_from_those_that_are_about_to_be_bound
     assert world.bound() == ["g-0", "g-1"]
     written = [call for call in world.api.calls if (call.plural, call.sub) == ("resourceclaims", "status")]
     assert len(written) == 2, "nothing was given back"
+
+
+@pytest.mark.parametrize("is_of_own", [True, False])
+async def test_a_pod_that_waited_for_others_says_what_it_waits_for_when_they_are_there(
+    is_of_own: bool, world: World
+) -> None:
+    """The last pod of the gang is there and cannot be tried, for a reason of its own or one that all have."""
+    furnish(world, 1, 2)
+    if not is_of_own:
+        world.api.drop(DEVICE_CLASSES, "gpu")
+    add(world, "g", 2, range(1))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert said(world, "g-0") == "waits for other pods: gang g has fewer than the 2 pods that it needs"
+        add(world, "g", 2, range(1, 2))
+        if is_of_own:
+            entry = {"name": "x", "resourceClaimName": "missing"}
+            world.api.change(PODS, "ns/g-1", lambda pod: pod["spec"].update(resourceClaims=[entry]))
+        await world.quiet()
+    assert said(world, "g-0").startswith("waits for pod g-1 of its gang, " if is_of_own else "claim ns/g-0-entry-0-")
 
 
 async def test_a_pod_without_a_gang_takes_what_a_waiting_gang_leaves(world: World) -> None:

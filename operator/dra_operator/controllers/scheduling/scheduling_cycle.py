@@ -204,7 +204,7 @@ class SchedulingCycle:
         reason, volumes = obstacle.reason.name, obstacle.reason.is_about_volumes
         wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
         self._cluster.set_wake_conditions(pod.key, wake_on)
-        self._gangs.not_tried(pod)
+        self._gangs.not_tried(pod, obstacle)
         if obstacle.reason is CLAIM_UNMADE:
             return self._await_claims(pod, obstacle)
         if self._makes_room is not None:

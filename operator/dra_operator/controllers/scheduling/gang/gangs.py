@@ -27,7 +27,8 @@ from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
-from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
+from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle, has_gate, is_placeholder
 
 from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
@@ -92,9 +93,17 @@ class Gangs:
         if attempt is not None:
             self._over(attempt.gang)
 
-    def not_tried(self, pod: Pod) -> None:
-        """The pod cannot be tried: if the others of its gang wait with it, another one leads."""
+    def not_tried(self, pod: Pod, obstacle: Obstacle) -> None:
+        """The pod cannot be tried: if the others of its gang wait with it, another one leads.
+
+        Those that say that pods are missing wait for this one, if the gang is complete.
+        """
         gang = self._cluster.gang_of(pod)
+        if isinstance(gang, Gang) and obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
+            for key in self._cluster.pods_by_gang.keys(gang.key):
+                waits = self._cluster.waiting.get(key)
+                if waits is not None and waits.reason == GANG_INCOMPLETE.name:
+                    self._context.look_again(key)
         refusal = self._refusals.get(gang.key) if isinstance(gang, Gang) else None
         if refusal is not None and refusal.leader.key == pod.key:
             del self._refusals[refusal.gang.key]
