@@ -11,6 +11,7 @@ from dra_api.releases.release import Release
 from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
+from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
 from fake_api import Call
 from objects import Make, Obj
 
@@ -364,6 +365,33 @@ async def test_a_group_with_the_policy_basic_says_so_with_its_first_pod(world: W
     add(world, range(1))
     await world.settle()
     assert shown(world) == PLACED
+
+
+async def test_what_many_pods_of_a_group_say_costs_few_looks_at_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty pods that wait are tried ten times each: the group is looked at for it after pauses that grow."""
+    world.api.add(POD_GROUPS, group())
+    for number in range(50):
+        node, grouped = {"example.com/none": str(number)}, {"podGroupName": "group"}
+        world.api.add(PODS, Make.pod(f"far-{number}", schedulingGroup=grouped, nodeSelector=node))
+    looks: list[str] = []
+    handle = GroupConditions.handle
+
+    async def counted(self: GroupConditions, key: str) -> None:
+        looks.append(key)
+        await handle(self, key)
+
+    monkeypatch.setattr(GroupConditions, "handle", counted)
+    world.start()
+    async with world.running():
+        for _ in range(10):
+            world.control.look_again()
+            await world.busy()
+    found = shown(world)
+    assert found is not None
+    assert found[2] in {said(world, f"far-{number}") for number in range(50)}
+    assert len(looks) <= 20
 
 
 async def test_a_condition_that_was_not_written_before_the_operator_ended_is_written_afterwards(world: World) -> None:

@@ -9,12 +9,11 @@ seen in the cache, so that a condition that was not written before the operator 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from dra_api.core import Pod
 from dra_api.scheduling import PodGroup, placed_condition
-from dra_kube import NotFound
+from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, Keys
 from dra_operator.controllers.shared.own_controllers import OwnControllers
@@ -51,41 +50,47 @@ class GroupConditions:
         """By group: why its pods wait, until it is written."""
 
     def waits(self, pod: Pod, reason: str, message: str) -> None:
-        """Why a pod of ours waits, or its gang: its group waits for the same reason."""
+        """Why a pod of ours waits, or its gang: its group waits for the same reason.
+
+        Pods of a large group say so all the time, so the group is looked at for it after growing pauses.
+        """
         group = self._cluster.groups.of(pod)
-        if group is not None and not is_at_gate(pod):
-            self._said[group.key] = Shown("False", reason, message)
-            self._add((Key("group-conditions", group.key),))
+        if group is None or is_at_gate(pod) or self._is_over(self._shown(group)):
+            return
+        key = Key("group-conditions", group.key)
+        self._said[group.key] = Shown("False", reason, message)
+        if not self._pauses.puts_off(group.metadata.uid, key):
+            self._pauses.did(group.metadata.uid)
+            self._add((key,))
 
     async def handle(self, key: str) -> None:
         """Write the condition of one group, if it does not show it."""
-        group, said = self._cluster.groups.store.get(key), self._said.get(key)
-        if group is None or not self._controllers.placement:
-            self._said.pop(key, None)
+        group, said = self._cluster.groups.store.get(key), self._said.pop(key, None)
+        if group is None or not self._controllers.placement or self._is_over(shown := self._shown(group)):
             return
-        shown = self._shown(group)
         wanted = Shown("True", PLACED, "") if self._is_placed(group) else said
-        if wanted is None or wanted == shown or (shown is not None and not self._changes(group, shown, wanted)):
-            self._said.pop(key, None)
+        if wanted is None or wanted == shown or (wanted == said and self._is_said(group, shown)):
             return
-        if wanted.status == "False" and self._pauses.puts_off(group.metadata.uid, Key("group-conditions", key)):
-            return
-        self._pauses.did(group.metadata.uid)
-        with suppress(NotFound, PodGroupChanged):  # gone, or its successor was read, which brings the key here again
+        try:
             await self._groups.report(group, self._kind, *wanted)
-        if self._said.get(key) == said:
-            self._said.pop(key, None)
+        except (NotFound, PodGroupChanged):
+            return  # gone, or its successor was read, which has brought the key here again
+        except KubeError:
+            if said is not None:
+                self._said.setdefault(key, said)
+            raise
 
-    def _changes(self, group: PodGroup, shown: Shown, wanted: Shown) -> bool:
-        """Whether it has to be written: a true condition stays, and so does the reason of a pod that still says so."""
-        if "True" in (shown.status, wanted.status):
-            return shown.status != "True"
-        is_said = any(
+    def _is_over(self, shown: Shown | None) -> bool:
+        """Whether the condition stays as it is."""
+        return shown is not None and shown.status == "True"
+
+    def _is_said(self, group: PodGroup, shown: Shown | None) -> bool:
+        """Whether a pod still says what the condition says: then it stays."""
+        return shown is not None and any(
             (it.type, *shown) == ("PodScheduled", it.status, it.reason, it.message)
             for pod in self._members(group)
             for it in pod.status.conditions or ()
         )
-        return not is_said
 
     def _shown(self, group: PodGroup) -> Shown | None:
         conditions = group.status.conditions or ()
