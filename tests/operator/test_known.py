@@ -321,6 +321,32 @@ async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervisin
         assert known("elsewhere")  # Kopf takes it away
 
 
+async def test_what_fails_in_a_burst_is_left_to_kopf(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error would end the watch, and with it what everyone's pods wait for."""
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator = site.operator
+
+        def deals_with(name: str, number: str, more: bytes = b"") -> bool:
+            meta = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": number}
+            content = (
+                json.dumps({"metadata": meta, "spec": {"nodeName": "x"}}).encode().replace(b'"x"', b'"x%s"' % more)
+            )
+            return operator.deals_with(
+                PODS, News(Version(name, name, number, "ns"), msgspec.Raw(content), in_burst=True)
+            )
+
+        assert not deals_with("odd", "1000", b"\xff")
+        assert not deals_with("opaque", "a-version")  # newer or older, nothing says
+        with monkeypatch.context() as patch:
+            patch.setattr(operator.control, "apply", lambda *_: 1 // 0)
+            assert not deals_with("unlucky", "1001")
+        assert deals_with("unlucky", "1001")
+
+
 def test_only_a_full_chunk_is_a_burst() -> None:
     heard: list[News] = []
 

@@ -65,13 +65,22 @@ class Reception:
             return False
         if self._is_over(resource, news):
             return True
-        if news.in_burst and revision(news.version.resource_version) is not None:
-            raw = msgspec.json.decode(news.content)
-            self.received(resource, self._served[resource], "DELETED" if news.is_deleted else "MODIFIED", raw)
+        if news.in_burst and self._takes_in(resource, news):
             return True
         if not news.is_deleted:
             heard_of.add(uid)
         return False
+
+    def _takes_in(self, resource: Resource, news: News) -> bool:
+        """What fails here would end the watch. It fails in Kopf's handler as well, and Kopf logs it and goes on."""
+        if revision(news.version.resource_version) is None:
+            return False
+        try:
+            raw = msgspec.json.decode(news.content)
+            self.received(resource, self._served[resource], "DELETED" if news.is_deleted else "MODIFIED", raw)
+        except Exception:
+            return False
+        return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event, or with type None an item of a list that Kopf made."""
