@@ -25,6 +25,7 @@ def cluster(nodes: int) -> JSON:
     for number in range(nodes):
         items += node(f"gpu-{number:03}", number, chance)
     items += waiting()
+    items.append(lease())
     header = {"taken": "2030-01-02T00:00:00Z", "kubernetes": "1.36", "namespace": "research"}
     return {"apiVersion": "v1", "kind": "List", "snapshot": header, "items": items}
 
@@ -89,6 +90,13 @@ def waiting() -> Iterator[JSON]:
     for name, count, more in (("llama-0", 8, {}), ("llama-1", 8, {}), ("typo", 1, typo)):
         yield claim("research", name, count, **more)
         yield pod("research", name, {}, "Pending")
+
+
+def lease() -> JSON:
+    """That of the operator, which works."""
+    meta = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"}
+    spec = {"holderIdentity": "gpu-000_a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T23:59:58.000000Z"}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
 
 
 def claim(namespace: str, name: str, count: int, **more: Any) -> JSON:

@@ -18,6 +18,11 @@ PICTURE: Final = Path(__file__).with_name("ui.png")
 SHOWN: Final = f"device={DRIVER}/gpu-003/gpu-7"
 SIZE: Final = "1280,800"
 SETTLED_MS: Final = 8000
+FLAGS: Final = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"),
+)
+"""It asks this machine alone."""
 
 
 def main() -> None:
@@ -36,9 +41,10 @@ def main() -> None:
 
 def take(address: str) -> None:
     """What Chromium shows at the address, once it has settled."""
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     page = [f"--virtual-time-budget={SETTLED_MS}", f"--window-size={SIZE}", f"--screenshot={PICTURE}"]
-    subprocess.run([*browser, *page, f"{address}#{SHOWN}"], check=True, capture_output=True, timeout=120)
+    with TemporaryDirectory() as profile:
+        browser = ["chromium", *FLAGS, f"--user-data-dir={profile}"]
+        subprocess.run([*browser, *page, f"{address}#{SHOWN}"], check=True, capture_output=True, timeout=120)
     print(f"{PICTURE}: {PICTURE.stat().st_size} bytes")
 
 

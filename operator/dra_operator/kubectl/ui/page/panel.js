@@ -106,5 +106,11 @@ const titled = (title, content) => (content ? [make("h3", {}, title), content] :
 /** Names with values; empty values are left out. */
 function list(pairs) {
   const shown = pairs.filter(([, value]) => value);
-  return make("dl", {}, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  return make("dl", {}, ...shown.flatMap(([name, value]) => [make("dt", {}, ...parts(name)), make("dd", {}, value)]));
+}
+
+/** A qualified name, which is best broken after its domain. */
+function parts(name) {
+  const [head, ...rest] = name.split("/");
+  return rest.length ? [`${head}/`, make("wbr"), rest.join("/")] : [head];
 }
