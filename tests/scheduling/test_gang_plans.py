@@ -10,13 +10,11 @@ import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan
-from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
-from dra_operator.scheduling.gang.joint_search import Search
-from dra_operator.scheduling.gang.member import Frame
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
+from dra_operator.scheduling.gang import JointPlan, SameValues
 from dra_operator.scheduling.state import LoadedNode, pod_requests
 from gang_campaign import compared
-from gang_lab import decided_together
+from gang_lab import decided_together, decided_with_pauses
 from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
 from placement_lab import allocator, case, claim, node, pod, wants
@@ -208,25 +206,7 @@ def test_rules_between_members_hold_after_a_pause_as_well() -> None:
     nodes = hosts("ab")
     away_from_all = member("first", affinity=away(term(OTHERS, HOST)))
     made = states([away_from_all, member("second", labels=LABELS)], nodes, allocator())
-    planning = joint_plan(made)
-    frames: list[Frame] = []
-    original = Search._advance
-
-    def pausing(search: Search, frame: Frame) -> Any:
-        frames.append(frame)
-        if frame.member.pod.metadata.name == "second":
-            yield Pause.SEARCHING
-        return (yield from original(search, frame))
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Search, "_advance", pausing)
-        while True:
-            try:
-                next(planning)
-            except StopIteration as end:
-                plans = end.value
-                break
-    assert [frame.member.pod.metadata.name for frame in frames] == ["first", "second"]
+    plans = decided_with_pauses(made, SameValues())
     assert isinstance(plans, tuple), plans
     assert len({it.node for it in plans}) == 2
 

@@ -13,7 +13,8 @@ from dra_operator.scheduling import CycleState, Nodes
 from dra_operator.scheduling.gang import JointPlan, SameValues
 from dra_operator.scheduling.rules import volumes_of
 from dra_operator.scheduling.state import Obstacle
-from gang_lab import decided_together
+from gang_lab import decided_together, decided_with_pauses
+from neighbour_lab import away, term
 from objects import Obj
 from placement_lab import allocator, case, node
 from volume_lab import HOST, Shelf, on_nodes, pod, storage_class, uses, volume, volume_claim
@@ -83,3 +84,14 @@ def test_volumes_are_free_in_the_order_of_the_plan_and_none_is_missed_in_that_of
         assert not isinstance(volumes, Obstacle)
         assert volumes.bindings(loaded.node) == plan.volumes
         shelf.assume(pods[number].metadata.uid, plan.node, plan.volumes)
+
+
+def test_no_volume_is_taken_twice_after_a_pause() -> None:
+    """The rules of a pod are made anew then, with the volumes that the members before it leave."""
+    there = [volume("pv-0", size="1Gi"), volume("pv-1", size="3Gi", affinity=on_nodes("c"))]
+    objects = [storage_class(), *there, *(volume_claim(f"c{number}", size="1Gi") for number in range(2))]
+    affinity = away(term({"matchLabels": {"app": "none"}}, HOST))
+    made = [pod(uses(f"c{number}"), f"m{number}", affinity=affinity) for number in range(2)]
+    plans = decided_with_pauses(states_of(made, objects), SameValues())
+    assert isinstance(plans, JointPlan), plans
+    assert len({it.metadata.name for plan in plans for _, it in plan.volumes.reserve}) == 2

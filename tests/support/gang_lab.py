@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+from unittest import mock
 
 from dra_operator.scheduling import CycleState, NoPlace, Pause
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
+from dra_operator.scheduling.gang.joint_search import Search
+from dra_operator.scheduling.gang.member import Frame
 
 
 def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
@@ -17,3 +21,15 @@ def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan 
         except StopIteration as end:
             answer: JointPlan | NoPlace = end.value
             return answer
+
+
+def decided_with_pauses(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
+    """The same, with a pause before each member is asked about nodes: all members leave the nodes meanwhile."""
+    original = Search._advance
+
+    def pausing(search: Search, frame: Frame) -> Any:
+        yield Pause.SEARCHING
+        return (yield from original(search, frame))
+
+    with mock.patch.object(Search, "_advance", pausing):
+        return decided_together(made, same)

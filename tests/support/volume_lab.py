@@ -89,9 +89,9 @@ def node(name: str = "n1", **labels: str) -> Node:
     return convert(Node, {"metadata": {"name": name, "labels": {HOST: name, **labels}}})
 
 
-def pod(volumes: Sequence[Obj] = (), name: str = "pod") -> Pod:
+def pod(volumes: Sequence[Obj] = (), name: str = "pod", **spec: Any) -> Pod:
     meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}"}
-    return convert(Pod, {"metadata": meta, "spec": {"volumes": list(volumes)}})
+    return convert(Pod, {"metadata": meta, "spec": {"volumes": list(volumes), **spec}})
 
 
 def csi_node(limit: int | None, name: str = "n1", driver: str = CSI) -> Obj:

@@ -51,7 +51,7 @@ class PodFilter:
         self._state = cycle_state
         self._made = cycle_state.extended.made
         self._has_devices = self._made is not None or any(claim.status.allocation is not None for claim in claims)
-        self._volumes = cycle_state.volumes
+        self.volumes = cycle_state.volumes
         self._steps_per_node = steps_per_node(cycle_state.pod)
         self.device_order = ""
         """In which order devices are tried, if not in the allocator's own."""
@@ -110,7 +110,7 @@ class PodFilter:
 
     def bindings(self, state: LoadedNode) -> Bindings:
         """How the pod's unbound claims of volumes get theirs on a node that no rule keeps it from."""
-        found = self._volumes.bindings(state.node)
+        found = self.volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 
     def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome, elsewhere: frozenset[str]) -> NodeStatus:

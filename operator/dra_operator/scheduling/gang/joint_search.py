@@ -251,7 +251,7 @@ class Search:
         while self.has_rules and frame.returns != self._overlay.returns:
             frame.returns = self._overlay.returns
             yield from counted(frame.member.pod, self.nodes)
-            rules = self.nodes.rules_of(frame.member.pod, frame.member.state.volumes)
+            rules = self.nodes.rules_of(frame.member.pod, frame.question.volumes)
             frame.question = frame.question.given(self._overlay.usage, rules)
 
     def _place(self, frame: Frame, position: int, plan: Plan) -> None:
