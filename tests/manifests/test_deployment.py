@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 import yaml
 from deployment_site import NODES, WORKLOADS, Site, deployment_site
+from deployment_stories import (
+    a_pod_is_moved_for_a_large_one,
+    an_urgent_pod_ends_a_patient_one,
+    gangs_start_together,
+)
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
 from image import calls
@@ -66,11 +71,12 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
 async def test_the_examples_run_that_need_gates(site: Site) -> None:
     kubectl, more = site.kubectl, "manifests/examples/more"
     gates = ("DRADeviceTaintRules", "DRAResourcePoolStatus", *WORKLOADS)
-    await site.deploy([f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}", "--preemption"])
+    await site.deploy([f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}"], components=["preemption"])
     await site.runs()
     await gangs_start_together(site)
     await a_pair_shares_a_device(site)
     await an_urgent_pod_ends_a_patient_one(site)
+    await a_pod_is_moved_for_a_large_one(site)
     for example in ("two-claims", "tolerated-taint"):
         await kubectl("apply", "--validate=strict", "-f", f"{more}/{example}.yaml")
     await kubectl("wait", "--for=condition=Ready", "pod", "two-claims", "tolerated-taint", "--timeout=120s")
@@ -87,56 +93,6 @@ async def test_the_examples_run_that_need_gates(site: Site) -> None:
     await kubectl("wait", "--for=condition=Complete", *request, "--timeout=60s")
     tainted = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].unavailableDevices}")
     assert sum(map(int, tainted.split())) == 15
-
-
-async def gangs_start_together(site: Site) -> None:
-    """Two pods on one node, of which the first waits for the other, and the four that a Job makes."""
-    kubectl, example = site.kubectl, ROOT / "manifests/examples/gang"
-    documents = (example / "pods.yaml").read_text()
-    without_the_last, _, _ = documents.rpartition("---")
-    await kubectl("apply", "--validate=strict", "-f", "-", stdin=without_the_last)
-    await kubectl("wait", "--for=condition=PodScheduled=false", "pod", "gang-1", "--timeout=60s")
-    await kubectl("apply", "--validate=strict", "-f", "-", stdin=documents)
-    await kubectl("wait", "--for=condition=Ready", "pod", "gang-1", "gang-2", "--timeout=120s")
-    assert len({pod["spec"]["nodeName"] for pod in (await kubectl.read("pods"))["items"]}) == 1
-
-    pods = [f"gang-job-{number}" for number in range(4)]
-    living = (await kubectl.read("resourceclaimtemplate", "gang"))["metadata"]["uid"]
-    await kubectl("create", "-f", "-", stdin=yaml.safe_dump_all(job_pods(example / "job.yaml", living, pods)))
-    await kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", *pods, "--timeout=120s")
-    await kubectl("delete", "pod", "gang-1", "gang-2", *pods)
-    if site.has_pod_groups:
-        await kubectl("apply", "--validate=strict", "-f", str(example / "pod-group.yaml"))
-        names = ("gang-of-group-0", "gang-of-group-1")
-        await kubectl("wait", "--for=condition=Ready", "pod", *names, "--timeout=120s")
-        assert len({(await kubectl.read("pod", name))["spec"]["nodeName"] for name in names}) == 1
-        await kubectl("delete", "-f", str(example / "pod-group.yaml"), "--timeout=120s")
-
-
-def job_pods(path: Path, uid: str, names: list[str]) -> list[dict[str, Any]]:
-    """Pods as the controller of Jobs makes them; the development cluster has none, nor Jobs.
-
-    ``uid`` is that of an object there is: what belongs to an owner that is gone is removed.
-    """
-    job = yaml.safe_load(path.read_text())
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": uid}
-    template = job["spec"]["template"]
-    owned = {**template["metadata"], "ownerReferences": [owner | {"controller": True}]}
-    return [{"apiVersion": "v1", "kind": "Pod", **template, "metadata": owned | {"name": name}} for name in names]
-
-
-async def an_urgent_pod_ends_a_patient_one(site: Site) -> None:
-    """All devices are in use; the urgent pod runs in the place of a patient one, whose successor waits."""
-    kubectl, example = site.kubectl, "manifests/examples/preemption"
-    await kubectl("apply", "--validate=strict", "-f", f"{example}/patient.yaml")
-    await kubectl("rollout", "status", "deployment/patient", "--timeout=120s")
-    await kubectl("apply", "--validate=strict", "-f", f"{example}/urgent.yaml")
-    await kubectl("wait", "--for=condition=Ready", "pod", "urgent", "--timeout=120s")
-    patient = (await kubectl.read("pods", "--selector=app=patient"))["items"]
-    assert sum(pod["status"]["phase"] == "Running" for pod in patient) == NODES - 1
-    events = (await kubectl.read("events"))["items"]
-    assert {"Preempted", "Preempting"} <= {event["reason"] for event in events}
-    await kubectl("delete", "-f", example, "--timeout=120s")
 
 
 async def a_pair_shares_a_device(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import DevCluster
 from image import build
-from kubectl import Kubectl, kubectl_for
+from kubectl import ROOT, Kubectl, kubectl_for
 from real_cluster import RealCluster, real_cluster
 
 NODES = 2
@@ -39,11 +40,20 @@ class Site:
         """Whether the API server has the gates of workload claims on."""
         return isinstance(self.cluster, DevCluster)
 
-    async def deploy(self, flags: Sequence[str] = ()) -> None:
-        """Apply everything; the operator gets these flags as well."""
+    async def deploy(self, flags: Sequence[str] = (), *, components: Sequence[str] = ()) -> None:
+        """Apply everything, with these of manifests/components; the operator gets these flags as well."""
         build(self.image, "dra-operator", flags)
         build(self.image, "dra-kubelet-plugin")
-        await self.kubectl("apply", "--validate=strict", "-k", "manifests")
+        await self.kubectl("apply", "--validate=strict", "-k", self._manifests(components))
+
+    def _manifests(self, components: Sequence[str]) -> str:
+        """A folder to apply."""
+        if not components:
+            return "manifests"
+        up = os.path.relpath(ROOT / "manifests", self.cluster.folder)
+        content = {"resources": [up], "components": [f"{up}/components/{name}" for name in components]}
+        (self.cluster.folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+        return str(self.cluster.folder)
 
     async def runs(self) -> None:
         """Wait until operator and plugins are ready."""
