@@ -122,7 +122,7 @@ async def stop(nodes: list[Node]) -> None:
 async def complete(api: Api, count: int) -> None:
     """Wait until there are so many slices."""
     async with asyncio.timeout(200):
-        while len((await api.list_metadata(RESOURCE_SLICES))[0]) != count:  # noqa: ASYNC110  # in another process
+        while len((await api.list_versions(RESOURCE_SLICES))[0]) != count:  # noqa: ASYNC110  # in another process
             await asyncio.sleep(0.25)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, decode_list
+from dra_api.meta import ObjectVersion
 from dra_api.nesting import shallow
 
 from .access.connection import Connection
@@ -29,6 +30,7 @@ from .versions import from_served, to_served
 T = TypeVar("T")
 Object = dict[str, Any]
 Objects = list[Object]  # aliases, since a method below has the name list
+ObjectVersions = list[ObjectVersion]
 AnyList = list[Any]
 Malformed = list[tuple[bytes, DecodeError]]
 PatchKind = Literal["merge", "strategic", "json", "apply"]
@@ -203,17 +205,20 @@ class Api:
             revision = meta.resource_version
         return TypedList(items, malformed, revision)
 
-    async def list_metadata(
+    async def list_versions(
         self, resource: Resource, namespace: str | None = None, **selectors: str
-    ) -> tuple[Objects, str]:
-        """Only the metadata of all objects (PartialObjectMetadata): a cheap way to compare what exists."""
+    ) -> tuple[ObjectVersions, str]:
+        """Which version of which objects exists: a cheap way to compare, also with a hundred thousand pods.
+
+        The server is asked for metadata only (PartialObjectMetadata), and the rest of that is not kept.
+        """
         accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
-        items: Objects = []
+        versions: ObjectVersions = []
         revision = ""
         async for page, meta in self._pages(resource, namespace, selectors, accept):
-            items += [item.get("metadata") or {} for item in self._objects(resource, page)]
+            versions += [item.metadata for item in self._read(resource, page, _Versions).items or ()]
             revision = meta.resource_version
-        return items, revision
+        return versions, revision
 
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
         """Delete everything that the selectors match."""
@@ -356,3 +361,13 @@ class _Served(msgspec.Struct):
 
 
 __all__ = ["Api", "Object", "PatchKind", "TypedList"]
+
+
+class _Versioned(msgspec.Struct):
+    metadata: ObjectVersion
+
+
+class _Versions(msgspec.Struct):
+    """The items of a page, as far as they say which version of which object each is."""
+
+    items: list[_Versioned] | None = None

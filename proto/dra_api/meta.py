@@ -8,6 +8,8 @@ struct, so that unknown fields are preserved.
 
 from __future__ import annotations
 
+from typing import Self
+
 from msgspec import Struct
 
 
@@ -73,6 +75,25 @@ class Condition(Part, frozen=True):
     message: str = ""
     last_transition_time: str | None = None
     observed_generation: int | None = None
+
+
+class ObjectVersion(Struct, rename="camel", frozen=True):
+    """The metadata that names one version of an object."""
+
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+
+    @classmethod
+    def of(cls, meta: ObjectMeta) -> Self:
+        """The version that the metadata belongs to."""
+        return cls(meta.name, meta.uid, meta.resource_version, meta.namespace)
+
+    @property
+    def key(self) -> str:
+        """The object among those of its kind, as ``Object.key``."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Object(Part, frozen=True):

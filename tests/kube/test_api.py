@@ -438,8 +438,10 @@ async def test_whatever_is_answered_the_error_is_one_of_ours(
 
 
 async def _deep_pages(request: web.Request) -> web.Response:
-    deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 1_000_000 + b"]" * 1_000_000)
-    good = b'{"metadata":{"name":"%s"}}' % request.query.get("continue", "first").encode()
+    version = b'"uid":"u","resourceVersion":"1"'
+    nested = b"[" * 1_000_000 + b"]" * 1_000_000
+    deep = b'{"metadata":{"name":"deep",%s},"spec":{"a":%s}}' % (version, nested)
+    good = b'{"metadata":{"name":"%s",%s}}' % (request.query.get("continue", "first").encode(), version)
     more = b"" if "continue" in request.query else b'"continue":"second",'
     return web.Response(body=b'{"items":[%s,%s],"metadata":{%s"resourceVersion":"7"}}' % (deep, good, more))
 
@@ -462,7 +464,7 @@ async def test_a_list_of_dicts_and_of_metadata_has_each_object_without_what_nest
     objects, version = await api.list(NODES)
     assert ([each["metadata"]["name"] for each in objects], version) == (["deep", "first", "deep", "second"], "7")
     assert TOO_DEEP in str(objects[0]["spec"])
-    names = [metadata["name"] for metadata in (await api.list_metadata(NODES))[0]]
+    names = [version.name for version in (await api.list_versions(NODES))[0]]
     assert names == ["deep", "first", "deep", "second"]
 
 

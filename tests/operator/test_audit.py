@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from dra_api.core import Node
-from dra_api.meta import Object, ObjectMeta
+from dra_api.meta import Object, ObjectMeta, ObjectVersion
 from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Source
@@ -99,10 +98,10 @@ class Server:
 
     def __init__(self) -> None:
         self.asked: list[Resource] = []
-        self.listed: list[dict[str, Any]] = []
+        self.listed: list[ObjectVersion] = []
         self.is_away = False
 
-    async def list_metadata(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
+    async def list_versions(self, resource: Resource) -> tuple[list[ObjectVersion], str]:
         self.asked.append(resource)
         if self.is_away:
             raise ServerError(500, "", "away")
@@ -227,7 +226,7 @@ async def test_single_objects_tell_that_the_server_went_back(
     control.cluster.nodes.deleted.add("deleted")
     control.cluster.apply(Node(metadata=ObjectMeta(name="node", uid=known[0], resource_version=known[1])))
     if listed is not None:
-        server.listed = [{"name": "node", "uid": listed[0], "resourceVersion": listed[1]}]
+        server.listed = [ObjectVersion("node", *listed)]
     task = asyncio.create_task(made.run())
     made.call(NODES)
 

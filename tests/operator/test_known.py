@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from dra_api.meta import ObjectVersion
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.sources import tracing
 from dra_operator.sources.cut import LARGE_BYTES, was_cut
-from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, News, Version, unknown_items
+from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, News, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
 from kopf._core.reactor.inventory import ResourceMemories
@@ -40,7 +41,7 @@ def knows(news: News) -> bool:
     version = news.version
     if news.is_deleted:
         return version.name == "gone"
-    return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
+    return version in (ObjectVersion("old", "uid-old", "1", "ns"), ObjectVersion("cluster-wide", "uid", "1"))
 
 
 def large(**spec: Any) -> Obj:
@@ -237,7 +238,7 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
         uid, revision = meta["uid"], int(meta["resourceVersion"])
 
         def knows(version: int, uid: str = uid, *, is_deleted: bool = False) -> bool:
-            known = Version(meta["name"], uid, str(version), "ns")
+            known = ObjectVersion(meta["name"], uid, str(version), "ns")
             return operator.deals_with(RESOURCE_CLAIMS, News(known, msgspec.Raw(), is_deleted))
 
         assert [knows(revision + change) for change in (-1, 0, 1)] == [True, True, False]
@@ -262,7 +263,7 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
         content = await cluster.api.create(PODS, ELSEWHERE)
         await becomes(lambda: view.pods.get("ns/elsewhere") is not None)
         meta = content["metadata"]
-        version = Version(meta["name"], meta["uid"], str(int(meta["resourceVersion"]) + 1000), "ns")
+        version = ObjectVersion(meta["name"], meta["uid"], str(int(meta["resourceVersion"]) + 1000), "ns")
         meta["resourceVersion"] = version.resource_version
 
         def knows(**spec: object) -> bool:
@@ -295,7 +296,7 @@ async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervisin
             number = str(int(content["metadata"]["resourceVersion"]) + more)
             meta = content["metadata"] | {"name": name, "uid": uid, "resourceVersion": number, "labels": labels}
             raw = msgspec.Raw(json.dumps(content | {"metadata": meta}).encode())
-            news = News(Version(name, uid, number, "ns"), raw, is_deleted, in_burst=True)
+            news = News(ObjectVersion(name, uid, number, "ns"), raw, is_deleted, in_burst=True)
             return operator.deals_with(PODS, news)
 
         def known(name: str) -> str:
@@ -336,7 +337,7 @@ async def test_what_fails_in_a_burst_is_left_to_kopf(
                 json.dumps({"metadata": meta, "spec": {"nodeName": "x"}}).encode().replace(b'"x"', b'"x%s"' % more)
             )
             return operator.deals_with(
-                PODS, News(Version(name, name, number, "ns"), msgspec.Raw(content), in_burst=True)
+                PODS, News(ObjectVersion(name, name, number, "ns"), msgspec.Raw(content), in_burst=True)
             )
 
         assert not deals_with("odd", "1000", b"\xff")

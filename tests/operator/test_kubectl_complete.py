@@ -101,7 +101,7 @@ async def test_without_an_answer_no_names_are_offered_and_nothing_is_said(
     async def fail(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(Api, "list_metadata", fail)
+    monkeypatch.setattr(Api, "list_versions", fail)
     assert await complete(capsys, "why", "--kubeconfig", str(kubeconfig), "pod", "") == [":4"]
 
 

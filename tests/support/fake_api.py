@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from dra_api.codec import convert
-from dra_api.meta import Object
+from dra_api.meta import Object, ObjectVersion
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
     AlreadyExists,
@@ -107,10 +107,10 @@ class FakeApi(FakeStore):
         listed, at = await self._list(resource)
         return TypedList([convert(kind, obj) for obj in listed], [], at)
 
-    async def list_metadata(self, resource: Resource) -> tuple[list[Obj], str]:
+    async def list_versions(self, resource: Resource) -> tuple[list[ObjectVersion], str]:
         """What exists, and as of which revision."""
         listed, at = await self._list(resource)
-        return [obj["metadata"] for obj in listed], at
+        return [convert(ObjectVersion, obj["metadata"]) for obj in listed], at
 
     async def _list(self, resource: Resource) -> tuple[list[Obj], str]:
         call = Call("get", resource.plural, None, "(list)")

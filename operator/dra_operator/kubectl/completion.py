@@ -145,7 +145,7 @@ def _listed(values: Values, resource: Resource, namespace: str | None = None) ->
             asyncio.timeout(COMPLETION_SECONDS),
             Api(connection(values.get("kubeconfig"), values.get("context"))) as api,
         ):
-            return [metadata["name"] for metadata in (await api.list_metadata(resource, namespace))[0]]
+            return [version.name for version in (await api.list_versions(resource, namespace))[0]]
 
     try:
         return asyncio.run(ask())

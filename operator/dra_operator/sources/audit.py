@@ -1,7 +1,7 @@
 """Finds deletions that no event reported, and a server that went back in time.
 
 Kopf lists a kind again when its watch fell too far behind (410), and never reports what was deleted in between. So
-when a watch begins or its resourceVersion is refused, and at long intervals, the audit lists what exists (metadata
+when a watch begins or its resourceVersion is refused, and at long intervals, the audit lists what exists (versions
 only) and removes all else from the cache, except objects newer than that list. It repeats a failed audit until it
 succeeds, at once when a watch begins.
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from dra_api.meta import ObjectVersion
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
 from dra_operator.cache import Source, Store, revision
@@ -104,22 +105,22 @@ class Audit:
         store = self._control.cluster.store_of(self._kinds[resource])
         newest, deleted = max(self._newest.get(resource, 0), _newest_in(store)), frozenset(store.deleted)
         try:
-            listed, at = await self._api.list_metadata(resource)
+            listed, at = await self._api.list_versions(resource)
         except KubeError as error:
             logger.debug("audit of %s postponed: %s", resource, error)
             return False
         if (revision(at) or newest) < newest:
             self._restored(f"its {resource} are at resourceVersion {at}, after {newest}")
             return True
-        if back := next((meta for meta in listed if meta.get("uid") in deleted or _is_undone(meta, store, at)), None):
-            self._restored(f"{resource.kind} {_key(back)} is at resourceVersion {back.get('resourceVersion')} again")
+        if back := next((it for it in listed if it.uid in deleted or _is_undone(it, store, at)), None):
+            self._restored(f"{resource.kind} {back.key} is at resourceVersion {back.resource_version} again")
             return True
         self.saw(resource, at)
-        present = {_key(meta): meta.get("uid") for meta in listed}
+        present = {it.key: it.uid for it in listed}
         self._remove_others(resource, present, at)
         return True
 
-    def _remove_others(self, resource: Resource, present: dict[str, Any], at: str) -> None:
+    def _remove_others(self, resource: Resource, present: dict[str, str], at: str) -> None:
         kind = self._kinds[resource]
         for obj in list(self._control.cluster.store_of(kind)):
             uid = obj.metadata.uid
@@ -138,19 +139,15 @@ def _pauses() -> Iterator[float]:
         yield AUDIT_RETRY_SECONDS[-1]
 
 
-def _key(meta: dict[str, Any]) -> str:
-    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
-
-
 def _newest_in(store: Store[Any]) -> int:
     """The newest version in the cache: it may be an answer to a write of ours, which no watch has brought."""
     return max((revision(obj.metadata.resource_version) or 0 for obj in store), default=0)
 
 
-def _is_undone(meta: dict[str, Any], store: Store[Any], at: str) -> bool:
+def _is_undone(version: ObjectVersion, store: Store[Any], at: str) -> bool:
     """Whether a list made at this version has an older version of the object than it should have."""
-    known = store.get(_key(meta))
-    listed = revision(str(meta.get("resourceVersion")))
+    known = store.get(version.key)
+    listed = revision(version.resource_version)
     seen = revision(known.metadata.resource_version) if known is not None else None
     return seen is not None and listed is not None and listed < seen <= (revision(at) or 0)
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
-from dra_api.meta import ObjectMeta
+from dra_api.meta import ObjectVersion
 from dra_api.nesting import TOO_DEEP, shallow, was_cut
 
 from .cut import CUT, LARGE_BYTES, cut_large
@@ -28,29 +28,10 @@ BOOKMARK_SECONDS = 1.0
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n'
 
 
-class Version(msgspec.Struct, rename="camel", frozen=True):
-    """The metadata that names one version of an object."""
-
-    name: str
-    uid: str
-    resource_version: str
-    namespace: str = ""
-
-    @classmethod
-    def of(cls, meta: ObjectMeta) -> Self:
-        """The version that the metadata belongs to."""
-        return cls(meta.name, meta.uid, meta.resource_version, meta.namespace)
-
-    @property
-    def key(self) -> str:
-        """The object among those of its kind."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
 class News(NamedTuple):
     """What a watch or a list says of an object."""
 
-    version: Version
+    version: ObjectVersion
     content: msgspec.Raw
     is_deleted: bool = False
     in_burst: bool = False
@@ -62,7 +43,7 @@ Knows = Callable[[News], bool]
 
 
 class _Object(msgspec.Struct, frozen=True):
-    metadata: Version
+    metadata: ObjectVersion
     kind: str = ""
     api_version: str = msgspec.field(default="", name="apiVersion")
 

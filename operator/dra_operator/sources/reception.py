@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from dra_api.codec import DecodeError, convert, decode
 from dra_api.core import Pod
+from dra_api.meta import ObjectVersion
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource
 from dra_kube.versions import from_served
 
@@ -25,7 +26,7 @@ from dra_operator.controllers import Control
 from .audit import Audit
 from .cut import was_cut
 from .kind_table import Kinds
-from .known import News, Version
+from .known import News
 from .malformed import MalformedObjects
 
 
@@ -117,14 +118,14 @@ class Reception:
         if not store.knows(version.key, version.uid, version.resource_version):
             return resource == PODS and self._takes_binding(version, news.content)
         known = store.get(version.key)
-        if known is not None and version == Version.of(known.metadata):
+        if known is not None and version == ObjectVersion.of(known.metadata):
             if control.awaits(known):
                 return False
             control.apply(Source.STREAM, known)
         self._audit.saw(resource, version.resource_version)
         return True
 
-    def _takes_binding(self, version: Version, content: msgspec.Raw) -> bool:
+    def _takes_binding(self, version: ObjectVersion, content: msgspec.Raw) -> bool:
         """Take in a pod that has its node from us: the answer to a binding, unlike others, does not hold the object."""
         control = self._control
         if version.uid not in control.cluster.bound:
