@@ -32,6 +32,7 @@ DRIVER = "gpu.example.com"
 NAMESPACE = "bench"
 CREATORS = 16
 DEADLINE = 900.0  # seconds that a phase may take
+SLOW_PODS = 20.0  # per second; many pods may take longer
 _MODEL = f'device.attributes["{DRIVER}"].model'
 _REQUESTS: dict[str, tuple[int, Json, Json]] = {
     "plain": (1, {}, {}),
@@ -166,6 +167,9 @@ class Pods:
         """Wait until the pod has a node."""
         await self._bound[name].wait()
 
+    def __len__(self) -> int:
+        return len(self._bound)
+
     async def all_bound(self) -> None:
         """Wait until all pods have a node."""
         for bound in self._bound.values():
@@ -217,7 +221,7 @@ async def fill(pods: Pods, load: Load, count: int) -> None:
 
 async def wait_for_all(pods: Pods) -> None:
     """Wait until all pods have a node."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(max(DEADLINE, len(pods) / SLOW_PODS)):
         await pods.all_bound()
 
 
