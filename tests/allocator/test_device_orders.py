@@ -244,6 +244,28 @@ def test_a_partition_is_cut_where_others_are(order: str, expected: str) -> None:
     assert found == [[f"r=drv/p/{expected}"]]
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"), [({"one": 50, "first": 48, "four": 2}, "one-10"), ({"one": 52, "first": 48}, "one-02")]
+)
+def test_large_partitions_keep_their_place_although_they_are_seldom_asked_for(
+    times: dict[str, int], expected: str
+) -> None:
+    """To take a slice costs GPU 0 its place for all four slices, the last one, and GPU 1 its first two slices."""
+    some = slices_of_two_gpus()
+    for number in (0, 1):
+        halves = {f"gpu{number}": {"slice0": 1, "slice1": 1}}
+        some[0]["spec"]["devices"].append(device(f"first-{number}", kind="first", consumes=halves))
+    made = lab(some, [claim(request("r", kind("one")))], usage=held("drv/p/two-12"))
+    ordered = dataclasses.replace(
+        made, allocator=Allocator(made.allocator.inventory, new_share_id=str, order="least-loss")
+    )
+    for name, count in times.items():
+        asked = lab((), [claim(request("r", kind(name)), name=name)]).claims
+        for _ in range(3 * count):
+            ordered.allocator.learned.learn(ordered.allocator.compile(asked))
+    assert ordered.devices() == [[f"r=drv/p/{expected}"]]
+
+
 def test_alternatives_come_before_the_order() -> None:
     """The first request takes the device that the reference takes: the choice of alternatives depends on it."""
     some = pool(device("g0", capacity={"memory": "80Gi"}), device("g1", capacity={"memory": "24Gi"}))

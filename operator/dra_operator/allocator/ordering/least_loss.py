@@ -3,6 +3,10 @@
 What a class of the mix loses is a part of all requests of the class that the node could still serve: to take the last
 placement of a class costs more than to take one of many. The parts are added up by the weights of the classes. Of
 devices that cost the same, the one on the unit with least idle is first.
+
+Partitions of one device are in each other's way, and what large ones gain small ones lose. There what a class loses
+counts by how scarce the class has become, however often it is asked for, so that no class pays for the others
+(``depleted``).
 """
 
 from __future__ import annotations
@@ -15,8 +19,7 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.order import Grant, Tried
 
-from .mix import Mix
-from .supply import Kinds, Taken, supply_of
+from .supply import Kinds, Supply, Taken, supply_of
 from .totals import Totals, wasted
 
 COMPARED_DEVICES: Final = 512
@@ -27,15 +30,15 @@ ALL_BILLIONTHS: Final = 1_000_000_000
 """All requests of a class that a node could serve."""
 
 
-Loss = Callable[[Mix, Totals, Totals, Totals], int]
-"""What it costs that a unit of a node changes: of the mix, the node, and the unit before and after."""
+Loss = Callable[[Supply, Totals, Totals], int]
+"""What it costs that a unit of a node changes: of the node, and of the unit before and after."""
 
 
 class LeastLoss:
     """The order ``least-loss``. ``kinds`` is asked for each time: the mix changes as pods come."""
 
     def __init__(self, kinds: Callable[[], Kinds], loss: Loss | None = None) -> None:
-        self._kinds, self._loss = kinds, loss or destroyed
+        self._kinds, self._loss, self._of_partitions = kinds, loss or destroyed, loss or depleted
 
     def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """By what is in vain afterwards; equal ones where least is idle."""
@@ -56,23 +59,30 @@ class LeastLoss:
             known = alike.get(key)
             if known is None:
                 now, then = supply.of_unit(device, its), supply.of_unit(device, [*its, taken_by(domain, device)])
-                known = alike[key] = self._loss(mix, supply.totals, now, then), then.idle
+                loss_of = self._of_partitions if supply.is_partition(device) else self._loss
+                known = alike[key] = loss_of(supply, now, then), then.idle
             loss[device] = known
         compared = sorted(loss, key=lambda device: (loss[device], device))
         return Tried(compared + listed[COMPARED_DEVICES:], len(compared) * STEPS_PER_DEVICE)
 
 
-def destroyed(mix: Mix, node: Totals, now: Totals, then: Totals) -> int:
+def destroyed(supply: Supply, now: Totals, then: Totals) -> int:
     """What a unit's change costs the node, in billionths of what the mix may ask of it, times weights. Exact."""
-    cost = 0
-    for number, it in enumerate(mix.classes):
-        cost += it.weight * (now.takes[number] - then.takes[number]) * ALL_BILLIONTHS // (node.takes[number] or 1)
+    cost, takes = 0, supply.totals.takes
+    for number, it in enumerate(supply.mix.classes):
+        cost += it.weight * (now.takes[number] - then.takes[number]) * ALL_BILLIONTHS // (takes[number] or 1)
     return cost
 
 
-def fragmented(mix: Mix, node: Totals, now: Totals, then: Totals) -> int:
+def depleted(supply: Supply, now: Totals, then: Totals) -> int:
+    """What a change of partitions costs the node: what each class loses, by how scarce it is (``Supply``). Exact."""
+    pairs = zip(now.takes, then.takes, strict=True)
+    return sum([price * (before - after) for price, (before, after) in zip(supply.prices, pairs, strict=True)])
+
+
+def fragmented(supply: Supply, now: Totals, then: Totals) -> int:
     """By how much the fragmentation of the study "Beware of Fragmentation" grows."""
-    return wasted(mix, then, lost=1, unused=0) - wasted(mix, now, lost=1, unused=0)
+    return wasted(supply.mix, then, lost=1, unused=0) - wasted(supply.mix, now, lost=1, unused=0)
 
 
 def taken_by(domain: Domain, device: int) -> Taken:

@@ -1,9 +1,13 @@
 """Units that have partitions: which of them are free, and what the unit could still serve.
 
 A unit is filled with one class alone, the lowest free placement first, which is as many as there can be where
-placements of a class are equally large. What is occupied now becomes free again, one partition or another first, so a
-unit that would serve a request after one departure is worth more than one that needs two: a part of what each departure
-would add counts.
+placements of a class are equally large. To that is added
+
+- a part of what the departure of each occupied partition would add: a unit that would serve a request after one
+  departure is worth more than one that needs two;
+- a bonus if the unit serves the class at all, since which unit serves the next request matters more than how many it
+  could serve after that; it grows with the root of how many the whole unit serves;
+- a small constant, so that what is nearly used up does not outweigh everything else.
 
 Units that are alike share one kind, on whatever node they are, and what was counted of their states.
 """
@@ -11,6 +15,7 @@ Units that are alike share one kind, on whatever node they are, and what was cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isqrt
 from typing import Final
 
 from dra_operator.allocator.basics.bits import each
@@ -19,8 +24,12 @@ from dra_operator.allocator.published.counter_table import Charges
 
 from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals
 
-DEPARTURE_THOUSANDTHS: Final = 100
+DEPARTURE_THOUSANDTHS: Final = 50
 """What counts of the requests that the departure of a partition would add."""
+BONUS_THOUSANDTHS: Final = 1000
+"""What counts in addition where a unit serves a class at all, for a class that a whole unit serves once."""
+CONSTANT_THOUSANDTHS: Final = 170
+"""What each unit counts for each class in any state."""
 DEPARTING_DEVICES: Final = 16
 """Occupied partitions whose departure is weighed: a unit has more only if its driver means harm."""
 
@@ -39,11 +48,19 @@ class PartitionedKind:
         self._all = sum([1 << device for device in charges])
         self._known: Memo[State, Totals] = Memo(self._MOST_STATES)
         self._placed: Memo[State, list[list[int]]] = Memo(self._MOST_STATES)
+        self._whole = self._placements((self._all, tuple(values)))
+        self._bonus = [BONUS_THOUSANDTHS * isqrt(len(found) * 10**6) // 10**3 for found in self._whole]
 
     def totals(self, state: State) -> Totals:
         """Of a unit in a state."""
         known = self._known.get(state)
         return self._known.put(state, self._count(state)) if known is None else known
+
+    @property
+    def whole(self) -> Totals:
+        """Of a unit of which nothing is taken; ``takes`` are requests alone."""
+        takes = tuple([len(found) * REQUEST_THOUSANDTHS for found in self._whole])
+        return self.totals((self._all, tuple(self._values)))._replace(takes=takes)
 
     def without(self, state: State, taken: Iterable[int]) -> State:
         """The state after these partitions are taken."""
@@ -62,7 +79,10 @@ class PartitionedKind:
         placed = self._placements(state)
         usable = [sum([self._part(self._charges[it]) for it in found]) for found in placed]
         lost = [0 if found else idle for found in placed]
-        takes = [len(found) * REQUEST_THOUSANDTHS for found in placed]
+        takes = [
+            CONSTANT_THOUSANDTHS + len(found) * REQUEST_THOUSANDTHS + (bonus if found else 0)
+            for found, bonus in zip(placed, self._bonus, strict=True)
+        ]
         for device, _ in zip(each(self._all & ~state[0]), range(DEPARTING_DEVICES), strict=False):
             after = self._placements(self._moved(state, device, 1))
             for number, found in enumerate(after):

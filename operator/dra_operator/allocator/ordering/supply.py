@@ -19,7 +19,7 @@ from dra_operator.allocator.problem.node_state import NodeState
 from dra_operator.allocator.published.counter_table import Block
 from dra_operator.allocator.published.node_view import NodeView, Offer
 
-from .mix import Mix
+from .mix import WEIGHT_SUM, Mix
 from .partitions import PartitionedKind
 from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals, summed
 
@@ -27,6 +27,10 @@ FREE_STATE: Final = (-1,)
 """What is left of a device that is not shared, and not taken."""
 GONE_STATE: Final = (-2,)
 """What is left of one that is taken whole."""
+WORTH_KEY: Final = "worth"
+"""Under which is kept what a node is worth to each class if nothing is taken."""
+FULL_WEIGHT: Final = WEIGHT_SUM // 100
+"""Of partitions, a class that is asked for as often as this, or more often, counts in full."""
 WEIGHED_DEVICES: Final = 256
 """Devices of a node that are looked at, and partitions of a unit: a node has more only if its driver means harm."""
 
@@ -42,6 +46,13 @@ class Kind(NamedTuple):
     capacity: tuple[tuple[str, int], ...]
     counted: dict[tuple[int, ...], Totals]
     """By what is left."""
+
+    def totals(self, left: tuple[int, ...]) -> Totals:
+        """Of a device of which so much is left."""
+        known = self.counted.get(left)
+        if known is None:
+            known = self.counted[left] = _count(self, left)
+        return known
 
 
 class Kinds:
@@ -129,7 +140,7 @@ class Supply:
     """The units of one node as the allocated state leaves it."""
 
     def __init__(self, node: NodeState, kinds: Kinds) -> None:
-        self._node, self._mix, self._kept = node, kinds.mix, kinds.kept(node.view)
+        self._node, self.mix, self._kept = node, kinds.mix, kinds.kept(node.view)
         view = node.view
         known: tuple[list[Offer], list[Kind]] | None = self._kept.get(())
         if known is None:
@@ -155,11 +166,44 @@ class Supply:
         self.units = tuple(self._now.values())
         """As they are; of devices that are their own unit, the same object if they are equal."""
         self.totals = summed(self.units, len(kinds.mix.classes))
+        self.prices = self._prices() if self._blocks else ()
+        """For each class of the mix how much the loss of a request matters on a node with partitions."""
 
     @property
     def has_partitions(self) -> bool:
         """Some units have partitions, or there are more devices than are looked at."""
         return bool(self._blocks) or len(self._node.view.devices) > WEIGHED_DEVICES
+
+    def _prices(self) -> tuple[int, ...]:
+        """How scarce each class has become, cubed: what the node would serve if nothing were taken, by what it serves.
+
+        Times what the class could use of all devices, squared: a class whose requests leave half of a device idle has
+        more refused by nature, and less is gained where it is spared.
+        """
+        worth: tuple[int, ...] | None = self._kept.get(WORTH_KEY)
+        if worth is None:
+            units = {self.unit(device): device for device in range(len(self._kinds))}
+            whole = summed([self._whole(device) for device in units.values()], len(self.mix.classes))
+            worth = tuple(
+                [
+                    min(it.weight, FULL_WEIGHT) * takes**3 * usable**2
+                    for it, takes, usable in zip(self.mix.classes, whole.takes, whole.usable, strict=True)
+                ]
+            )
+            self._kept.put(WORTH_KEY, worth)
+        return tuple([it // (takes**3 or 1) for it, takes in zip(worth, self.totals.takes, strict=True)])
+
+    def _whole(self, device: int) -> Totals:
+        found = self._blocks.get(device)
+        if found is not None:
+            return found.kind.whole
+        kind = self._kinds[device]
+        is_shared = self._node.shareable >> device & 1
+        return kind.totals(tuple([amount for _, amount in kind.capacity]) if is_shared else FREE_STATE)
+
+    def is_partition(self, device: int) -> bool:
+        """It shares counters with others."""
+        return device in self._blocks
 
     def without(self, taken: Sequence[Taken]) -> Totals:
         """The totals after an allocation."""
@@ -170,7 +214,7 @@ class Supply:
         for unit, its in by_unit.items():
             if unit in units:
                 units[unit] = self._changed(its[0][0], its)
-        return summed(list(units.values()), len(self._mix.classes))
+        return summed(list(units.values()), len(self.mix.classes))
 
     def of_unit(self, device: int, taken: Sequence[Taken]) -> Totals:
         """The unit of a device, after these were taken of it."""
@@ -195,7 +239,7 @@ class Supply:
     def _of_device(self, device: int, taken: Iterable[Taken]) -> Totals:
         node = self._node
         if device >= len(self._kinds):
-            return summed((), len(self._mix.classes))
+            return summed((), len(self.mix.classes))
         kind = self._kinds[device]
         bit = 1 << device
         if node.in_use & bit or any(amounts is None for _, amounts in taken):
@@ -208,10 +252,7 @@ class Supply:
             left = tuple(amounts.values())
         else:
             left = FREE_STATE
-        known = kind.counted.get(left)
-        if known is None:
-            known = kind.counted[left] = _count(kind, left)
-        return known
+        return kind.totals(left)
 
     def _unit_of(self, place: int, block: Block, kinds: Kinds) -> _Unit:
         view = self._node.view

@@ -22,8 +22,8 @@ class Totals(NamedTuple):
     lost: tuple[int, ...]
     """What is idle on units that cannot serve the class."""
     takes: tuple[int, ...]
-    """How many requests of a single device of the class could be served, in thousandths: what the departure of a
-    partition would add counts in part (``partitions``)."""
+    """How many requests of a single device of the class could be served, in thousandths; of partitions, with what else
+    makes a unit worth keeping (``partitions``)."""
     whole: int = 0
     """Units of which nothing is taken."""
     units: int = 0
