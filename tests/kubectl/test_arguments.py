@@ -1,16 +1,19 @@
-"""Label selectors and times as kubectl takes them."""
+"""Label selectors, times, ports and names as kubectl takes them."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 from dra_operator.allocator import DEVICE_ORDERS
 from dra_operator.kubectl.answer import Problem
-from dra_operator.kubectl.arguments import ORDERS, STRATEGIES, seconds
+from dra_operator.kubectl.arguments import ORDERS, STRATEGIES, port, seconds
+from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.labels import selecting
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
+CLUSTER = Path(__file__).parent / "cluster.yaml"
 LABELS = {"app": "web", "zone": "a", "example.com/gpu": ""}
 
 
@@ -59,3 +62,23 @@ def test_the_names_of_strategies_and_orders_are_those_of_the_operator() -> None:
 def test_a_time_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         seconds(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("8080", 8080), ("65535", 65535)])
+def test_a_port_is_read(text: str, number: int) -> None:
+    assert port(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "65536", "x", "1_000", "²"])
+def test_what_is_no_port_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["ui", f"--port={text}"])
+    said = capsys.readouterr().err
+    assert "write a number from 0 to 65535" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["pod/team/train"], ["pod", "team/train"]])
+def test_a_name_with_its_namespace_leads_to_the_option(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", *words, "--from", str(CLUSTER)]) == 2
+    assert capsys.readouterr().err == "kubectl dra: 'team/train': a name has no slash; give the namespace by -n\n"

@@ -84,3 +84,10 @@ def seconds(text: str) -> float:
     if (found := _DURATION.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 5s, 1m or 0")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def port(text: str) -> int:
+    """The value of ``--port``; 0 is any free one."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535")
+    return int(text)

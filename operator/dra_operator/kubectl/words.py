@@ -31,4 +31,6 @@ def target_of(words: Sequence[str], kinds: Collection[str]) -> tuple[str, str]:
         raise Problem(f"{words[0]!r}: expected TYPE/NAME, where TYPE is one of {', '.join(kinds)}", ExitCode.USAGE)
     if not name or len(words) > 2 - len(slash):
         raise Problem(f"{' '.join(words)!r}: expected one name, as in {kind}/NAME", ExitCode.USAGE)
+    if "/" in name:
+        raise Problem(f"{name!r}: a name has no slash; give the namespace by -n", ExitCode.USAGE)
     return kind_of(kind), name
