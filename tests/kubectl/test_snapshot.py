@@ -92,3 +92,23 @@ def test_what_was_read_is_not_made_into_a_text_when_the_reads_end() -> None:
     seen = load(str(CLUSTER))
     assert len(seen.objects) > 5
     assert len(repr(seen)) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.yaml", "kind: Pod\nmetadata: {name: x\n", "not YAML: while parsing a flow mapping, did not find expected "),
+        ("b.json", '{"apiVersion": "v1", "kind": "List", "items": 5}', "document 1: items is no list"),
+        ("", "", "kubectl dra: --from '' is not possible: name a file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(
+    name: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    if name:
+        path.write_text(text)
+    assert main(["why", "pod/x", "--from", str(path) if name else ""]) == 2
+    complaint = capsys.readouterr().err
+    assert said in complaint
+    assert complaint.count("\n") == 1

@@ -33,4 +33,12 @@ def _yaml(text: str) -> list[Any]:
     try:
         return yaml_text.load_all(text)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"not YAML: {error or type(error).__name__}") from error
+        raise ValueError(f"not YAML: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong, and where it was noticed."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        what = ", ".join(filter(None, (error.context, error.problem)))
+        return f"{what}, at line {mark.line + 1}, column {mark.column + 1}"
+    return str(error) or type(error).__name__

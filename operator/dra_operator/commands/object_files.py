@@ -125,6 +125,8 @@ def items_in(where: str, document: object) -> Iterator[tuple[str, JSON]]:
     """The object of a document, or each one of a list, and where it is. Raises BadInput."""
     kind, listed = _listed(document)
     if not isinstance(listed, list):
+        if listed is not None:
+            raise BadInput(f"{where}: items is no list")
         yield where, _checked(where, document)
         return
     for position, item in enumerate(listed, 1):
@@ -135,7 +137,7 @@ def items_in(where: str, document: object) -> Iterator[tuple[str, JSON]]:
 def _listed(document: object) -> tuple[JSON, object]:
     """The items of a list, and the kind of those that do not name their own: a PodList holds Pods."""
     if not isinstance(document, dict):
-        return {}, document
+        return {}, document if isinstance(document, list) else None
     kind = document.get("kind", "List")
     if not isinstance(kind, str) or not kind.endswith("List"):
         return {}, None

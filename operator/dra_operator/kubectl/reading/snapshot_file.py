@@ -39,8 +39,8 @@ class _File(Struct):
 
 def load(path: str) -> Observed:
     """What a file holds. Raises Problem."""
-    if path == STDIN:
-        raise Problem("--from - is not possible: name a file", ExitCode.USAGE)
+    if path in (STDIN, ""):
+        raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
     try:
         objects = [without_bulk(obj) for obj in read_objects([path])]
         header = _header(path)
