@@ -1,7 +1,6 @@
 """What a cluster with the applied manifests does for its users: gangs, preemption, and moves that make room.
 
-The operator is deployed with the component for preemption. The development cluster runs these stories, and so does a
-real control plane.
+The operator is deployed with the component for preemption. The development cluster runs the stories.
 """
 
 from __future__ import annotations
