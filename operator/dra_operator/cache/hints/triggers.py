@@ -51,6 +51,9 @@ from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
 
+LOOKED_AT_CLAIMS: Final = 16
+"""So many claims of a pod are looked at with each change of one."""
+
 
 def on_pod(cluster: State, change: Change[Pod]) -> Keys:
     """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
@@ -323,8 +326,11 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
 
 
 def _has_duplicates(cluster: State, pod: Pod) -> bool:
-    is_owner_of_several = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid)) > 1
-    return is_owner_of_several and any(duplicates(pod, cluster.claims_owned_by(pod)))
+    """Whether there may be some. Of far more claims than entries that is not found out here, with each of them."""
+    claims = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid))
+    if claims > max(LOOKED_AT_CLAIMS, 2 * len(pod.spec.resource_claims or ())):
+        return True
+    return claims > 1 and any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
 def _claims_left_by(cluster: State, pod: Pod) -> Keys:
