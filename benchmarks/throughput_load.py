@@ -21,6 +21,7 @@ from dra_kube import (
     RESOURCE_SLICES,
     AlreadyExists,
     Api,
+    Gone,
     KubeError,
     NotFound,
     Resource,
@@ -244,12 +245,17 @@ async def clean(api: Api, load: Load) -> None:
         with suppress(NotFound):
             await api.delete(resource, obj["metadata"]["name"], NAMESPACE, grace_seconds=0)
 
+    async def listed(resource: Resource) -> list[Json]:
+        while True:
+            with suppress(Gone):  # so much changes that the server has no next page
+                return (await api.list(resource, NAMESPACE))[0]
+
     async def gone(resource: Resource) -> bool:
-        return not (await api.list(resource, NAMESPACE))[0]
+        return not await listed(resource)
 
     async with asyncio.timeout(DEADLINE):
         for resource in (PODS, RESOURCE_CLAIMS):
-            objects, _ = await api.list(resource, NAMESPACE)
+            objects = await listed(resource)
             if resource is PODS or load.sharing > 1:
                 await for_each(objects, partial(delete, resource))
             await until(f"no {resource.plural} left", partial(gone, resource), DEADLINE)
