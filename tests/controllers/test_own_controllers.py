@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from controllers_world import World
+from dra_api.core import Pod
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
@@ -298,3 +299,25 @@ def test_concerns_are_given_by_name(names: list[str], text: str) -> None:
 def test_a_concern_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UnknownController, match=r"preemption: not among templates, release, placement, eviction"):
         OwnControllers.of(["preemption", "release"])
+
+
+async def test_a_record_of_others_that_a_read_brings_is_seen(world: World, make: type[Make]) -> None:
+    """The watch does not bring it any more: the cache knows that version."""
+    pod = furnish(world, make)
+    seen: list[tuple[str, str]] = []
+    world.start()
+    async with world.running() as control:
+        await world.quiet()
+        control.generator.repair.pod_seen = lambda before, now: seen.append((name_in(before), name_in(now)))
+        ours = recorded(world)
+        generated(world, make, pod, "theirs")
+        record(world, "theirs")
+        world.api.events[:] = [event for event in world.api.events if event[1] == RESOURCE_CLAIMS]
+        await world.quiet()
+    assert (ours, "theirs") in seen
+
+
+def name_in(pod: Pod | None) -> str:
+    """What the pod records for its entry."""
+    (status,) = (pod.status.resource_claim_statuses if pod is not None else None) or ()
+    return status.resource_claim_name or ""

@@ -161,7 +161,7 @@ class Operator:
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
         reception = Reception(control, malformed_objects, audit, self.kinds, loader.served)
         if controller_manager is not None:
-            reception.pod_seen = controller_manager.saw
+            reception.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
         return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager)
 
     def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:

@@ -67,7 +67,7 @@ class ClaimGenerator:
         self._names_being_written, self._legacy_names = names_being_written, legacy_names
         self._events, self._maker, self._controllers = events, maker, controllers
         self._pauses, self._say_later = pauses, say_later
-        self._repair = ClaimRepair(cluster, claims, pods)
+        self.repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
         """Make, record and reserve one pod's claims. The first entry that fails ends the round and leads to an
@@ -78,7 +78,7 @@ class ClaimGenerator:
         ours = self._controllers.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:
             if ours or self._controllers.templates:
-                pod = await self._repair.handle(pod)
+                pod = await self.repair.handle(pod)
             if self._controllers.templates:
                 await self._serve(pod)
         except PodChanged:

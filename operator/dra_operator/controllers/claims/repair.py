@@ -7,6 +7,7 @@ first and deletes then, so that the recorded claim always exists.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from dra_api.core import Pod
 
@@ -18,10 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimRepair:
-    """``handle`` one pod. Raises KubeError."""
+    """``handle`` one pod. Raises KubeError.
+
+    ``pod_seen`` is called with a pod and what a read says of it, which the watch then does not bring any more.
+    """
 
     def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
+        self.pod_seen: Callable[[Pod | None, Pod], None] = lambda _, __: None
 
     async def handle(self, pod: Pod) -> Pod:
         """The pod, with the claims recorded that count; the superfluous ones are deleted."""
@@ -30,7 +35,8 @@ class ClaimRepair:
         uid = pod.metadata.uid
         for claim in list(self._cluster.claims_owned_by(pod)):
             await self._claims.read(claim)
-        pod = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        self.pod_seen(known, pod)
         if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
             return pod
         found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
