@@ -6,6 +6,11 @@ import envtest
 import pytest
 import yaml
 from deployment_site import Site, deployment_site
+from deployment_stories import (
+    a_pod_is_moved_for_a_large_one,
+    an_urgent_pod_ends_a_patient_one,
+    gangs_start_together,
+)
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from image import calls
 from kubectl import ROOT
@@ -30,6 +35,15 @@ async def test_what_is_applied_runs_the_examples_within_its_limits() -> None:
             await the_examples_run(site, api)
             await the_namespaces_allow_what_they_say(site)
             await a_plugin_writes_the_slices_of_its_own_node_only(site, api)
+
+
+async def test_gangs_preemption_and_moves_beside_everything_stock() -> None:
+    async with deployment_site(real=True) as site:
+        await site.deploy(components=["preemption"])
+        await site.runs()
+        await gangs_start_together(site)
+        await an_urgent_pod_ends_a_patient_one(site)
+        await a_pod_is_moved_for_a_large_one(site)
 
 
 async def the_examples_run(site: Site, api: Api) -> None:
