@@ -135,6 +135,19 @@ def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str,
     asyncio.run(history())
 
 
+def noted_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the pods that are decided about from now on."""
+    decided: list[str] = []
+    decide = world.control.placer.decide
+
+    async def noted(key: str) -> Decided | Postponed:
+        decided.append(key)
+        return await decide(key)
+
+    monkeypatch.setattr(world.control.placer, "decide", noted)
+    return decided
+
+
 @pytest.mark.rule("SC-02")
 async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
@@ -153,14 +166,7 @@ async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them
     world.start()
     async with world.running():
         await world.quiet()
-        decided: list[str] = []
-        decide = world.control.placer.decide
-
-        async def noted(key: str) -> Decided | Postponed:
-            decided.append(key)
-            return await decide(key)
-
-        monkeypatch.setattr(world.control.placer, "decide", noted)
+        decided = noted_decisions(world, monkeypatch)
         world.api.change(PODS, "ns/gpu-runs", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.quiet()
     assert world.api[PODS, "ns/gpu-waits"]["spec"]["nodeName"] == "node-0"
@@ -182,14 +188,7 @@ async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_i
     world.start()
     async with world.running():
         await world.quiet()
-        decided: list[str] = []
-        decide = world.control.placer.decide
-
-        async def noted(key: str) -> Decided | Postponed:
-            decided.append(key)
-            return await decide(key)
-
-        monkeypatch.setattr(world.control.placer, "decide", noted)
+        decided = noted_decisions(world, monkeypatch)
         world.api.change(PODS, "ns/runs", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.quiet()
         assert set(decided) == {"ns/waits"}
