@@ -62,17 +62,22 @@ class KnownEvents:
 
     def __init__(self, knows: Knows, clock: Callable[[], float]) -> None:
         self._knows, self._clock = knows, clock
-        self._rest = b""
+        self._rest = bytearray()  # a line of a megabyte comes in many chunks
         self._marked_at = -math.inf
 
     def passed_on(self, chunk: bytes, *, in_burst: bool = False) -> bytes:
         """What Kopf gets of the lines that are complete now. ``in_burst``: more has come than was read in time."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
         return b"".join([self._line(line, in_burst) for line in lines])
 
     def end(self) -> bytes:
         """The line that the end of the watch cut off."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._rest)
+        self._rest.clear()
         return rest
 
     def _line(self, line: bytes, in_burst: bool) -> bytes:

@@ -144,11 +144,12 @@ class _Reported:
         try:
             async for chunk in self._content.iter_chunked(most):
                 self._stream.received(self._streams.clock())
-                if len(chunk) == most:
+                in_burst = len(chunk) == most
+                if in_burst:
                     await asyncio.sleep(0)
                 elif not self._is_new(chunk):
                     await asyncio.sleep(ANSWER_SECONDS)
-                if lines := self._events.passed_on(chunk, in_burst=len(chunk) == most):
+                if lines := self._events.passed_on(chunk, in_burst=in_burst):
                     yield lines
             if rest := self._events.end():
                 yield rest
