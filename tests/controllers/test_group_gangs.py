@@ -367,6 +367,13 @@ async def test_a_group_with_the_policy_basic_says_so_with_its_first_pod(world: W
     assert shown(world) == PLACED
 
 
+async def test_a_group_whose_conditions_are_null_gets_its_own(world: World) -> None:
+    world.api.add(POD_GROUPS, group() | {"status": {"conditions": None}})
+    add(world, range(1))
+    await world.settle()
+    assert shown(world) == PLACED
+
+
 async def test_what_many_pods_of_a_group_say_costs_few_looks_at_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

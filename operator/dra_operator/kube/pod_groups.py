@@ -49,7 +49,8 @@ class PodGroupWriter:
         """Write a condition of this type, unless one with the status True is there: that stays. Raises as above."""
 
         def edit(raw: Object) -> bool:
-            conditions = raw.setdefault("status", {}).setdefault("conditions", [])
+            shown = raw["status"] = dict(raw.get("status") or {})
+            conditions = shown.get("conditions") or []
             before = next((it for it in conditions if it["type"] == kind), None)
             if before is not None and before["status"] == "True":
                 return False
@@ -59,7 +60,7 @@ class PodGroupWriter:
             is_old = before is not None and before["status"] == status
             made["lastTransitionTime"] = before["lastTransitionTime"] if before is not None and is_old else self._now()
             made["observedGeneration"] = raw["metadata"].get("generation", 0)
-            raw["status"]["conditions"] = [*(it for it in conditions if it["type"] != kind), made]
+            shown["conditions"] = [*(it for it in conditions if it["type"] != kind), made]
             return True
 
         return await self._rewrite(group, edit)
