@@ -8,7 +8,6 @@ from typing import NamedTuple
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Lacking, NoPlace, Obstructed, Plan, PodFilter
-from dra_operator.scheduling.preemption import priority
 
 from .preemption import preemption
 from .survey import NodeSaid, survey
@@ -43,5 +42,6 @@ def decide(made: Pipeline, cycle_state: CycleState, *, places: bool) -> Decision
 
 def _may_outrank(made: Pipeline, cycle_state: CycleState) -> bool:
     """Whether some pod has a lower priority, or is about to end."""
+    priority = made.cluster.priority_of
     rank = priority(cycle_state.pod)
     return any(priority(it) < rank or it.metadata.deletion_timestamp is not None for it in made.cluster.pods)
