@@ -111,13 +111,13 @@ def seconds_until_allocated(world: World, course: Course, comes_at: float = 0.0)
     ("theirs", "course", "comes_at", "least", "most"),
     [
         pytest.param([], nothing, 0, 0.0, 0.1, id="there is no other"),
-        pytest.param([foreign()], nothing, 0, 1.0, 1.3, id="its pod is never decided"),
-        pytest.param([foreign(AT_GATE)], nothing, 0, 1.0, 1.3, id="its pod came through a gate and is never decided"),
+        pytest.param([foreign()], nothing, 0, 0.75, 0.9, id="its pod is never decided"),
+        pytest.param([foreign(AT_GATE)], nothing, 0, 0.75, 0.9, id="its pod came through a gate and is never decided"),
         pytest.param([foreign()], refused, 0, 0.25, 0.6, id="its pod is refused soon"),
         pytest.param([foreign(REFUSED)], nothing, 0, 0.25, 0.6, id="its pod was refused before"),
-        pytest.param([foreign()], stream, 0, 1.0, 1.3, id="more and more pods of it come"),
+        pytest.param([foreign()], stream, 0, 0.75, 0.9, id="more and more pods of it come"),
         pytest.param([foreign(REFUSED)], freed, 10, 0.25, 0.8, id="a device comes free while its pod waits"),
-        pytest.param([foreign(REFUSED)], come_again, 10, 1.0, 1.3, id="its next pod comes right after ours"),
+        pytest.param([foreign(REFUSED)], come_again, 10, 0.75, 0.9, id="its next pod comes right after ours"),
     ],
 )
 def test_ours_waits_for_the_others_but_not_for_ever(

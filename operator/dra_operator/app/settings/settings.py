@@ -148,8 +148,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=60),
         _about(
-            "seconds that a pod waits where another scheduler allocates devices of the same driver: at most this long "
-            "while the other one decides, and again this long after the watch showed the pod's own allocation"
+            "seconds that a pod waits where another scheduler allocates devices of the same driver: at most three "
+            "quarters of it while the other one decides, and all of it after the watch showed the pod's own allocation"
         ),
     ] = _TIMES.grace
     scoring_strategy: Annotated[
