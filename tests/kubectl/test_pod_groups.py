@@ -10,6 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.events import Event
 from dra_api.meta import Object
+from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.doctor.claims import claim_troubles
@@ -116,6 +117,23 @@ def test_a_pod_of_a_gang_is_told_what_holds_all_of_them_back(case: str) -> None:
     pod = next(it for it in objects if isinstance(it, Pod))
     lines = why_pod(pipeline(Observed(objects, NOW), ON), pod).lines
     assert any(expected in str(line) for line in lines), lines
+
+
+@pytest.mark.parametrize(("priority", "ends"), [(10, True), (0, False)])
+def test_a_pod_of_a_group_outranks_others_by_the_priority_of_the_group(priority: int, ends: bool) -> None:
+    """The pod's own is 0. In 1.37 both are the same."""
+    cpu: dict[str, Any] = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
+    node = Make.node("node-0")
+    node["status"] = {"allocatable": {"cpu": "2", "pods": "110"}}
+    batch = Make.pod("batch", node="node-0", priority=5, **cpu)
+    batch["metadata"]["uid"] = "uid-batch"
+    waits = Make.pod(schedulingGroup={"podGroupName": "group"}, **cpu)
+    spec = structs.replace(group().spec, resource_claims=None, priority=priority)
+    objects: list[Object] = [structs.replace(group(), spec=spec), convert(Node, node), convert(Pod, batch)]
+    gates = dict.fromkeys(("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption"), True)
+    pod = convert(Pod, waits)
+    lines = why_pod(pipeline(Observed([*objects, pod], NOW), Settings(gates=gates, release=Release.V1_36)), pod).lines
+    assert any("operator would end 1 pod of lower priority" in str(line) for line in lines) is ends, lines
 
 
 def running(name: str, node: str) -> Pod:
