@@ -15,6 +15,7 @@ from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
 from .gang import together
+from .schedulers import idle_scheduler, was_looked_at
 
 
 class WaitingGroup(Fact, frozen=True):
@@ -34,12 +35,23 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Of those pods that have no node and ask for devices; the largest group first."""
     found: dict[tuple[str, bool], list[str]] = {}
     gangs: dict[str, tuple[str, bool]] = {}
+    idle: dict[tuple[str, bool, bool], str] = {}
     for pod in pods:
         if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
             text, clear = _verdict(made, pod, gangs)
+            if clear and (trouble := _idle(made, pod, idle)):
+                text, clear = trouble, False
             found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
     groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
     return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+
+
+def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) -> str:
+    """What is wrong with the scheduler of a pod that nothing else holds back; ``known`` has what was said of others."""
+    alike = pod.spec.scheduler_name, is_at_gate(pod), was_looked_at(pod)
+    if alike not in known:
+        known[alike] = "; ".join(idle_scheduler(made, pod))
+    return known[alike]
 
 
 def _without_names(made: Pipeline, pod: Pod, text: str) -> str:

@@ -48,7 +48,7 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
         since = age(lease.spec.renew_time or "", made.now) or "a while"
         holder = lease.spec.holder_identity or "nobody"
         yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
-    elif lease is None and not _was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
+    elif lease is None and not was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
         kind, remedy = ("dra-operator", INSTALL) if is_operators else ("scheduler", "start that scheduler")
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
         other = "" if is_at_gate(pod) else ", or correct the pod's schedulerName"
@@ -62,6 +62,6 @@ def _lacks_claims(made: Pipeline, pod: Pod) -> bool:
     return is_short or any(claim is None or claim.metadata.deletion_timestamp is not None for claim in claims)
 
 
-def _was_looked_at(pod: Pod) -> bool:
+def was_looked_at(pod: Pod) -> bool:
     """A scheduler has written why the pod waits."""
     return any(one.type == "PodScheduled" and one.reason != "SchedulingGated" for one in pod.status.conditions or ())
