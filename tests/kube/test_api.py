@@ -269,7 +269,13 @@ async def test_a_connection_that_closed_before_it_was_read_is_an_interruption(
 
 async def test_an_address_at_which_no_server_listens_is_reported(unused_tcp_port: int) -> None:
     async with Api(Connection(f"http://127.0.0.1:{unused_tcp_port}", None, lambda: None)) as api:
-        with pytest.raises(dra_kube.Unreachable, match=str(unused_tcp_port)):
+        with pytest.raises(dra_kube.Unreachable, match=f"{unused_tcp_port}/.*: the connection was refused: is the API"):
+            await api.get(PODS, "p", "default")
+
+
+async def test_a_server_whose_name_is_not_known_is_reported() -> None:
+    async with Api(Connection("http://no-such-host.invalid", None, lambda: None)) as api:
+        with pytest.raises(dra_kube.Unreachable, match=r": the name no-such-host\.invalid is not known"):
             await api.get(PODS, "p", "default")
 
 

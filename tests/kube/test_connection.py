@@ -93,6 +93,11 @@ def test_an_unusable_kubeconfig_is_named_with_the_remedy(tmp_path: Path, content
     assert str(file) in str(caught.value)
 
 
+def test_a_folder_in_place_of_a_kubeconfig_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionSettingsError, match=f"{tmp_path} is a folder, not a file"):
+        connection(tmp_path)
+
+
 def embedding(folder: Path, authority: Authority) -> Path:
     """A kubeconfig with its certificate inside."""
     file = write(folder, token="abc")

@@ -124,7 +124,8 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         return _Loaded("the in-cluster service account")
     file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
     if not _checked_files(file):
-        raise kubernetes_config.ConfigException(f"{file} does not exist")
+        what = "is a folder, not a file" if Path(file).expanduser().is_dir() else "does not exist"
+        raise kubernetes_config.ConfigException(f"{file} {what}")
     scratch = _scratch()
     try:
         config = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]  # the package is untyped
