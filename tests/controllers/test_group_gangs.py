@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from controllers_world import World
+from dra_api.codec import convert
 from dra_api.releases.release import Release
+from dra_api.scheduling import PodGroup
 from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
-from fake_api import Call
+from dra_operator.kube.pod_groups import PodGroupWriter
+from fake_api import Call, FakeApi
 from objects import Make, Obj
 
 RACK = "example.com/rack"
@@ -372,6 +375,15 @@ async def test_a_group_whose_conditions_are_null_gets_its_own(world: World) -> N
     add(world, range(1))
     await world.settle()
     assert shown(world) == PLACED
+
+
+async def test_a_message_that_is_too_long_for_a_condition_of_a_group_is_cut() -> None:
+    api = FakeApi()
+    api.add(POD_GROUPS, group())
+    writer = PodGroupWriter(api, lambda _obj: None, lambda: "2030-01-01T00:00:00Z")
+    await writer.report(convert(PodGroup, group()), "PodGroupScheduled", "False", "Unschedulable", "ü" * 40_000)
+    [condition] = api[POD_GROUPS, "ns/group"]["status"]["conditions"]
+    assert 15_000 < len(condition["message"].encode()) < 32_768
 
 
 async def test_what_many_pods_of_a_group_say_costs_few_looks_at_it(

@@ -11,10 +11,14 @@ from dra_api.relations.references import group_name, pod_is_done
 from dra_api.scheduling import PodGroup
 from dra_kube import POD_GROUPS, PODS, Object
 
+from dra_operator.wording import shortened
+
 from .changed import PodGroupChanged
 from .client import Client
 from .pods import record_names
 from .rewrite import rewrite
+
+LONGEST_CONDITION_CHARACTERS = 8000  # characters of a message: the API server takes 32,768 bytes, four for a character
 
 
 class PodGroupWriter:
@@ -46,7 +50,10 @@ class PodGroupWriter:
         return await self._rewrite(group, lambda raw: record_names(raw, claims))
 
     async def report(self, group: PodGroup, kind: str, status: str, reason: str, message: str) -> PodGroup:
-        """Write a condition of this type, unless one with the status True is there: that stays. Raises as above."""
+        """Write a condition of this type, unless one with the status True is there: that stays. Raises as above.
+
+        A message that the API server would refuse for its length is cut.
+        """
 
         def edit(raw: Object) -> bool:
             shown = raw["status"] = dict(raw.get("status") or {})
@@ -54,7 +61,8 @@ class PodGroupWriter:
             before = next((it for it in conditions if it["type"] == kind), None)
             if before is not None and before["status"] == "True":
                 return False
-            made = {"type": kind, "status": status, "reason": reason, "message": message}
+            text = shortened(message, LONGEST_CONDITION_CHARACTERS)
+            made = {"type": kind, "status": status, "reason": reason, "message": text}
             if before is not None and all(before.get(name) == value for name, value in made.items()):
                 return False
             is_old = before is not None and before["status"] == status
