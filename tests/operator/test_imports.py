@@ -55,3 +55,11 @@ def test_cel_and_simulate_load_nothing_that_talks_to_a_server(tmp_path: Path) ->
     claim.write_text(f"{CLAIM}---{SLICES}")
     assert not loaded("dra_operator.cli", "cel", "-e", "true", "-f", str(slices)) & (UNWANTED | ROOMS)
     assert not loaded("dra_operator.cli", "simulate", "-f", str(claim)) & UNWANTED
+
+
+def test_a_question_about_a_snapshot_loads_no_client(tmp_path: Path) -> None:
+    """``kubectl dra why``, which a person asks again and again."""
+    snapshot = tmp_path / "snapshot.yaml"
+    snapshot.write_text(CLAIM)
+    words = ("why", "claim/c", "-n", "default", "--from", str(snapshot))
+    assert not loaded("dra_operator.kubectl.cli", *words) & UNWANTED

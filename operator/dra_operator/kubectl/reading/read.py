@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
 
-from dra_kube import Connection, ConnectionSettingsError, Headers, KubeError, connection, namespace_of
-
-from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.observed.observed import Observed
 
-from .live import observe
 from .snapshot_file import load
-
-NO_LIMIT_SECONDS: Final = 1e8
 
 
 def read(options: argparse.Namespace) -> Observed:
@@ -30,31 +19,6 @@ def read(options: argparse.Namespace) -> Observed:
         return replace(seen, namespace=given or seen.namespace)
     if getattr(options, "live", None) is False:  # lint: without a cluster unless one is asked for
         return Observed((), datetime.now(UTC), namespace=given or "default")
-    namespace = given or namespace_of(options.kubeconfig, options.context)
-    try:
-        with _without_warnings():
-            return asyncio.run(observe(where(options), options.request_timeout or NO_LIMIT_SECONDS, namespace))
-    except KubeError as error:
-        code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
-        raise Problem(str(error), code) from error
+    from .from_server import read_server  # the client takes a third of a second to import
 
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """The answer says what is malformed."""
-    logger = logging.getLogger("dra_operator")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def where(options: argparse.Namespace) -> Connection:
-    """The server, and in whose name it is asked. Raises KubeError."""
-    found = connection(options.kubeconfig, options.context)
-    if options.as_user is None:
-        return found
-    groups: Headers = tuple(("Impersonate-Group", group) for group in options.as_group)
-    return replace(found, impersonation=(("Impersonate-User", options.as_user), *groups))
+    return read_server(options)

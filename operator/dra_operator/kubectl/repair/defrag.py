@@ -12,7 +12,7 @@ from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.printing.table import printable
 from dra_operator.kubectl.reading.defrag import answer_of, found_for
-from dra_operator.kubectl.reading.read import NO_LIMIT_SECONDS, where
+from dra_operator.kubectl.reading.from_server import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation
 from dra_operator.kubectl.whatif.moves import Move
 from dra_operator.wording import counted

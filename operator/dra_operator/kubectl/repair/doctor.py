@@ -17,7 +17,7 @@ from dra_operator.kubectl.doctor.operator_rights import needed_rights
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.printing.table import printable
-from dra_operator.kubectl.reading.read import NO_LIMIT_SECONDS, where
+from dra_operator.kubectl.reading.from_server import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.tables.notes import notes_on
 from dra_operator.wording import counted
 
