@@ -184,6 +184,24 @@ async def test_a_further_pod_takes_nothing_from_those_that_are_about_to_be_bound
     assert len(written) == 2, "nothing was given back"
 
 
+async def test_a_pod_that_has_its_devices_is_placed_before_others_of_its_gang(world: World) -> None:
+    """An operator that ended between allocation and binding left it so, and the node has room for two."""
+    furnish(world, 1, 3)
+    world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="2"))
+    add(world, "g", 2, range(3))
+    pod = world.api[PODS, "ns/g-2"]["metadata"]
+    claim = Make.claim("early", owner=pod, annotations={"resource.kubernetes.io/pod-claim-name": "entry-0"})
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-2"}
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": pod["name"], "uid": pod["uid"]}],
+    }
+    world.api.add(RESOURCE_CLAIMS, claim | {"status": status})
+    await world.settle()
+    assert "g-2" in world.bound()
+    assert len(world.bound()) == 2
+
+
 @pytest.mark.parametrize("is_of_own", [True, False])
 async def test_a_pod_that_waited_for_others_says_what_it_waits_for_when_they_are_there(
     is_of_own: bool, world: World
