@@ -289,7 +289,7 @@ def main() -> int:
         counts["by the scheduler"] += bool(plan.moves) and plan.is_by_scheduler
         counts["false"] += bool(plan.node) and not replayed(seen, plan)
         if length != best:
-            print(f"seed {seed}: found {length}, possible {best}")
+            print(f"seed {seed}: found {length}, possible {best}", flush=True)
     print(dict(counts))
     return int(bool(counts["false"]))
 
