@@ -10,15 +10,17 @@ from collections.abc import Iterator
 import pytest
 from corpus import CONFORMANCE
 from hypothesis import HealthCheck, settings
+from rounds import fewer
 from secrecy import Watch, note_tokens
 from stock import missing
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
-# as the one before; elsewhere each looks at new examples, and a failure prints what repeats it.
+# as the one before; elsewhere each looks at new examples, fewer of them, and a failure prints what repeats it.
 settings.register_profile(
     "project",
     deadline=None,
     derandomize="CI" in os.environ,
+    max_examples=fewer(100),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

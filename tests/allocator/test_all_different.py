@@ -9,6 +9,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.pruning.all_different import assignable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 
 def assignments(accepted: Sequence[int], taken: int = 0) -> Iterator[tuple[int, ...]]:
@@ -21,7 +22,7 @@ def assignments(accepted: Sequence[int], taken: int = 0) -> Iterator[tuple[int, 
             yield (1 << device, *rest)
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(st.lists(st.integers(0, 63), max_size=6))
 def test_what_is_kept_is_what_some_assignment_uses(accepted: list[int]) -> None:
     kept = [0] * len(accepted)

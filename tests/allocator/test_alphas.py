@@ -19,6 +19,7 @@ from dra_operator.allocator.published.derived_column import DerivedColumn
 from dra_operator.cel_language import CelSelectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 Json = dict[str, Any]
 OLD, OFF = Features(Release.V1_36), Features(Release.V1_37)
@@ -251,7 +252,7 @@ def first_choice(groups: dict[str, dict[str, set[str]]], taken: list[str], count
 
 @pytest.mark.rule("K37-CG-02", "K37-CG-04", "K37-CG-06")
 @pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=fewer(40), deadline=None)
 @given(source=st.randoms(use_true_random=False))
 def test_the_first_compatible_devices_are_found(failures: int, source: Random) -> None:
     """Whatever is pruned."""
@@ -396,7 +397,7 @@ def test_other_requests_of_the_constraint_use_what_is_published() -> None:
 
 
 @pytest.mark.parametrize("failures", [-1, 12], ids=["pruned from the start", "as usual"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=fewer(40), deadline=None)
 @given(source=st.randoms(use_true_random=False))
 def test_computed_attributes_are_compared_as_published_ones(failures: int, source: Random) -> None:
     """The answer is the one for devices that publish what is computed, also where constraints overlap."""

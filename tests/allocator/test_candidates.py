@@ -16,6 +16,7 @@ from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Usage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 
@@ -271,7 +272,7 @@ def test_excluded_nodes_have_a_reason() -> None:
     assert "n1" not in candidates
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(
     st.lists(st.lists(st.sampled_from(["A", "B", ""]), max_size=3), min_size=1, max_size=4),
     st.lists(st.tuples(st.sampled_from([A, B, "true"]), st.integers(0, 2)), min_size=1, max_size=3),
@@ -295,7 +296,7 @@ def test_no_node_that_fits_or_fails_is_left_out(
             assert f"n{number}" in candidates
 
 
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=150)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=fewer(150))
 
 
 def expected_answers(case: dict[str, Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from allocator_lab import Lab, claim, device, held, lab, pool, request
 from dra_operator.allocator import Allocated, Refused, Rule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 Json = dict[str, Any]
 Published = list[tuple[int, tuple[str, ...], bool]]
@@ -34,7 +35,7 @@ def problem(published: Published, tolerated: list[str], *, count: int, group: bo
     return lab(pool(*devices), [asked], usage=held(*busy))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=fewer(150), deadline=None)
 @given(PUBLISHED, st.integers(1, 4), st.booleans(), st.booleans())
 def test_doing_what_the_fix_says_is_enough(published: Published, count: int, group: bool, every: bool) -> None:
     def decided(tolerated: list[str], number: int, *, in_use: bool) -> Any:

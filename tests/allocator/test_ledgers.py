@@ -26,6 +26,7 @@ from dra_operator.allocator.problem.ledger import Ledger, Request
 from dra_operator.allocator.problem.node_state import NodeState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 BUDGET = 40_000
@@ -146,7 +147,7 @@ def said(outcome: Outcome) -> tuple[str, object]:
 
 @pytest.mark.parametrize("kind", LEDGERS)
 @pytest.mark.parametrize("problems", [Maker, CrowdedMaker])
-@settings(relaxed, max_examples=25)
+@settings(relaxed, max_examples=fewer(25))
 @given(source=st.randoms(use_true_random=False))
 def test_pruning_changes_no_answer_under_any_ledger(kind: type[Naive], problems: type[Maker], source: Random) -> None:
     case = make_case(source, problems)

@@ -21,6 +21,7 @@ from dra_operator.allocator.pruning.pruner import Pruner
 from dra_operator.allocator.published.interning import Interner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 
 def test_a_journal_forgets_the_oldest_changes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_what_pruning_adds_to_requests_stays_in_its_problem() -> None:
     assert [len(domain.ledgers) for (domain,) in (*later.domains, *Problem(state, program).domains)] == [0] * 6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=fewer(60), deadline=None)
 @given(source=st.randoms(use_true_random=False), forgetful=st.booleans())
 def test_an_allocator_that_has_decided_before_answers_like_a_new_one(source: Random, forgetful: bool) -> None:
     """Claims come and go, decisions run at the same time and are dropped, devices are taken and given back."""

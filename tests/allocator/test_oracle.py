@@ -33,6 +33,7 @@ from dra_operator.allocator import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit_cases import expected
+from rounds import fewer
 
 Json = dict[str, Any]
 AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
@@ -94,14 +95,14 @@ def test_the_oracle_gives_the_intended_answers_where_the_reference_errs() -> Non
 
 
 @pytest.mark.rule("AL-07")
-@settings(relaxed, max_examples=250)
+@settings(relaxed, max_examples=fewer(250))
 @given(sources)
 def test_the_allocator_agrees_with_brute_force(source: Random) -> None:
     check(make_case(source))
 
 
 @pytest.mark.parametrize("maker", [Maker, CrowdedMaker])
-@settings(relaxed, max_examples=120)
+@settings(relaxed, max_examples=fewer(120))
 @given(source=sources)
 def test_pruning_changes_no_answer(maker: type[Maker], source: Random) -> None:
     """Small problems rarely need it, so it is switched on from the start: it must not skip a solution or an error."""
@@ -110,13 +111,13 @@ def test_pruning_changes_no_answer(maker: type[Maker], source: Random) -> None:
         check(make_case(source, maker))
 
 
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=fewer(80))
 @given(sources)
 def test_the_mistakes_of_the_reference_can_be_repeated(source: Random) -> None:
     check(make_case(source), as_reference=True)
 
 
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=fewer(80))
 @given(sources)
 def test_slices_may_arrive_in_any_order_before_and_after_other_decisions(source: Random) -> None:
     case = make_case(source)
@@ -139,7 +140,7 @@ def said(lab: Lab, node: Node) -> tuple[str, list[Json] | str]:
     return type(outcome).__name__, what
 
 
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=fewer(80))
 @given(sources, st.integers(1, 60))
 def test_a_spent_budget_is_never_a_refusal(source: Random, budget: int) -> None:
     case = make_case(source)

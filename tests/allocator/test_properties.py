@@ -16,6 +16,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.search.state import State
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 Json = dict[str, Any]
 SELECTORS = (
@@ -24,7 +25,7 @@ SELECTORS = (
     "true",
     'device.attributes["drv"].u != 3',
 )
-RELAXED = settings(max_examples=120)
+RELAXED = settings(max_examples=fewer(120))
 
 
 @st.composite
@@ -241,7 +242,7 @@ def test_giving_back_is_the_exact_inverse_of_taking(
         assert picture() == pictures.pop()
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2), st.integers(1, 5)), max_size=20))
 def test_usage_forgets_exactly_what_was_removed(entries: list[tuple[bool, int, int, int]]) -> None:
     allocations = []

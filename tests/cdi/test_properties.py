@@ -23,6 +23,7 @@ from dra_cdi import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 UINT32 = st.integers(0, 2**32 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -32,7 +33,7 @@ PART = st.from_regex(r"\A[A-Za-z]([A-Za-z0-9_.-]{0,6}[A-Za-z0-9])?\Z")
 ENV = st.builds("{}={}".format, TEXT.filter(lambda text: "=" not in text), TEXT)
 
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=fewer(25), deadline=None)
 
 
 def several(items: st.SearchStrategy[Any], unique_by: Any = None) -> st.SearchStrategy[tuple[Any, ...]]:

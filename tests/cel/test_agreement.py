@@ -17,6 +17,7 @@ from dra_cel import CelError, EvaluationError, PreparedDevice, Selector, device_
 from dra_cel.analysis.cost import estimate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 DEVICES = [
     {
@@ -196,7 +197,7 @@ EXPRESSIONS = st.recursive(
 BOOLEANS = st.tuples(EXPRESSIONS, st.sampled_from(["==", "!=", "in", "<"]), EXPRESSIONS).map(
     lambda parts: f"cel.bind(x, 1, cel.bind(y, device.driver, {parts[0]} {parts[1]} {parts[2]}))"
 )
-PROFILE = settings(max_examples=600, suppress_health_check=list(HealthCheck))
+PROFILE = settings(max_examples=fewer(600), suppress_health_check=list(HealthCheck))
 
 
 def verdict(value: object) -> Any:
@@ -223,7 +224,7 @@ def test_a_compiled_selector_never_contradicts_the_machine_nor_the_cost_bound(ex
 
 @pytest.mark.parametrize("seconds", [5.0])
 def test_random_expressions_take_no_long_time(seconds: float) -> None:
-    @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=fewer(150), suppress_health_check=list(HealthCheck))
     @given(expression=EXPRESSIONS)
     def run(expression: str) -> None:
         started = time.process_time()

@@ -11,6 +11,7 @@ from dra_cel import EvaluationError, PreparedDevice, Selector, device_selectors,
 from dra_cel.selector import MOST_ANSWERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 DRIVER = "gpu.example.com"
 OF_DRIVER = f'device.attributes["{DRIVER}"]'
@@ -86,7 +87,7 @@ def said(selector: Selector, driver: str, device: Device, *, remembers: bool) ->
         return error.kind
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=fewer(150), deadline=None)
 @given(st.sampled_from(FEW_VALUES + ANY_VALUE), st.lists(devices(), min_size=2, max_size=12))
 def test_a_remembered_answer_is_that_of_the_device_itself(expression: str, some: list[tuple[str, Device]]) -> None:
     selector = compiled(expression)

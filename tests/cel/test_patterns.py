@@ -17,6 +17,7 @@ from dra_cel.libraries import regexes
 from dra_cel.libraries.pattern_size import pattern_size
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 DEVICE = prepare("gpu.example.com", Device(), list_attributes=True)
 ENVIRONMENT = device_selectors(list_attributes=True)
@@ -82,7 +83,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=fewer(300), deadline=None)
 @given(PATTERNS)
 @example(HOSTILE)
 @example("(?i)" + r"\p{Lu}{50}")

@@ -35,10 +35,11 @@ from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
 from fake_api import Call
 from objects import Make, Obj
+from rounds import fewer
 
 DOMAIN = "nvlink.example.com/domain"
 MATCH_DOMAIN = {"dra.kopf.dev/gang-match-attribute": DOMAIN}
-HISTORIES = int(os.environ.get("GANG_HISTORIES", "25"))
+HISTORIES = int(os.environ.get("GANG_HISTORIES", fewer(25)))
 
 
 def furnish(world: World, nodes: int, devices: int) -> None:

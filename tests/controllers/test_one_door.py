@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from objects import Make, Obj
 from prometheus_client import CollectorRegistry
+from rounds import fewer
 
 KINDS: tuple[type[Object], ...] = (Pod, ResourceClaim, Node, ResourceSlice)
 NAMES = ("a", "b")
@@ -149,7 +150,7 @@ def observed(cluster: Cluster) -> Iterator[tuple[str, object]]:
         yield name, {key: index.values_of(key) for key in index}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=fewer(300), deadline=None)
 @given(deliveries())
 def test_all_sources_together_tell_what_one_list_tells(
     told: tuple[list[tuple[Source, Version]], list[Version]],

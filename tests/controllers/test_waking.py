@@ -18,6 +18,7 @@ from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filt
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from objects import Make
+from rounds import fewer
 
 GPU = "example.com/gpu"
 HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
@@ -114,7 +115,7 @@ def delays(world: World, ticks: list[int]) -> Callable[[], Awaitable[None]]:
 @example([("rare pod", 0, True), ("rare devices", 0, True), ("rare pod", 2, True), ("end", 2, True)], [0])
 @example([("pod", 2, True), ("rare pod", 4, True), ("rare devices", 0, True), ("end", 2, True)], [0])
 @example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=fewer(100), deadline=None)
 def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
     async def history() -> None:
         world = World(Features())

@@ -13,6 +13,7 @@ from fuzz.corpus import CORPUS, inputs_of
 from fuzz.mutation import Mutator
 from fuzz.target import Target
 from fuzz.targets import TARGETS
+from rounds import fewer
 
 SUPPORT = CORPUS.parents[1] / "support"
 
@@ -26,7 +27,7 @@ def test_the_corpus_is_taken_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_changed_inputs_are_taken_or_refused(name: str) -> None:
     mutator = Mutator([data for _, data in inputs_of(name)], seed=1)
-    for _ in range(TARGETS[name].rounds):
+    for _ in range(fewer(TARGETS[name].rounds)):
         data = mutator.fresh()
         assert TARGETS[name].finding(data) is None, data
 

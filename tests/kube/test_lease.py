@@ -16,6 +16,7 @@ from dra_kube.leases.election import DROP_EARLY_SECONDS, Election, LeaseLost, No
 from dra_kube.leases.lease import LeaseLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 Object = dict[str, Any]
 Fault = Literal["lost request", "lost answer", "late", "forbidden"]
@@ -426,7 +427,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=fewer(400), deadline=None)
 @given(STEPS, st.lists(st.floats(-1e5, 1e5), min_size=3, max_size=3))
 async def test_whatever_happens_two_never_write_at_the_same_time(steps: list[Step], offsets: list[float]) -> None:
     """Neither may two send, nor may a write that one has sent take effect while another one sends."""

@@ -31,6 +31,7 @@ from dra_operator.kubectl.serve.desk import Desk, TookTooLong
 from dra_operator.kubectl.serve.question import Question, Reply
 from dra_operator.kubectl.serve.server import FIT, address_of, running
 from fit_replays import differences
+from rounds import fewer
 from waiting import becomes, until
 
 FLEET = Path(__file__).parent / "fleet.yaml"
@@ -65,9 +66,9 @@ async def asked(http: ClientSession, address: str, question: Any, **headers: str
 
 
 def test_the_desk_answers_as_placing_does_whatever_it_was_asked_before() -> None:
-    found = list(chain.from_iterable(map(differences, range(60))))
+    found = list(chain.from_iterable(map(differences, range(fewer(60)))))
     assert [line for line in found if line] == []
-    assert len(found) > 300
+    assert len(found) > fewer(300)
 
 
 async def test_an_answer_is_that_of_the_command(http: ClientSession, capsys: pytest.CaptureFixture[str]) -> None:

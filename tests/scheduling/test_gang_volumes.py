@@ -17,6 +17,7 @@ from gang_lab import decided_together, decided_with_pauses
 from neighbour_lab import away, term
 from objects import Obj
 from placement_lab import allocator, case, node
+from rounds import fewer
 from volume_lab import HOST, Shelf, on_nodes, pod, storage_class, uses, volume, volume_claim
 
 NAMES = ("a", "b", "c")
@@ -67,7 +68,7 @@ def fits(pods: Sequence[Pod], where: Sequence[str], objects: Sequence[Obj], stat
     return True
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(fewer(150)))
 def test_volumes_are_free_in_the_order_of_the_plan_and_none_is_missed_in_that_of_the_pods(seed: int) -> None:
     random = Random(seed)
     objects, pods = list(stored(random)), pods_of(random)

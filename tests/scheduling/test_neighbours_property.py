@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from neighbour_oracle import REQUIRED, Json, Oracle
 from neighbour_strategies import labels, node_labels, selectors
 from placement_lab import labelled, node
+from rounds import fewer
 
 NAMES, NAMESPACES = ["n0", "n1", "n2"], ["ns", "other"]
 NAMESPACE_OF = {"p0": "ns", "p1": "ns", "p2": "other", "p3": "other"}
@@ -119,7 +120,7 @@ def apply(step: tuple[str, Any, Any], nodes: Nodes, oracle: Oracle) -> None:
 
 
 @pytest.mark.rule("NR-01", "NR-02", "NR-03", "NR-04", "NR-05", "NR-11", "NR-12", "NR-13")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=fewer(150), deadline=None)
 @given(st.lists(pods("comes"), min_size=1, max_size=3), st.lists(steps(), min_size=3, max_size=12))
 def test_rules_agree_with_their_literal_reading(incoming: list[Json], history: list[tuple[str, Any, Any]]) -> None:
     namespaces: dict[str, Json] = {name: {} for name in NAMESPACES}

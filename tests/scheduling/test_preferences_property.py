@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neighbour_oracle import REQUIRED, Json, Oracle
 from neighbour_strategies import VALUES, labels, node_labels, selectors
 from placement_lab import allocator, decide, node
+from rounds import fewer
 from score_oracle import PREFERRED, ScoreOracle
 
 NAMES = ["n0", "n1", "n2", "n3"]
@@ -92,7 +93,7 @@ def clusters(draw: st.DrawFn) -> tuple[Nodes, ScoreOracle]:
 
 
 @pytest.mark.rule("NR-20", "NR-22", "NR-23", "NR-24", "NR-25")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=fewer(200), deadline=None)
 @given(incoming(), clusters())
 def test_the_node_with_the_most_points_is_taken(pod: Json, cluster: tuple[Nodes, ScoreOracle]) -> None:
     nodes, oracle = cluster

@@ -1,4 +1,4 @@
-"""How many rounds a random scenario runs: a few, or as many as ``KOPF_DRA_ROUNDS`` says."""
+"""How many rounds a random scenario runs, and how many examples a sweep looks at."""
 
 from __future__ import annotations
 
@@ -6,5 +6,10 @@ import os
 
 
 def rounds(few: int) -> range:
-    """The numbers of the rounds, which are also their seeds."""
+    """The numbers of the rounds, which are also their seeds: a few, or as many as ``KOPF_DRA_ROUNDS`` says."""
     return range(int(os.environ.get("KOPF_DRA_ROUNDS", few)))
+
+
+def fewer(full: int) -> int:
+    """The size of a sweep over random examples or seeds: all of them in CI (``CI=true``), elsewhere a third."""
+    return full if "CI" in os.environ else -(-full // 3)

@@ -13,6 +13,7 @@ from bare_client import CLAIMS, CONFIG_MAPS, DRA, PATCH, PODS, claim, pod
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from rounds import fewer
 
 WORDS = """
     apiVersion kind metadata name namespace labels finalizers ownerReferences uid resourceVersion spec
@@ -78,7 +79,9 @@ def fuzz() -> Iterator[Fuzz]:
 
 AS_KUBERNETES = "resourceVersion should not be set on objects to be created"
 """What its API server calls an error of its own."""
-FUZZING = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+FUZZING = settings(
+    max_examples=fewer(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.mark.parametrize(("path", "base"), CREATED)

@@ -22,6 +22,7 @@ from dra_devcluster.agent.plugins.messages import ClaimRef, PreparedDevice
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from objects import user
+from rounds import fewer
 
 PODS = ("a", "b", "c")
 History = list[tuple[str, str, AbstractSet[str]]]
@@ -147,7 +148,7 @@ def check(manager: DraManager, drivers: dict[str, Driver], running: dict[str, di
         assert sorted(ids) == sorted(f"v/{driver}={claim}" for claim in claims for driver in CLAIMS[claim])
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(steps)
 @example([("start", "a", {"x"}), ("reallocate", "", {"x"}), ("start", "b", {"x"})])
 def test_claims_are_prepared_while_they_are_used_and_all_given_back_at_the_end(
