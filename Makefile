@@ -54,6 +54,8 @@ test: lint pytest  ## run every check: lint, types, import contracts, tests
 quick: install  ## run the tests of the pure rooms and of the layout only: for the daily loop
 	$(BIN)/pytest --quiet $(PYTEST_ARGS) $(addprefix tests/,$(PURE))
 
+# Many tests wait for processes and clocks: three workers for each processor keep it busy.
+pytest: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 pytest: install  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
 
