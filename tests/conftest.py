@@ -26,6 +26,7 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
+_freeze = gc.freeze
 SLOW = ("tests/reliability/", "tests/operator/test_leader.py")
 
 
@@ -63,9 +64,26 @@ def pytest_collection_finish() -> None:
     What an operator does to its process when it starts, it does not do to that of the tests: it would hide what the
     tests before it left open.
     """
+    _keep_what_there_is()
+    for name in ("freeze", "unfreeze"):
+        pytest.MonkeyPatch().setattr(gc, name, lambda: None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """After a module, what was left open is found. What remains is memory of modules: answers of the kit, schemas.
+
+    Operators that start and Kopf's that end ask for a collection. It took 0.5 s and more once the kit had been read.
+    """
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        _keep_what_there_is()
+    return result
+
+
+def _keep_what_there_is() -> None:
     gc.collect()
-    gc.freeze()
-    pytest.MonkeyPatch().setattr(gc, "freeze", lambda: None)
+    _freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -118,3 +118,9 @@ print(former())
 def test_what_was_settled_and_is_not_used_any_more_is_collected_when_memory_is_settled_again() -> None:
     answer = subprocess.run([sys.executable, "-c", SETTLED_TWICE], capture_output=True, text=True, check=True)
     assert answer.stdout == "None\n"
+
+
+def test_an_operator_in_the_process_of_the_tests_makes_no_collection_of_theirs_longer() -> None:
+    """To look at all tests again and again was a third of their time."""
+    operator.settle_memory()
+    assert gc.get_freeze_count() > 100_000
