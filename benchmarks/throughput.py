@@ -13,9 +13,10 @@ With --waiting the pods are there before the side starts, as after an outage. La
 a second line has the tenth of the pods that is bound first: how many per second from the first one on, and, under p50
 and p99, when the first and the last of them were bound.
 
-Sides: "operator" is ours, with the controllers of claims; "reference" is kube-scheduler with the claim controller of
-kube-controller-manager, without their limits on requests per second; any other name is that of a scheduler that is at
-work already, with the ids of processes to look at. The cluster needs no nodes or drivers: they are objects only.
+Sides: "operator" is ours, with the controllers of claims, and "compiled" the same with the wheel that `make compiled`
+builds of these sources; "reference" is kube-scheduler with the claim controller of kube-controller-manager, without
+their limits on requests per second; any other name is that of a scheduler that is at work already, with the ids of
+processes to look at. The cluster needs no nodes or drivers: they are objects only.
 Processor time *elsewhere* is that of benchmark, API server and etcd: what they take of the cores bounds any scheduler.
 Writes are those of all clients together but the creation and deletion of pods, as the API server counts them.
 """

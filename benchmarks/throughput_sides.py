@@ -28,6 +28,8 @@ _WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 _REVIEWS = {("tokenreviews", ""), ("subjectaccessreviews", ""), ("serviceaccounts", "token")}
 _APART = {("pods", ""), ("leases", ""), *_REVIEWS}
 """Resources and sub-resources whose writes are the benchmark's own, or have nothing to do with pods."""
+_SITE = Path(__file__).resolve().parent.parent / "build" / "site"
+"""Where ``make compiled`` installs its wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,11 @@ async def _running(command: Sequence[str]) -> AsyncIterator[int]:
 
 def side_of(text: str, kubeconfig: Path, binaries: Path | None) -> Side:
     """A side as the command line names it. Raises ValueError."""
-    if text == "operator":
+    if text in ("operator", "compiled"):
         program = str(Path(sys.executable).with_name("dra-operator"))
         ours = ("--controllers", "templates,release,placement", "--no-leader-elect")
-        return Side(text, "dra-scheduler", ((program, "run", "--kubeconfig", str(kubeconfig), *ours),))
+        command = (program, "run", "--kubeconfig", str(kubeconfig), *ours)
+        return Side(text, "dra-scheduler", (command if text == "operator" else (*_compiled(), *command),))
     if text == "reference":
         if binaries is None:
             raise ValueError("reference needs --binaries, a folder with kube-scheduler and kube-controller-manager")
@@ -76,6 +79,13 @@ def side_of(text: str, kubeconfig: Path, binaries: Path | None) -> Side:
         return Side(name, name, pids=tuple(map(int, filter(None, pids.split(",")))))
     except ValueError:
         raise ValueError(f"{text}: write NAME, or NAME=PID,PID to see what these processes spend") from None
+
+
+def _compiled() -> tuple[str, ...]:
+    """What to put before a command that is to use the wheel of ``make compiled``. Raises ValueError without it."""
+    if not any((_SITE / "dra_operator" / "allocator").glob("allocator.*.so")):
+        raise ValueError(f"compiled: there is no compiled allocator in {_SITE}: run make compiled")
+    return "env", f"PYTHONPATH={_SITE}"
 
 
 class Process:
