@@ -31,6 +31,26 @@ async def test_a_pod_without_its_template_says_so_and_runs_when_the_template_com
         assert world.node_of() == "node-0"
 
 
+async def test_a_pod_whose_template_is_too_large_says_so_and_runs_when_it_is_replaced(world: World) -> None:
+    world.furnish()
+    template = Make.template()
+    entry = {"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 10_000}}}
+    template["spec"]["spec"]["devices"]["config"] = [entry] * 32
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert condition(world).startswith(
+            'waits for a claim of entry "entry-0": resourceclaimtemplate "tmpl" has a spec of 315 KiB, and '
+            "dra-operator allocates at most 64 KiB: shorten"
+        )
+        world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+        await world.quiet()
+        assert world.node_of() == "node-0"
+
+
 async def test_a_pod_whose_claim_is_refused_points_to_the_events(world: World) -> None:
     world.controllers = OwnControllers(templates=False)
     world.furnish()

@@ -1,7 +1,8 @@
 """A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so.
 
-Claims are made within a moment. Where a template is missing, or its claims are refused, an event of the pod says why;
-but an event is gone after an hour, and what makes the claims may have ended. So an older pod says for what it waits.
+Claims are made within a moment. Where a template is missing or too large, or its claims are refused, an event of the
+pod says why; but an event is gone after an hour, and what makes the claims may have ended. So an older pod says for
+what it waits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dra_api.core import Pod
 from dra_api.values.times import parse_time
 
 from dra_operator.cache import Cluster
-from dra_operator.scheduling.state import Obstacle
+from dra_operator.scheduling.state import Obstacle, size_refusal
 
 
 def age(pod: Pod, now: datetime) -> float:
@@ -26,10 +27,15 @@ def awaited_claim(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str:
     recorded = pod.status.resource_claim_statuses or ()
     meant = {obstacle.subject, *(it.name for it in recorded if it.resource_claim_name == obstacle.subject)}
     for entry in pod.spec.resource_claims or ():
-        template = entry.resource_claim_template_name
-        if entry.name in meant and template and cluster.templates.get(f"{pod.metadata.namespace}/{template}") is None:
+        name = entry.resource_claim_template_name
+        if entry.name not in meant or not name:
+            continue
+        template = cluster.templates.get(f"{pod.metadata.namespace}/{name}")
+        if template is None:
             return (
-                f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{template}" not found: create '
+                f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{name}" not found: create '
                 f"it, or correct resourceClaimTemplateName"
             )
+        if (size := template.bytes_of_spec) is not None:
+            return f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{name}" {size_refusal(size)}'
     return f"{obstacle.text}: if that lasts, events FailedResourceClaimCreation of the pod say why"
