@@ -16,6 +16,7 @@ from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.sources import tracing
 from dra_operator.sources.cut import LARGE_BYTES, was_cut
 from dra_operator.sources.known import BOOKMARK_SECONDS, KnownEvents, News, unknown_items
+from dra_operator.sources.reception import Reception
 from hypothesis import given
 from hypothesis import strategies as st
 from kopf._core.reactor.inventory import ResourceMemories
@@ -182,19 +183,26 @@ def test_an_answer_that_is_no_list_stays_as_it_is(page: bytes) -> None:
     assert unknown_items(page, knows) == page
 
 
-async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
+async def test_what_others_write_is_taken_in_and_what_the_operator_wrote_is_not(
     cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And Kopf hears of neither."""
     await cluster.furnish(nodes=3, template=True)
     async with supervising() as site:
         heard: list[str] = []
-        received = site.operator.received
+        by_kopf: list[str] = []
+        taken_in, received = Reception.received, site.operator.received
 
-        def listen(resource: object, version: str, kind: str | None, raw: Obj) -> None:
+        def listen(reception: Reception, resource: object, version: str, kind: str | None, raw: Obj) -> None:
             heard.append(f"{resource} {raw['metadata']['name']}")
+            taken_in(reception, resource, version, kind, raw)  # type: ignore[arg-type]
+
+        def kopf(resource: object, version: str, kind: str | None, raw: Obj) -> None:
+            by_kopf.append(f"{resource} {raw['metadata']['name']}")
             received(resource, version, kind, raw)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(site.operator, "received", listen)
+        monkeypatch.setattr(Reception, "received", listen)
+        monkeypatch.setattr(site.operator, "received", kopf)
         await site.ready()
         await cluster.place("pod")
         name = (await cluster.claims())[0]["metadata"]["name"]
@@ -202,6 +210,7 @@ async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
         await cluster.heard()
         assert f"{RESOURCE_CLAIMS} {name}" in heard
         assert not [what for what in heard if what.startswith((str(NODES), str(RESOURCE_SLICES)))]
+        assert f"{RESOURCE_CLAIMS} {name}" not in by_kopf
 
 
 def records_of_kopf() -> set[str]:
@@ -219,7 +228,8 @@ async def test_kopf_keeps_no_record_of_an_object_whose_end_the_operator_brought_
         await cluster.place("pod")
         (claim,) = await cluster.claims()
         uid, name = claim["metadata"]["uid"], claim["metadata"]["name"]
-        await cluster.api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"by": "another"}}}, "ns")
+        large = {"metadata": {"annotations": {"by": "x" * LARGE_BYTES}}}  # which Kopf hears of
+        await cluster.api.patch(RESOURCE_CLAIMS, name, large, "ns")
         await becomes(lambda: uid in records_of_kopf())
         await cluster.api.delete(PODS, "pod", "ns", grace_seconds=0)
         await cluster.gone(RESOURCE_CLAIMS, name)
@@ -283,7 +293,7 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
         assert knows()  # by its version from now on
 
 
-async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervising: Supervising) -> None:
+async def test_what_comes_is_taken_in_without_kopf(cluster: LiveCluster, supervising: Supervising) -> None:
     """An older version that Kopf has in line is dropped; the end of what Kopf has heard of it hears as well."""
     await cluster.furnish()
     async with supervising() as site:
@@ -292,11 +302,13 @@ async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervisin
         content = await cluster.api.create(PODS, ELSEWHERE)
         await becomes(lambda: view.pods.get("ns/elsewhere") is not None)
 
-        def takes_in(name: str, more: int, uid: str, *, is_deleted: bool = False, labels: object = None) -> bool:
+        def takes_in(
+            name: str, more: int, uid: str, *, is_deleted: bool = False, at_once: bool = True, labels: object = None
+        ) -> bool:
             number = str(int(content["metadata"]["resourceVersion"]) + more)
             meta = content["metadata"] | {"name": name, "uid": uid, "resourceVersion": number, "labels": labels}
             raw = msgspec.Raw(json.dumps(content | {"metadata": meta}).encode())
-            news = News(ObjectVersion(name, uid, number, "ns"), raw, is_deleted, in_burst=True)
+            news = News(ObjectVersion(name, uid, number, "ns"), raw, is_deleted, at_once)
             return operator.deals_with(PODS, news)
 
         def known(name: str) -> str:
@@ -318,11 +330,12 @@ async def test_a_burst_is_taken_in_without_kopf(cluster: LiveCluster, supervisin
         assert not known("odd")  # malformed, as from Kopf
         assert takes_in("new", 40, "new", is_deleted=True)
         assert not known("new")
+        assert not takes_in("elsewhere", 45, content["metadata"]["uid"], at_once=False)  # Kopf hears of it
         assert not takes_in("elsewhere", 50, content["metadata"]["uid"], is_deleted=True)
         assert known("elsewhere")  # Kopf takes it away
 
 
-async def test_what_fails_in_a_burst_is_left_to_kopf(
+async def test_what_fails_is_left_to_kopf(
     cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error would end the watch, and with it what everyone's pods wait for."""
@@ -337,7 +350,7 @@ async def test_what_fails_in_a_burst_is_left_to_kopf(
                 json.dumps({"metadata": meta, "spec": {"nodeName": "x"}}).encode().replace(b'"x"', b'"x%s"' % more)
             )
             return operator.deals_with(
-                PODS, News(ObjectVersion(name, name, number, "ns"), msgspec.Raw(content), in_burst=True)
+                PODS, News(ObjectVersion(name, name, number, "ns"), msgspec.Raw(content), at_once=True)
             )
 
         assert not deals_with("odd", "1000", b"\xff")
@@ -348,7 +361,7 @@ async def test_what_fails_in_a_burst_is_left_to_kopf(
         assert deals_with("unlucky", "1001")
 
 
-def test_only_a_full_chunk_is_a_burst() -> None:
+def test_only_what_is_cut_has_to_reach_kopf() -> None:
     heard: list[News] = []
 
     def note(news: News) -> bool:
@@ -357,10 +370,10 @@ def test_only_a_full_chunk_is_a_burst() -> None:
 
     reader = KnownEvents(note, time.monotonic)
     reader.passed_on(line("ADDED", pod("a")))
-    reader.passed_on(line("ADDED", pod("b")) + line("DELETED", pod("c")), in_burst=True)
-    reader.passed_on(line("ADDED", pod("large", "x" * LARGE_BYTES)), in_burst=True)
-    assert [(it.version.name, it.is_deleted, it.in_burst) for it in heard] == [
-        ("a", False, False),
+    reader.passed_on(line("ADDED", pod("b")) + line("DELETED", pod("c")))
+    reader.passed_on(line("ADDED", pod("large", "x" * LARGE_BYTES)))
+    assert [(it.version.name, it.is_deleted, it.at_once) for it in heard] == [
+        ("a", False, True),
         ("b", False, True),
         ("c", True, True),
         ("large", False, False),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
+import msgspec
 from dra_api.cache import Cache
 from dra_api.meta import Object as Struct
 from dra_kube import Object
@@ -21,12 +21,12 @@ class Fresh:
 
     def keep(self, raw: Object) -> None:
         """Keep an object; it may change elsewhere."""
-        self._objects.put(raw["metadata"]["uid"], json.dumps(raw).encode())
+        self._objects.put(raw["metadata"]["uid"], msgspec.json.encode(raw))
 
     def take(self, obj: Struct) -> Object | None:
         """The object, to be changed and written; None if it was not kept in the version that the cache has."""
         text = self._objects.pop(obj.metadata.uid)
         if text is None:
             return None
-        raw: Object = json.loads(text)
+        raw: Object = msgspec.json.decode(text)
         return raw if raw["metadata"]["resourceVersion"] == obj.metadata.resource_version else None

@@ -4,7 +4,8 @@ Most events are echoes: the operator listed the object before Kopf did, or wrote
 start a task for each and call a handler, and the cache would drop it. So this module filters what Kopf reads. It
 removes known versions from a list, and from a watch, and so it does with deletions that the answer to a write has
 already shown. Once a second one of them becomes a bookmark, which says where the watch continues after an interruption
-and has no handler. All else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
+and has no handler. News that can be taken in where it is read is left out as well. All else passes unchanged and in
+order: errors, what could not be taken in, and lines that cannot be read.
 
 Two kinds of lines are changed. An object that nests deeper than Python's decoders go would end Kopf's watch of all
 others. It gets a text in the place of its spec, so that the operator finds it malformed. And a large pod, claim or
@@ -34,8 +35,8 @@ class News(NamedTuple):
     version: ObjectVersion
     content: msgspec.Raw
     is_deleted: bool = False
-    in_burst: bool = False
-    """More has come than was read in time: events of other objects wait behind it."""
+    at_once: bool = False
+    """It may be taken in where it is read: an event that is not to be cut."""
 
 
 Knows = Callable[[News], bool]
@@ -65,14 +66,14 @@ class KnownEvents:
         self._rest = bytearray()  # a line of a megabyte comes in many chunks
         self._marked_at = -math.inf
 
-    def passed_on(self, chunk: bytes, *, in_burst: bool = False) -> bytes:
-        """What Kopf gets of the lines that are complete now. ``in_burst``: more has come than was read in time."""
+    def passed_on(self, chunk: bytes) -> bytes:
+        """What Kopf gets of the lines that are complete now."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
         self._rest += rest
-        return b"".join([self._line(line, in_burst) for line in lines])
+        return b"".join([self._line(line) for line in lines])
 
     def end(self) -> bytes:
         """The line that the end of the watch cut off."""
@@ -80,7 +81,7 @@ class KnownEvents:
         self._rest.clear()
         return rest
 
-    def _line(self, line: bytes, in_burst: bool) -> bytes:
+    def _line(self, line: bytes) -> bytes:
         try:
             event = _EVENT.decode(line)
             obj = _OBJECT.decode(event.object)
@@ -90,7 +91,7 @@ class KnownEvents:
             return line + b"\n"
         is_change = event.type in ("ADDED", "MODIFIED", "DELETED")
         version, is_large = obj.metadata, len(line) > LARGE_BYTES
-        news = News(version, event.object, event.type == "DELETED", in_burst and not is_large)
+        news = News(version, event.object, event.type == "DELETED", at_once=not is_large)
         if not is_change or not self._knows(news):
             return (_cut(event, obj) if is_change and obj.kind in CUT and is_large else line) + b"\n"
         now = self._clock()

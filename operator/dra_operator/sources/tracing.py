@@ -144,12 +144,11 @@ class _Reported:
         try:
             async for chunk in self._content.iter_chunked(most):
                 self._stream.received(self._streams.clock())
-                in_burst = len(chunk) == most
-                if in_burst:
+                if len(chunk) == most:
                     await asyncio.sleep(0)
                 elif not self._is_new(chunk):
                     await asyncio.sleep(ANSWER_SECONDS)
-                if lines := self._events.passed_on(chunk, in_burst=in_burst):
+                if lines := self._events.passed_on(chunk):
                     yield lines
             if rest := self._events.end():
                 yield rest
