@@ -34,6 +34,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
+from dra_operator.allocator.ordering.contested import RIVALRY_THOUSANDTHS, contested
 from dra_operator.allocator.ordering.supply import Kinds
 from dra_operator.cel_language import CelSelectors
 from kit_cases import expected
@@ -341,3 +342,55 @@ def test_nothing_is_kept_of_a_mix_that_was_replaced() -> None:
     assert isinstance(ordered.decide(make_node("n1")), Allocated)
     gc.collect()
     assert not any(isinstance(it, Kinds) and it.mix is mix for it in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [({"two": 50, "first": 50}, "two-00"), ({"two": 99, "first": 1}, "two-12")]
+)
+def test_a_place_that_a_rival_needs_is_used_up_first(times: dict[str, int], expected: str) -> None:
+    """A first lies in the low half alone. On GPU 0 the low half is free for both; on GPU 1 the high one, for a two."""
+    some = slices_of_two_gpus()
+    for number in (0, 1):
+        halves = {f"gpu{number}": {"slice0": 1, "slice1": 1}}
+        some[0]["spec"]["devices"].append(device(f"first-{number}", kind="first", consumes=halves))
+    made = lab(some, [claim(request("r", kind("two")))], usage=held("drv/p/two-02", "drv/p/first-1"))
+    ordered = dataclasses.replace(
+        made, allocator=Allocator(made.allocator.inventory, new_share_id=str, order="least-loss")
+    )
+    claims = {name: lab((), [claim(request("r", kind(name)), name=name)]).claims for name in times}
+    ordered.allocator.learned.take([(ordered.allocator.compile(claims[it]), count) for it, count in times.items()])
+    assert ordered.devices() == [[f"r=drv/p/{expected}"]]
+
+
+PROFILES: dict[str, tuple[int, list[range]]] = {
+    "1g": (1, [range(at, at + 1) for at in range(7)]),
+    "2g": (2, [range(at, at + 2) for at in (0, 2, 4)]),
+    "3g": (3, [range(4), range(4, 8)]),
+    "4g": (4, [range(4)]),
+    "7g": (7, [range(8)]),
+}
+"""Of an A100: the slices of compute, and the slices of memory of each placement."""
+
+
+def test_only_classes_that_take_place_one_for_one_are_rivals() -> None:
+    """4g of 3g, in the low half. A 1g or 2g shuts a 4g out as well, but keeps clear of it; a 7g takes both halves."""
+    devices = [(name, size, its) for name, (size, places) in PROFILES.items() for its in places]
+    classes = [[at for at, it in enumerate(devices) if it[0] == name] for name in PROFILES]
+
+    def fitting(taken: int | None) -> list[list[int]]:
+        whole = []
+        for its in classes:
+            used, left, found = set(devices[taken][2]) if taken is not None else set[int](), 7, []
+            left -= devices[taken][1] if taken is not None else 0
+            for at in its:
+                if devices[at][1] <= left and used.isdisjoint(devices[at][2]):
+                    found.append(at)
+                    used |= set(devices[at][2])
+                    left -= devices[at][1]
+            whole.append(found)
+        return whole
+
+    after = {at: fitting(at) for at in range(len(devices))}
+    low = next(at for at, it in enumerate(devices) if it[0] == "3g")
+    less = contested(fitting(None), after, [10, 10, 40, 50, 0])
+    assert less == [{}, {}, {low: RIVALRY_THOUSANDTHS * 40 * 50 // 110**2}, {}, {}]

@@ -5,7 +5,7 @@ placement of a class costs more than to take one of many. The parts are added up
 devices that cost the same, the one on the unit with least idle is first.
 
 Partitions of one device are in each other's way, and what large ones gain small ones lose. There what a class loses
-counts by how scarce the class has become, however often it is asked for, so that no class pays for the others
+counts by how scarce the class becomes, however often it is asked for, so that no class pays for the others
 (``depleted``).
 """
 
@@ -75,9 +75,9 @@ def destroyed(supply: Supply, now: Totals, then: Totals) -> int:
 
 
 def depleted(supply: Supply, now: Totals, then: Totals) -> int:
-    """What a change of partitions costs the node: what each class loses, by how scarce it is (``Supply``). Exact."""
-    pairs = zip(now.takes, then.takes, strict=True)
-    return sum([price * (before - after) for price, (before, after) in zip(supply.prices, pairs, strict=True)])
+    """What a change of partitions costs the node: by how much each class gets scarcer (``Supply``). Exact."""
+    pairs = enumerate(zip(now.takes, then.takes, strict=True))
+    return sum([supply.scarcer(number, before - after) for number, (before, after) in pairs if before != after])
 
 
 def fragmented(supply: Supply, now: Totals, then: Totals) -> int:

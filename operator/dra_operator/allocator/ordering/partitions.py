@@ -1,7 +1,8 @@
 """Units that have partitions: which of them are free, and what the unit could still serve.
 
 A unit is filled with one class alone, the lowest free placement first, which is as many as there can be where
-placements of a class are equally large. To that is added
+placements of a class are equally large. A placement counts less if a rival of about the same size needs the same place
+(``contested``), so that it is used up before those that have no rival. To that is added
 
 - a part of what the departure of each occupied partition would add: a unit that would serve a request after one
   departure is worth more than one that needs two;
@@ -22,13 +23,14 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.published.counter_table import Charges
 
+from .contested import Placed, contested
 from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals
 
-DEPARTURE_THOUSANDTHS: Final = 50
+DEPARTURE_THOUSANDTHS: Final = 100
 """What counts of the requests that the departure of a partition would add."""
-BONUS_THOUSANDTHS: Final = 1000
+BONUS_THOUSANDTHS: Final = 700
 """What counts in addition where a unit serves a class at all, for a class that a whole unit serves once."""
-CONSTANT_THOUSANDTHS: Final = 170
+CONSTANT_THOUSANDTHS: Final = 240
 """What each unit counts for each class in any state."""
 DEPARTING_DEVICES: Final = 16
 """Occupied partitions whose departure is weighed: a unit has more only if its driver means harm."""
@@ -42,14 +44,26 @@ class PartitionedKind:
 
     _MOST_STATES: Final = 4096
 
-    def __init__(self, charges: Mapping[int, Charges], values: Sequence[int], classes: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        charges: Mapping[int, Charges],
+        values: Sequence[int],
+        classes: Sequence[Sequence[int]],
+        weights: Sequence[int],
+    ) -> None:
         self._charges, self._values, self._classes = charges, values, classes
         """What each partition takes of counters, all of each counter, and which partitions each class could take."""
         self._all = sum([1 << device for device in charges])
         self._known: Memo[State, Totals] = Memo(self._MOST_STATES)
-        self._placed: Memo[State, list[list[int]]] = Memo(self._MOST_STATES)
+        self._placed: Memo[State, Placed] = Memo(self._MOST_STATES)
         self._whole = self._placements((self._all, tuple(values)))
-        self._bonus = [BONUS_THOUSANDTHS * isqrt(len(found) * 10**6) // 10**3 for found in self._whole]
+        self._less = self._contested(weights)
+        """What placements count less, in thousandths."""
+        counted = [len(found) * REQUEST_THOUSANDTHS for found in self._whole]
+        self._bonus = [
+            BONUS_THOUSANDTHS * isqrt((all_of - sum(less.values())) * 10**3) // 10**3
+            for all_of, less in zip(counted, self._less, strict=True)
+        ]
 
     def totals(self, state: State) -> Totals:
         """Of a unit in a state."""
@@ -79,22 +93,40 @@ class PartitionedKind:
         placed = self._placements(state)
         usable = [sum([self._part(self._charges[it]) for it in found]) for found in placed]
         lost = [0 if found else idle for found in placed]
+        counted = self._counted(placed)
         takes = [
-            CONSTANT_THOUSANDTHS + len(found) * REQUEST_THOUSANDTHS + (bonus if found else 0)
-            for found, bonus in zip(placed, self._bonus, strict=True)
+            CONSTANT_THOUSANDTHS + count + (bonus if found else 0)
+            for found, count, bonus in zip(placed, counted, self._bonus, strict=True)
         ]
         for device, _ in zip(each(self._all & ~state[0]), range(DEPARTING_DEVICES), strict=False):
-            after = self._placements(self._moved(state, device, 1))
-            for number, found in enumerate(after):
-                takes[number] += (len(found) - len(placed[number])) * DEPARTURE_THOUSANDTHS
+            after = self._counted(self._placements(self._moved(state, device, 1)))
+            for number, count in enumerate(after):
+                takes[number] += (count - counted[number]) * DEPARTURE_THOUSANDTHS // REQUEST_THOUSANDTHS
         return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1)
+
+    def _counted(self, placed: Placed) -> list[int]:
+        """For each class what its placements count, in thousandths of a request."""
+        return [
+            len(found) * REQUEST_THOUSANDTHS - sum([less[it] for it in found if it in less])
+            for found, less in zip(placed, self._less, strict=True)
+        ]
+
+    def _contested(self, weights: Sequence[int]) -> list[dict[int, int]]:
+        empty = (self._all, tuple(self._values))
+        firsts = {it for found in self._whole for it in found[:DEPARTING_DEVICES]}
+        after = {it: self._placements(self._moved(empty, it, -1)) for it in firsts}
+        asked = [
+            weight * self._part(self._charges[found[0]]) if found else 0
+            for weight, found in zip(weights, self._whole, strict=True)
+        ]
+        return contested(self._whole, after, asked)
 
     def _part(self, amounts: Iterable[tuple[int, int]]) -> int:
         values = self._values
         part = sum([amount * DEVICE_THOUSANDTHS // (values[number] or 1) for number, amount in amounts])
         return part // (len(values) or 1)
 
-    def _placements(self, state: State) -> list[list[int]]:
+    def _placements(self, state: State) -> Placed:
         known = self._placed.get(state)
         return self._placed.put(state, [self._filled(it, state) for it in self._classes]) if known is None else known
 

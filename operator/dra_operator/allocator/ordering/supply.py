@@ -105,7 +105,10 @@ class Kinds:
         classes = tuple([_first(it.usable >> first & block.devices >> lowest) for it in offers])
         key = (tuple(sorted(charges.items())), values, classes)
         known = self._partitioned.get(key)
-        return self._partitioned.put(key, PartitionedKind(charges, values, classes)) if known is None else known
+        if known is None:
+            weights = [it.weight for it in self.mix.classes]
+            known = self._partitioned.put(key, PartitionedKind(charges, values, classes, weights))
+        return known
 
 
 def _share(offered: Offer, device: int, whole: Mapping[str, int]) -> tuple[tuple[tuple[str, int], ...], int] | None:
@@ -166,16 +169,24 @@ class Supply:
         self.units = tuple(self._now.values())
         """As they are; of devices that are their own unit, the same object if they are equal."""
         self.totals = summed(self.units, len(kinds.mix.classes))
-        self.prices = self._prices() if self._blocks else ()
-        """For each class of the mix how much the loss of a request matters on a node with partitions."""
+        self._worth = self._worths() if self._blocks else ()
+        self._scarcity = tuple([self._scarce(number, 0) for number in range(len(self._worth))])
 
     @property
     def has_partitions(self) -> bool:
         """Some units have partitions, or there are more devices than are looked at."""
         return bool(self._blocks) or len(self._node.view.devices) > WEIGHED_DEVICES
 
-    def _prices(self) -> tuple[int, ...]:
-        """How scarce each class has become, cubed: what the node would serve if nothing were taken, by what it serves.
+    def scarcer(self, number: int, less: int) -> int:
+        """By how much a class of the mix gets scarcer if a node with partitions serves so much less of it."""
+        return self._scarce(number, less) - self._scarcity[number]
+
+    def _scarce(self, number: int, less: int) -> int:
+        """By the square of what is left to serve: the last requests weigh most."""
+        return self._worth[number] // ((self.totals.takes[number] - less) ** 2 or 1)
+
+    def _worths(self) -> tuple[int, ...]:
+        """What counts of each class: the cube of what the node would serve if nothing were taken.
 
         Times what the class could use of all devices, squared: a class whose requests leave half of a device idle has
         more refused by nature, and less is gained where it is spared.
@@ -191,7 +202,7 @@ class Supply:
                 ]
             )
             self._kept.put(WORTH_KEY, worth)
-        return tuple([it // (takes**3 or 1) for it, takes in zip(worth, self.totals.takes, strict=True)])
+        return worth
 
     def _whole(self, device: int) -> Totals:
         found = self._blocks.get(device)
