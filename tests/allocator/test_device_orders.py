@@ -358,7 +358,7 @@ def test_a_place_that_a_rival_needs_is_used_up_first(times: dict[str, int], expe
         made, allocator=Allocator(made.allocator.inventory, new_share_id=str, order="least-loss")
     )
     claims = {name: lab((), [claim(request("r", kind(name)), name=name)]).claims for name in times}
-    ordered.allocator.learned.take([(ordered.allocator.compile(claims[it]), count) for it, count in times.items()])
+    ordered.allocator.learned.take([(ordered.allocator.compile(claims[it]), count, 0) for it, count in times.items()])
     assert ordered.devices() == [[f"r=drv/p/{expected}"]]
 
 

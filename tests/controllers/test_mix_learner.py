@@ -28,9 +28,10 @@ def claim(name: str, kind: str) -> ResourceClaim:
     return convert(ResourceClaim, {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec})
 
 
-def pod(name: str, node: str | None = None) -> Pod:
+def pod(name: str, node: str | None = None, cpu: str = "0") -> Pod:
     entries = [{"name": "device", "resourceClaimName": name}]
-    spec: dict[str, Any] = {"containers": [], "resourceClaims": entries, "schedulerName": "dra-scheduler"}
+    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+    spec: dict[str, Any] = {"containers": containers, "resourceClaims": entries, "schedulerName": "dra-scheduler"}
     spec |= {"nodeName": node} if node else {}
     return convert(Pod, {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec, "status": {}})
 
@@ -59,6 +60,24 @@ def test_a_pod_that_is_tried_again_counts_once() -> None:
     for number in range(19):
         made.see(pod(f"b{number}"), [claim("b", "small")])
     assert kinds(allocator) == {"small": 1024 * 19 // 20, "large": 1024 // 20}
+
+
+def cpu(allocator: Allocator) -> dict[str, int]:
+    return {it.alternative.expressions[0].split('"')[3]: it.milli_cpu for it in allocator.learned.mix.classes}
+
+
+def test_the_cpu_of_pods_is_learned_in_the_mean_and_changes_the_mix() -> None:
+    """One that no node has room for counts with 256 cores."""
+    made, allocator = learner(cluster())
+    for number in range(20):
+        made.see(pod(f"a{number}", cpu="2" if number % 2 else "4"), [claim("a", "large")])
+    assert cpu(allocator) == {"large": 3000}
+    for number in range(10):
+        made.see(pod(f"later{number}", cpu="5"), [claim("a", "large")])
+    for number in range(69):
+        made.see(pod(f"b{number}", cpu="3"), [claim("a", "large")])
+    made.see(pod("huge", cpu="1000000"), [claim("a", "large")])
+    assert cpu(allocator) == {"large": pytest.approx((89 * 3000 + 10 * 5000 + 256_000) // 100, abs=50)}
 
 
 def test_a_process_that_begins_counts_the_pods_that_have_devices() -> None:
@@ -94,6 +113,7 @@ SMALL = """
     tolerations: [{key: slow, operator: Exists}]
     capacity: {requests: {memory: 10Gi}}
     selectors: [{cel: {expression: 'device.attributes["d"].kind == "small"'}}]
+  cpu: 1500m
 """
 
 
@@ -149,9 +169,10 @@ def test_all_that_counts_of_a_request_survives() -> None:
         made, allocator = learner(cluster(), memory=it)
         made.see(pod("a"), [claim("a", "large")] if it is memory else [])
         (known,) = allocator.learned.mix.classes
-        learned.append((known.alternative.offer, known.alternative.count, known.weight))
+        learned.append((known.alternative.offer, known.alternative.count, known.weight, known.milli_cpu))
         again.recall(memory.text)
     assert learned[0] == learned[1]
+    assert learned[0][-1] == 1500
 
 
 def test_the_text_is_limited() -> None:
@@ -199,13 +220,16 @@ def test_nothing_is_written_if_nothing_can_be_kept() -> None:
         ("- [", "not YAML"),
         ("weight: 1", "expected a list of 1 to 256 entries"),
         (LISTED_ENTRIES * LARGE + SMALL, "expected a list of 1 to 256 entries"),
-        (LARGE + "- {weight: 1}", "entry 2: expected the fields weight and exactly"),
+        (LARGE + "- {weight: 1}", "entry 2: expected the fields weight, exactly and perhaps cpu"),
         ("- {weight: 0, exactly: {deviceClassName: any}}", "entry 1, weight: expected a whole number from 1"),
         (f"- {{weight: {LARGEST_WEIGHT + 1}, exactly: {{deviceClassName: any}}}}", "entry 1, weight"),
         ("- {weight: true, exactly: {deviceClassName: any}}", "entry 1, weight"),
         ("- {weight: 1, exactly: {count: 1}}", "deviceClassName: Required value"),
         ("- {weight: 1, exactly: {deviceClassName: any, selectors: [{cel: {expression: 'x +'}}]}}", "selectors"),
         ("- {weight: 1, exactly: {deviceClassName: 5}}", "entry 1: "),
+        ("- {weight: 1, exactly: {deviceClassName: any}, cpu: much}", "entry 1, cpu: "),
+        ("- {weight: 1, exactly: {deviceClassName: any}, cpu: -1}", "entry 1, cpu: expected a quantity from 0 to 1000"),
+        ("- {weight: 1, exactly: {deviceClassName: any}, cpu: 1001}", "entry 1, cpu: expected a quantity from 0"),
     ],
 )
 def test_a_mix_that_is_wrong_is_refused(text: str, said: str) -> None:

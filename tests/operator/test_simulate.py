@@ -305,7 +305,7 @@ def test_a_mix_says_what_devices_are_kept_for(capsys: pytest.CaptureFixture[str]
     assert "drv/p/b" in verdict(capsys, tmp_path, *documents, options=[*order, "--placement-mix", str(mix)])
     mix.write_text("[{weight: 1}]")
     assert main(["simulate", "-f", str(tmp_path / "objects.yaml"), "--placement-mix", str(mix)]) == 2
-    assert "mix.txt: entry 1: expected the fields weight and exactly" in capsys.readouterr().err
+    assert "mix.txt: entry 1: expected the fields weight, exactly and" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,64 @@ def test_what_pods_usually_ask_for_decides(strategy: str) -> None:
     assert placed(strategy, left, share(400), [parts]).startswith("a")
 
 
+def best_node(
+    strategy: str, nodes: Mapping[str, str], wanted: Sequence[ResourceClaim], cpu: str, mix_cpu: int, mix: int = 1
+) -> str:
+    """Of nodes with so much cpu and two devices each; ``z`` has none. Pods usually ask for ``mix`` devices."""
+    allocator, usage = cluster({name: (1000, 1000) for name in nodes if name != "z"})
+    for _ in range(20):
+        allocator.learned.learn(allocator.compile([share(1000, mix, "usual")]), mix_cpu)
+    states = Nodes([node(name, allocatable={"cpu": it, "memory": "8Gi", "pods": "10"}) for name, it in nodes.items()])
+    state = case(pod(cpu=cpu), wanted, states, allocator, usage=usage)
+    found = decided(plan(state, placement=Placement(strategy)))
+    assert isinstance(found, Plan)
+    return found.node
+
+
+@pytest.mark.parametrize("strategy", MIX_USERS)
+def test_devices_whose_node_lacks_the_cpu_for_usual_pods_are_taken_first(strategy: str) -> None:
+    assert best_node(strategy, {"a": "32", "b": "4"}, [share(1000)], "1", 8000) == "b"
+    assert best_node(strategy, {"a": "32", "b": "4"}, [share(1000)], "1", 0) == "a"
+
+
+@pytest.mark.parametrize("strategy", MIX_USERS)
+def test_a_pod_with_much_cpu_goes_where_devices_do_not_lose_it(strategy: str) -> None:
+    assert best_node(strategy, {"a": "17", "b": "32"}, [share(1000)], "12", 8000) == "b"
+    assert best_node(strategy, {"a": "17", "b": "32"}, [share(1000)], "1", 8000) == "a"
+
+
+@pytest.mark.parametrize("strategy", MIX_USERS)
+def test_a_pod_without_claims_goes_where_its_cpu_is_not_missed(strategy: str) -> None:
+    nodes = {"a": "32", "b": "17", "c": "24", "z": "8"}
+    assert best_node(strategy, nodes, [], "2", 8000) == ("z" if strategy == "frag" else "a")
+    assert best_node(strategy, {"a": "9", "c": "24"}, [], "2", 8000) == "c"
+
+
+def test_pods_without_claims_do_not_crowd_on_one_of_equal_nodes() -> None:
+    allocator, usage = cluster({})
+    nodes = Nodes([node("a", used={"cpu": "2"}), node("b", used={"cpu": "1"})])
+    found = decided(plan(case(pod(), [], nodes, allocator, usage=usage), placement=Placement("frag")))
+    assert isinstance(found, Plan)
+    assert found.node == "b"
+
+
+@pytest.mark.parametrize("strategy", PLACEMENT_STRATEGIES)
+def test_other_strategies_leave_a_pod_without_claims_where_there_is_room(strategy: str) -> None:
+    if strategy not in MIX_USERS:
+        assert best_node(strategy, {"a": "9", "c": "24", "z": "8"}, [], "2", 8000) == "a"
+
+
+def test_a_node_that_lacks_cpu_for_the_pod_is_not_scored() -> None:
+    allocator, usage = cluster({"a": (1000,), "b": (1000,)})
+    nodes = Nodes([node("a", allocatable={"cpu": "2"}), node("b", allocatable={"cpu": "8"})])
+    wanted, placement = [share(300)], Placement("frag")
+    decided(plan(case(pod(cpu="4"), wanted, nodes, allocator, usage=usage.snapshot()), placement=placement))
+    assert scored(allocator) == {"b": 1}
+    nodes.put(node("a", allocatable={"cpu": "8"}))
+    decided(plan(case(pod(cpu="4"), wanted, nodes, allocator, usage=usage.snapshot()), placement=placement))
+    assert scored(allocator) == {"a": 1, "b": 1}
+
+
 def test_a_class_may_name_a_strategy_and_an_unknown_one_counts_as_none() -> None:
     left = {"a": (1000, 500), "b": (700, 300)}
     assert placed("first-fit", left, share(300), named="best-fit") == "b: dev-1"
@@ -252,7 +310,8 @@ def test_fragmentation_is_scored_as_the_study_does_it() -> None:
     for _ in range(300):
         before, after = random.randrange(9000), random.randrange(9000)
         expected = int(100 / (1 + math.exp((after - before) / 1000)))
-        candidate = Candidate(mix, Totals(0, (0,), (before,), (0,)), Totals(0, (0,), (after,), (0,)), 0)
+        then, now = (Totals(0, (0,), (lost,), (0,), served=(1,)) for lost in (before, after))
+        candidate = Candidate(mix, then, now, 0)
         assert BY_NAME["fgd"].score(candidate) == expected
 
 

@@ -13,7 +13,7 @@ from .nodes.value_supplies import ValueSupply
 from .ordering.choices import DEVICE_ORDERS
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
 from .ordering.mix import Mix, MixClass
-from .ordering.totals import Totals, wasted
+from .ordering.totals import Totals, wasted_with
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .published import node_selectors
 from .published.columns import Values, lookup
@@ -74,5 +74,5 @@ __all__ = [
     "lookup",
     "node_selectors",
     "tolerates",
-    "wasted",
+    "wasted_with",
 ]

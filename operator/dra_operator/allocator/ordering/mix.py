@@ -21,19 +21,27 @@ SCORED_CLASSES: Final = 16
 """Classes that scores look at: the commonest."""
 COUNTED_CLASSES: Final = 256
 """Classes that are counted."""
+COUNTED_MILLI_CPU: Final = 256_000
+"""The most cpu that a pod counts with: one that no node has room for must not move the mean of all."""
 CHEAP_UNITS: Final = 200
 """Units of CEL that a class's selectors may cost on a device: what others ask for is evaluated at a pod's expense."""
 CHANGED_SHARE_DIVISOR: Final = 5
 """A mix that differs from the last by no more than this part is not taken."""
+NO_WEIGHT: Final = (0, 0)
+"""Weight and cpu of a class that is not asked for."""
 RENEWAL_PODS: Final = (1, 20, 100, 300)
 """Pods after which the mix is taken anew; later after every so many as the last says."""
 
 
 class MixClass(NamedTuple):
-    """Requests that ask for the same. ``weight``: their share of all requests, of ``WEIGHT_SUM``."""
+    """Requests that ask for the same. ``weight``: their share of all requests, of ``WEIGHT_SUM``.
+
+    ``milli_cpu`` is what their pods ask for of cpu, in the mean.
+    """
 
     alternative: Alternative
     weight: int
+    milli_cpu: int = 0
 
 
 class Mix(NamedTuple):
@@ -49,7 +57,8 @@ class LearnedMix:
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
         self._counts: dict[Hashable, MixClass] = {}
-        self._shares: Mapping[Hashable, int] = {}
+        self._shares: Mapping[Hashable, tuple[int, int]] = {}
+        """Of the mix: weight and cpu of each class."""
         self._seen = 0
         self.mix = Mix()
 
@@ -58,17 +67,18 @@ class LearnedMix:
         """The commonest classes, the commonest first; ``weight``: how many requests count now."""
         return [it._replace(weight=it.weight // WEIGHT_SUM) for _, it in self._commonest()]
 
-    def take(self, asked: Iterable[tuple[ClaimProgram, int]]) -> None:
-        """In the place of all that was learned: what was asked for how often. Learning continues from there."""
+    def take(self, asked: Iterable[tuple[ClaimProgram, int, int]]) -> None:
+        """In the place of all that was learned: what was asked for how often, with how much cpu. Learning continues
+        from there."""
         self._counts.clear()
-        for program, times in asked:
-            self._count_all(program, times)
+        for program, times, milli_cpu in asked:
+            self._count_all(program, times, milli_cpu)
         self._seen = RENEWAL_PODS[-1]
         self._renew()
 
-    def learn(self, program: ClaimProgram) -> bool:
+    def learn(self, program: ClaimProgram, milli_cpu: int = 0) -> bool:
         """A pod asks for this; of alternatives, the preferred one counts. Whether the mix was looked at anew."""
-        self._count_all(program, 1)
+        self._count_all(program, 1, milli_cpu)
         self._seen += 1
         if self._seen % HALF_LIFE_PODS == 0:
             halved = {key: it._replace(weight=it.weight // 2) for key, it in self._counts.items()}
@@ -78,18 +88,23 @@ class LearnedMix:
             self._renew()
         return is_due
 
-    def _count_all(self, program: ClaimProgram, times: int) -> None:
+    def _count_all(self, program: ClaimProgram, times: int, milli_cpu: int) -> None:
         for stage in program.stages:
             wanted = stage.alternatives[0]
             if not (wanted.admin or wanted.everything) and wanted.count:
-                self._count(wanted, times)
+                self._count(wanted, times, milli_cpu)
 
-    def _count(self, wanted: Alternative, times: int) -> None:
+    def _count(self, wanted: Alternative, times: int, milli_cpu: int) -> None:
         key = (wanted.offer, wanted.count)
         known = self._counts.get(key)
         if known is None and sum(map(self._compiled.cost, wanted.expressions)) > CHEAP_UNITS:
             return
-        self._counts[key] = MixClass(wanted, (known.weight if known is not None else 0) + times * WEIGHT_SUM)
+        milli_cpu = min(milli_cpu, COUNTED_MILLI_CPU)
+        before, mean = (known.weight, known.milli_cpu) if known is not None else (0, 0)
+        weight = before + times * WEIGHT_SUM
+        self._counts[key] = MixClass(
+            wanted, weight, (before * mean + times * WEIGHT_SUM * milli_cpu + weight // 2) // weight
+        )
         if len(self._counts) > COUNTED_CLASSES:
             del self._counts[min(self._counts, key=lambda it: self._counts[it].weight)]
 
@@ -101,9 +116,16 @@ class LearnedMix:
         total = sum(it.weight for _, it in commonest)
         if not total:
             return
-        shares = {key: it.weight * WEIGHT_SUM // total for key, it in commonest}
-        moved = sum(abs(shares.get(key, 0) - self._shares.get(key, 0)) for key in {*shares, *self._shares})
+        shares = {key: (it.weight * WEIGHT_SUM // total, it.milli_cpu) for key, it in commonest}
+        before = self._shares
+        moved = sum(_moved(before.get(key, NO_WEIGHT), shares.get(key, NO_WEIGHT)) for key in {*shares, *before})
         if moved * CHANGED_SHARE_DIVISOR > WEIGHT_SUM:
             self._shares = shares
-            classes = tuple(MixClass(it.alternative, shares[key]) for key, it in commonest if shares[key])
+            classes = tuple(MixClass(it.alternative, *shares[key]) for key, it in commonest if shares[key][0])
             self.mix = Mix(classes, self.mix.version + 1)
+
+
+def _moved(before: tuple[int, int], after: tuple[int, int]) -> int:
+    """By how much of the weights a class differs: all of it, if its pods ask for other cpu."""
+    differs = abs(before[1] - after[1]) * CHANGED_SHARE_DIVISOR > max(before[1], after[1])
+    return max(before[0], after[0]) if differs else abs(before[0] - after[0])

@@ -102,7 +102,8 @@ class PartitionedKind:
             after = self._counted(self._placements(self._moved(state, device, 1)))
             for number, count in enumerate(after):
                 takes[number] += (count - counted[number]) * DEPARTURE_THOUSANDTHS // REQUEST_THOUSANDTHS
-        return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1)
+        served = tuple(map(len, placed))
+        return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1, served)
 
     def _counted(self, placed: Placed) -> list[int]:
         """For each class what its placements count, in thousandths of a request."""

@@ -39,6 +39,8 @@ def sketch(
 ) -> Sketch:
     """One node's. Raises AllocationError where a decision would fail."""
     supply = supply_of(node, kinds)
+    if not program.stages:
+        return Sketch(supply.totals, supply.totals, 0)
     key, units = _alike(node, program, kinds, supply, order), supply.units
     known: tuple[Sketch, object] | None = kinds.sketches.get(key) if key is not None else None
     if known is not None:

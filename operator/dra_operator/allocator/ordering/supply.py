@@ -291,7 +291,7 @@ def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
     idle = (
         0 if left == GONE_STATE else DEVICE_THOUSANDTHS if is_whole else max(0, min(parts, default=DEVICE_THOUSANDTHS))
     )
-    usable, lost, takes = [], [], []
+    usable, lost, served = [], [], []
     for share in kind.classes:
         number, size = 0, DEVICE_THOUSANDTHS
         if share is not None and left != GONE_STATE:
@@ -299,8 +299,10 @@ def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
             number = 1 if is_whole else max(0, min([amounts[name] // it for name, it in share[0]], default=1))
         usable.append(number * size)
         lost.append(0 if number else idle)
-        takes.append(number * REQUEST_THOUSANDTHS)
-    return Totals(idle, tuple(usable), tuple(lost), tuple(takes), int(idle == DEVICE_THOUSANDTHS), 1)
+        served.append(number)
+    takes = tuple([number * REQUEST_THOUSANDTHS for number in served])
+    whole = int(idle == DEVICE_THOUSANDTHS)
+    return Totals(idle, tuple(usable), tuple(lost), takes, whole, 1, tuple(served))
 
 
 def supply_of(node: NodeState, kinds: Kinds) -> Supply:

@@ -42,7 +42,11 @@ _MIX = {
         "type": "object",
         "additionalProperties": False,
         "required": ["weight", "exactly"],
-        "properties": {"weight": {"type": "integer", "minimum": 1, "maximum": LARGEST_WEIGHT}, "exactly": _ANY},
+        "properties": {
+            "weight": {"type": "integer", "minimum": 1, "maximum": LARGEST_WEIGHT},
+            "exactly": _ANY,
+            "cpu": {"type": ["string", "number"]},
+        },
     },
 }
 

@@ -16,6 +16,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator
 from dra_operator.cache import Cluster
+from dra_operator.scheduling.state import milli_cpu_of
 
 from .mix_text import Asked, MixError, read_mix, written
 
@@ -94,7 +95,7 @@ class MixLearner:
     def _take(self, asked: Sequence[Asked]) -> None:
         """Classes that are gone are left out."""
         learned = self._allocator.learned
-        learned.take([(self._allocator.compile([it.claim]), it.weight) for it in asked])
+        learned.take([(self._allocator.compile([it.claim]), it.weight, it.milli_cpu) for it in asked])
         self._memory.text = written(learned.counted)
 
     def _tell(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
@@ -104,5 +105,5 @@ class MixLearner:
             del self._told[next(iter(self._told))]
         self._told[pod.metadata.uid] = None
         learned = self._allocator.learned
-        if learned.learn(self._allocator.compile(claims)):
+        if learned.learn(self._allocator.compile(claims), milli_cpu_of(pod)):
             self._memory.text = written(learned.counted)

@@ -1,9 +1,11 @@
 """What pods usually ask for, as text: requests with weights, in a file that people write, and on the operator's Lease.
 
-A list, in YAML or JSON. ``exactly`` is that of a claim's request::
+A list, in YAML or JSON. ``exactly`` is that of a claim's request; ``cpu`` is what such pods ask for in the mean, if it
+counts::
 
     - weight: 6
       exactly: {deviceClassName: gpu}
+      cpu: 500m
     - weight: 1
       exactly: {deviceClassName: gpu, count: 8}
 """
@@ -20,12 +22,15 @@ from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.defaults import set_defaults
 from dra_api.resource import ResourceClaim
 from dra_api.validation import summary, validate_resource_claim
+from dra_api.values.quantity import parse_quantity
 from dra_cel.selector_verdict import selector_check
 
 from dra_operator.allocator import MixClass
+from dra_operator.scheduling.state import MILLI_BILLIONTHS
 
 LARGEST_WEIGHT: Final = 1_000_000
 LISTED_ENTRIES: Final = 256
+LARGEST_MILLI_CPU: Final = 1_000_000
 WRITTEN_BYTES: Final = 32 << 10
 """Of a text that is written. The commonest requests are in it, as many as fit."""
 _NO_TIME: Final = "2000-01-01T00:00:00Z"
@@ -34,10 +39,11 @@ _CHECK: Final = selector_check(list_attributes=True)
 
 
 class Asked(NamedTuple):
-    """A claim with the one request; how often it comes, compared with the others."""
+    """A claim with the one request; how often it comes, compared with the others, and with how much cpu."""
 
     claim: ResourceClaim
     weight: int
+    milli_cpu: int = 0
 
 
 class MixError(ValueError):
@@ -51,13 +57,13 @@ def read_mix(text: str) -> tuple[Asked, ...]:
     except (yaml.YAMLError, RecursionError) as error:
         raise MixError(f"not YAML: {error or type(error).__name__}") from error
     if not isinstance(entries, list) or not 0 < len(entries) <= LISTED_ENTRIES:
-        raise MixError(f"expected a list of 1 to {LISTED_ENTRIES} entries, each with weight and exactly")
+        raise MixError(f"expected a list of 1 to {LISTED_ENTRIES} entries, each with weight, exactly and perhaps cpu")
     return tuple([_asked(number, entry) for number, entry in enumerate(entries, 1)])
 
 
 def _asked(number: int, entry: object) -> Asked:
-    if not isinstance(entry, dict) or entry.keys() != {"weight", "exactly"}:
-        raise MixError(f"entry {number}: expected the fields weight and exactly, and no others")
+    if not isinstance(entry, dict) or entry.keys() - {"cpu"} != {"weight", "exactly"}:
+        raise MixError(f"entry {number}: expected the fields weight, exactly and perhaps cpu, and no others")
     weight = entry["weight"]
     if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= LARGEST_WEIGHT:
         raise MixError(f"entry {number}, weight: expected a whole number from 1 to {LARGEST_WEIGHT}, got {weight!r}")
@@ -74,7 +80,17 @@ def _asked(number: int, entry: object) -> Asked:
         raise MixError(f"entry {number}: {error}") from error
     if errors := validate_resource_claim(made, check_selector=_CHECK):
         raise MixError(f"entry {number}: {summary(errors)}")
-    return Asked(made, weight)
+    return Asked(made, weight, _milli_cpu(number, entry.get("cpu", 0)))
+
+
+def _milli_cpu(number: int, given: object) -> int:
+    try:
+        milli = parse_quantity(str(given)).nanos // MILLI_BILLIONTHS
+    except ValueError as error:
+        raise MixError(f"entry {number}, cpu: {error}") from error
+    if not 0 <= milli <= LARGEST_MILLI_CPU:
+        raise MixError(f"entry {number}, cpu: expected a quantity from 0 to {LARGEST_MILLI_CPU // 1000}, got {given}")
+    return milli
 
 
 def written(counted: Sequence[MixClass]) -> str:
@@ -87,6 +103,8 @@ def written(counted: Sequence[MixClass]) -> str:
     size = 2
     for it in counted:
         entry = {"weight": min(max(1, it.weight), LARGEST_WEIGHT), "exactly": _request(it)}
+        if it.milli_cpu:
+            entry["cpu"] = f"{min(it.milli_cpu, LARGEST_MILLI_CPU)}m"
         text = json.dumps(entry)
         if size + len(text) + 2 <= WRITTEN_BYTES and _is_readable(entry):
             size += len(text) + 2

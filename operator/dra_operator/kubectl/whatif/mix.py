@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dra_api.core import Container, Pod, PodResourceClaim, PodSpec
+from dra_api.core import Container, Pod, PodResourceClaim, PodSpec, ResourceRequirements
 from dra_api.meta import ObjectMeta
 from dra_api.resource import ResourceClaim
+from dra_api.values.quantity import parse_quantity
 from msgspec.structs import replace
 
 from dra_operator.controllers.scheduling.mix_text import Asked
@@ -46,12 +47,12 @@ class Fitting:
 
 
 class Mix:
-    """A pod for each kind of request, which asks for nothing else and tolerates nothing."""
+    """A pod for each kind of request, which asks for the cpu that such pods ask for, and tolerates nothing."""
 
     def __init__(self, overlay: Overlay, asked: Sequence[Asked], namespace: str) -> None:
         self._pods: list[tuple[Pod, Asked]] = []
         for number, it in enumerate(asked):
-            pod, claim = _sample(it.claim, namespace, f"recent-mix-{number}", overlay.cluster.scheduler_name)
+            pod, claim = _sample(it, namespace, f"recent-mix-{number}", overlay.cluster.scheduler_name)
             overlay.add([claim])
             self._pods.append((overlay.with_claims(pod)[0], it))
         self._total = sum(it.weight for it in asked)
@@ -67,11 +68,13 @@ class Mix:
         )
 
 
-def _sample(claim: ResourceClaim, namespace: str, name: str, scheduler: str) -> tuple[Pod, ResourceClaim]:
+def _sample(asked: Asked, namespace: str, name: str, scheduler: str) -> tuple[Pod, ResourceClaim]:
     uses = (PodResourceClaim(name="request", resource_claim_name=name),)
-    spec = PodSpec(scheduler_name=scheduler, containers=(Container(name="main"),), resource_claims=uses)
+    requests = ResourceRequirements(requests={"cpu": parse_quantity(f"{asked.milli_cpu}m")})
+    container = Container(name="main", resources=requests)
+    spec = PodSpec(scheduler_name=scheduler, containers=(container,), resource_claims=uses)
     meta = ObjectMeta(name=name, namespace=namespace, uid=f"uid {name}")
-    return Pod(metadata=meta, spec=spec), replace(claim, metadata=replace(meta, uid=f"uid of claim {name}"))
+    return Pod(metadata=meta, spec=spec), replace(asked.claim, metadata=replace(meta, uid=f"uid of claim {name}"))
 
 
 def _title(asked: Asked) -> str:

@@ -177,7 +177,7 @@ class Attempt:
 
     def _choose_strategy(self, demands: Sequence[Demand]) -> Work:
         """Have the nodes ranked, if a strategy says how. Pods that need other claims on other nodes have none."""
-        if self._placement is None or len(demands) != 1 or not demands[0].claims:
+        if self._placement is None or len(demands) != 1 or not (demands[0].claims or not self._cycle_state.claims):
             return
         self._chosen = yield from self._placement.choose(self._cycle_state, demands[0])
         if self._chosen is not None:

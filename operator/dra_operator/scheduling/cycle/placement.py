@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Generator, Iterable
 from typing import Final
 
+from dra_api.core import Pod
 from dra_api.resource import DeviceClass
 
 from dra_operator.allocator import DEVICE_ORDERS, ClaimProgram
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME, FIRST_FIT
 from dra_operator.scheduling.scoring.strategies.strategy import Strategy
+from dra_operator.scheduling.state.requests import milli_cpu_of
 
 from .pause import Elapsed, Pause
 from .pre_filter import CycleState
@@ -20,6 +22,8 @@ from .ranking import Ranking
 REFERENCE: Final = DEVICE_ORDERS[0]
 KEPT_RANKINGS: Final = 32
 """Kinds of pods whose rankings are kept."""
+SIGNIFICANT_CPU_DIGITS: Final = 3
+"""Binary digits of the cpu that a pod asks for: pods that differ in lower ones are of one kind."""
 
 
 class Chosen:
@@ -44,11 +48,11 @@ class Placement:
     def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, Chosen | None]:
         """The strategy with its ranking, brought up to date; None: the first node that fits."""
         strategy = BY_NAME.get(self._name(demand.program))
-        if strategy is None or demand.program.fault is not None:
+        if strategy is None or demand.program.fault is not None or not (demand.claims or strategy.uses_mix):
             return None
         state.allocator.looks_at_mix |= strategy.uses_mix
         order = self._order(strategy)
-        ranking = self._ranking(strategy, demand.program, state.pod.metadata.namespace or "")
+        ranking = self._ranking(strategy, demand.program, state.pod)
         yield from ranking.update(state, demand, order)
         return Chosen(strategy, ranking, order)
 
@@ -63,14 +67,17 @@ class Placement:
     def _name(self, program: ClaimProgram) -> str:
         """What the class of the first request says, else what is set. A name that is unknown says nothing."""
         if not program.stages:
-            return FIRST_FIT
+            return self._strategy
         annotations = program.stages[0].alternatives[0].class_.metadata.annotations or {}
         named = annotations.get(ANNOTATION, "")
         return named if named in BY_NAME or named == FIRST_FIT else self._strategy
 
-    def _ranking(self, strategy: Strategy, program: ClaimProgram, tenant: str) -> Ranking:
-        key = (strategy.name, *map(id, program.requests))
-        ranking = self._rankings.pop(key, None) or Ranking(strategy, program.requests, tenant)
+    def _ranking(self, strategy: Strategy, program: ClaimProgram, pod: Pod) -> Ranking:
+        milli_cpu = _rounded(milli_cpu_of(pod)) if strategy.uses_mix else 0
+        key = (strategy.name, milli_cpu, *map(id, program.requests))
+        ranking = self._rankings.pop(key, None)
+        if ranking is None:
+            ranking = Ranking(strategy, program.requests, milli_cpu, pod.metadata.namespace or "")
         self._rankings[key] = ranking
         while len(self._rankings) > KEPT_RANKINGS:
             self._forget()
@@ -80,3 +87,9 @@ class Placement:
         """The namespace with most rankings loses the one that was not asked for longest."""
         greediest, _ = Counter(it.tenant for it in self._rankings.values()).most_common(1)[0]
         del self._rankings[next(key for key, it in self._rankings.items() if it.tenant == greediest)]
+
+
+def _rounded(milli_cpu: int) -> int:
+    """The same, or a little less."""
+    lower = max(0, milli_cpu.bit_length() - SIGNIFICANT_CPU_DIGITS)
+    return milli_cpu >> lower << lower

@@ -13,23 +13,27 @@ from collections.abc import Generator, Iterator
 from dra_operator.allocator import AllocationError, CompiledRequests
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.scoring.strategies.strategy import Candidate, Strategy
+from dra_operator.scheduling.state.requests import MILLI_BILLIONTHS
 
 from .pause import PAUSE_STEPS, Elapsed, Pause
 from .pre_filter import CycleState
 from .select_host import enough
 
-MILLI_BILLIONTHS = 1_000_000
-"""Billionths in a thousandth."""
+ALL_PERCENT = 100
 STEPS_PER_SCORE = 25
 """What it costs to score a node, beside the search there, in steps of the allocator."""
 
 
 class Ranking:
-    """The nodes for pods of one kind. ``requests`` are kept because the kind is known by what they are."""
+    """The nodes for pods of one kind. ``requests`` are kept because the kind is known by what they are.
 
-    def __init__(self, strategy: Strategy, requests: list[CompiledRequests], tenant: str) -> None:
+    ``milli_cpu`` is what such a pod asks for at least. Nodes that are equally good for pods without claims follow each
+    other by what is free of their cpu, so that these do not crowd on one.
+    """
+
+    def __init__(self, strategy: Strategy, requests: list[CompiledRequests], milli_cpu: int, tenant: str) -> None:
         self.requests, self.tenant = requests, tenant
-        self._strategy = strategy
+        self._strategy, self._milli_cpu = strategy, milli_cpu
         self._scores: dict[str, int] = {}
         self._order: list[tuple[int, str]] = []
         self._stale: dict[str, None] = {}
@@ -117,14 +121,19 @@ class Ranking:
         if node is None or not demand.may_fit(name):
             self._unscored.pop(name, None)
             return 1
+        free = (node.offered.get("cpu", 0) - node.used.get("cpu", 0)) // MILLI_BILLIONTHS
+        if free < self._milli_cpu:
+            return 1  # the pod does not fit; when cpu comes free, the node has changed
         try:
             sketch = state.allocator.sketch(node.node, demand.program, state.usage, order)
         except AllocationError:
             return STEPS_PER_SCORE  # an attempt there says what is wrong
         if sketch.after is not None:
-            free = node.offered.get("cpu", 0) - node.used.get("cpu", 0)
             mix = state.allocator.learned.mix
-            score = self._strategy.score(Candidate(mix, sketch.before, sketch.after, free // MILLI_BILLIONTHS))
+            score = self._strategy.score(Candidate(mix, sketch.before, sketch.after, free, self._milli_cpu))
+            if not demand.claims:
+                all_of = node.offered.get("cpu", 0) // MILLI_BILLIONTHS
+                score = score * ALL_PERCENT + free * ALL_PERCENT // (all_of + 1)
             self._scores[name] = score
             insort(self._order, (-score, name))
         return STEPS_PER_SCORE + sketch.steps

@@ -34,7 +34,17 @@ from .placeholder import (
     placeholder_of,
     title,
 )
-from .requests import POD_SLOTS, add, extended_resources, node_requests, pod_requests, served_resources, subtract
+from .requests import (
+    MILLI_BILLIONTHS,
+    POD_SLOTS,
+    add,
+    extended_resources,
+    milli_cpu_of,
+    node_requests,
+    pod_requests,
+    served_resources,
+    subtract,
+)
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
 from .taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
 
@@ -49,6 +59,7 @@ __all__ = [
     "HOLD",
     "IMMEDIATE",
     "LARGEST_OBJECT_BYTES",
+    "MILLI_BILLIONTHS",
     "MOST_GANG_PODS",
     "NODE_CONDITION",
     "NO_NOMINATIONS",
@@ -79,6 +90,7 @@ __all__ = [
     "is_immediate",
     "is_placeholder",
     "metadata_without_bulk",
+    "milli_cpu_of",
     "names_gang",
     "node_requests",
     "placeholder_key",

@@ -22,6 +22,8 @@ from .host_ports import port_amounts
 
 Amounts = Mapping[str, int]
 POD_SLOTS = "pods"
+MILLI_BILLIONTHS = 1_000_000
+"""Billionths in a thousandth."""
 _POD_LEVEL = ("cpu", "memory")
 _HUGE_PAGES = "hugepages-"
 
@@ -45,6 +47,11 @@ def pod_requests(pod: Pod) -> dict[str, int]:
         wanted[name] = wanted.get(name, 0) + quantity.nanos
     wanted[POD_SLOTS] = NANO
     return wanted
+
+
+def milli_cpu_of(pod: Pod) -> int:
+    """What the pod requests of cpu, in thousandths of a core."""
+    return pod_requests(pod).get("cpu", 0) // MILLI_BILLIONTHS
 
 
 def extended_resources(pod: Pod) -> list[str]:

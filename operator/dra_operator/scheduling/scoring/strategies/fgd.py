@@ -4,7 +4,8 @@ A node's fragmentation is what is idle on devices that cannot serve a request, i
 ``100 * sigmoid(decrease of the fragmentation, in devices)`` without its fraction, as in the study "Beware of
 Fragmentation" (Weng et al., USENIX ATC 2023). To leave the fraction out matters: nodes that are nearly equal follow
 each other by name then, and fill one after the other. It is computed in whole numbers, from a table of the decreases
-at which the score grows. The study also counts devices as lost where a request lacks cpu; here they are not.
+at which the score grows. Devices are also lost where a request lacks cpu; the cpu of a request is that of its class in
+the mean, where the study has a kind of pods for each amount.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from bisect import bisect_right
 from typing import Final
 
-from dra_operator.allocator import WEIGHT_OF_ALL, wasted
+from dra_operator.allocator import WEIGHT_OF_ALL, wasted_with
 
 from .strategy import Candidate, Strategy
 
@@ -33,5 +34,6 @@ class FragmentationGradientDescent(Strategy):
     def score(self, candidate: Candidate) -> int:
         """From 0 to 99; 50 where nothing changes."""
         mix = candidate.mix
-        decrease = wasted(mix, candidate.before, lost=1, unused=0) - wasted(mix, candidate.after, lost=1, unused=0)
-        return bisect_right(_STEPS, decrease)
+        before = wasted_with(mix, candidate.before, candidate.milli_cpu, lost=1, unused=0)
+        after = wasted_with(mix, candidate.after, candidate.milli_cpu_after, lost=1, unused=0)
+        return bisect_right(_STEPS, before - after)

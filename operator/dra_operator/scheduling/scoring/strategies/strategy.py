@@ -22,6 +22,13 @@ class Candidate(NamedTuple):
     """As they would be."""
     milli_cpu: int
     """What the node has left of cpu, before the pod."""
+    pod_milli_cpu: int = 0
+    """What the pod asks for of it."""
+
+    @property
+    def milli_cpu_after(self) -> int:
+        """What is left then."""
+        return max(0, self.milli_cpu - self.pod_milli_cpu)
 
 
 class Strategy(Protocol):
@@ -31,6 +38,7 @@ class Strategy(Protocol):
     device_order: ClassVar[str]
     """The order of devices within a node that goes with it, unless a setting names another."""
     uses_mix: ClassVar[bool]
+    """It looks at what pods usually ask for, of devices and of cpu. So it also places pods without claims."""
 
     def score(self, candidate: Candidate) -> int:
         """How good the node is."""
