@@ -157,7 +157,7 @@ def test_a_pod_with_much_cpu_goes_where_devices_do_not_lose_it(strategy: str) ->
 @pytest.mark.parametrize("strategy", MIX_USERS)
 def test_a_pod_without_claims_goes_where_its_cpu_is_not_missed(strategy: str) -> None:
     nodes = {"a": "32", "b": "17", "c": "24", "z": "8"}
-    assert best_node(strategy, nodes, [], "2", 8000) == ("z" if strategy == "frag" else "a")
+    assert best_node(strategy, nodes, [], "2", 8000) == "z"
     assert best_node(strategy, {"a": "9", "c": "24"}, [], "2", 8000) == "c"
 
 
@@ -169,10 +169,12 @@ def test_pods_without_claims_do_not_crowd_on_one_of_equal_nodes() -> None:
     assert found.node == "b"
 
 
-@pytest.mark.parametrize("strategy", PLACEMENT_STRATEGIES)
-def test_other_strategies_leave_a_pod_without_claims_where_there_is_room(strategy: str) -> None:
-    if strategy not in MIX_USERS:
-        assert best_node(strategy, {"a": "9", "c": "24", "z": "8"}, [], "2", 8000) == "a"
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("first-fit", "a"), ("emptiest", "a"), ("best-fit", "z"), ("packing", "z")]
+)
+def test_where_a_strategy_that_looks_at_no_mix_places_a_pod_without_claims(strategy: str, expected: str) -> None:
+    """Node z has no devices, and the others are equal but for their cpu."""
+    assert best_node(strategy, {"a": "9", "c": "24", "z": "8"}, [], "2", 8000) == expected
 
 
 def test_a_node_that_lacks_cpu_for_the_pod_is_not_scored() -> None:

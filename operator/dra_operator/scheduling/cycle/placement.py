@@ -48,7 +48,7 @@ class Placement:
     def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, Chosen | None]:
         """The strategy with its ranking, brought up to date; None: the first node that fits."""
         strategy = BY_NAME.get(self._name(demand.program))
-        if strategy is None or demand.program.fault is not None or not (demand.claims or strategy.uses_mix):
+        if strategy is None or demand.program.fault is not None or not (demand.claims or strategy.ranks_all_pods):
             return None
         state.allocator.looks_at_mix |= strategy.uses_mix
         order = self._order(strategy)

@@ -27,8 +27,8 @@ STEPS_PER_SCORE = 25
 class Ranking:
     """The nodes for pods of one kind. ``requests`` are kept because the kind is known by what they are.
 
-    ``milli_cpu`` is what such a pod asks for at least. Nodes that are equally good for pods without claims follow each
-    other by what is free of their cpu, so that these do not crowd on one.
+    ``milli_cpu`` is what such a pod asks for at least. Nodes without devices, which are equally good for pods without
+    claims, follow each other by what is free of their cpu, so that pods do not crowd on one.
     """
 
     def __init__(self, strategy: Strategy, requests: list[CompiledRequests], milli_cpu: int, tenant: str) -> None:
@@ -131,9 +131,11 @@ class Ranking:
         if sketch.after is not None:
             mix = state.allocator.learned.mix
             score = self._strategy.score(Candidate(mix, sketch.before, sketch.after, free, self._milli_cpu))
-            if not demand.claims:
+            if not sketch.before.units:
                 all_of = node.offered.get("cpu", 0) // MILLI_BILLIONTHS
                 score = score * ALL_PERCENT + free * ALL_PERCENT // (all_of + 1)
+            elif not demand.claims:
+                score *= ALL_PERCENT
             self._scores[name] = score
             insort(self._order, (-score, name))
         return STEPS_PER_SCORE + sketch.steps

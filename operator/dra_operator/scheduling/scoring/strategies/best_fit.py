@@ -16,6 +16,7 @@ class BestFit(Strategy):
     name = "best-fit"
     device_order = "best-fit"
     uses_mix = False
+    ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
         """What is left, negative. The pod's own cpu is the same on every node, and left out."""

@@ -11,6 +11,7 @@ class Emptiest(Strategy):
     name = "emptiest"
     device_order = "reference"
     uses_mix = False
+    ranks_all_pods = False
 
     def score(self, candidate: Candidate) -> int:
         """What is left afterwards."""

@@ -30,6 +30,7 @@ class FragmentationGradientDescent(Strategy):
     name = "fgd"
     device_order = "least-fragmentation"
     uses_mix = True
+    ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
         """From 0 to 99; 50 where nothing changes."""

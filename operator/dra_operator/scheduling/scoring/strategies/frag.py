@@ -25,6 +25,7 @@ class Frag(Strategy):
     name = "frag"
     device_order = "least-loss"
     uses_mix = True
+    ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
         """How much less is in vain."""

@@ -20,11 +20,14 @@ class Packing(Strategy):
     name = "packing"
     device_order = "best-fit"
     uses_mix = False
+    ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
         """By what the pod begins."""
         before, after = candidate.before, candidate.after
         begun = before.whole - after.whole
+        if not before.units:  # only pods without claims fit there
+            return SHARED_SCORE
         if before.whole == before.units:
             return max(WHOLE_SCORE - begun, 1)
         if begun:

@@ -38,7 +38,9 @@ class Strategy(Protocol):
     device_order: ClassVar[str]
     """The order of devices within a node that goes with it, unless a setting names another."""
     uses_mix: ClassVar[bool]
-    """It looks at what pods usually ask for, of devices and of cpu. So it also places pods without claims."""
+    """It looks at what pods usually ask for, of devices and of cpu."""
+    ranks_all_pods: ClassVar[bool]
+    """It also places pods without claims: where their cpu is not missed."""
 
     def score(self, candidate: Candidate) -> int:
         """How good the node is."""
