@@ -80,6 +80,27 @@ def test_the_cpu_of_pods_is_learned_in_the_mean_and_changes_the_mix() -> None:
     assert cpu(allocator) == {"large": pytest.approx((89 * 3000 + 10 * 5000 + 256_000) // 100, abs=50)}
 
 
+def test_a_kind_that_is_new_is_in_the_mix_when_it_is_looked_at_next() -> None:
+    """It would be a fifth of the mix only much later, and not be spared until then."""
+    made, allocator = learner(cluster())
+    for number in range(98):
+        made.see(pod(f"a{number}"), [claim("a", "large")])
+    assert kinds(allocator) == {"large": 1024}
+    for number in range(2):
+        made.see(pod(f"b{number}"), [claim("b", "rare")])
+    assert kinds(allocator) == {"large": 1024 * 98 // 100, "rare": 1024 * 2 // 100}
+
+
+def test_new_kinds_change_no_mix_that_has_more_kinds_than_are_looked_at() -> None:
+    made, allocator = learner(cluster())
+    for number in range(80):
+        made.see(pod(f"a{number}"), [claim(f"a{number % 20}", f"k{number % 20}")])
+    before = allocator.learned.mix
+    for number in range(20):
+        made.see(pod(f"b{number}"), [claim("b", f"k{number or 1}")])
+    assert allocator.learned.mix is before  # without k0, which is now asked for less often than k16
+
+
 def test_a_process_that_begins_counts_the_pods_that_have_devices() -> None:
     seen = cluster()
     for number in range(15):

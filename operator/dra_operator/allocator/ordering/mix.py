@@ -2,7 +2,8 @@
 
 It is learned from the pods that are seen. Each adds its requests; after every ``HALF_LIFE_PODS`` pods all weights are
 halved, so that what is requested no more fades. The mix that scores look at is taken from that now and then,
-and changes only if it differs by more than a fifth: each change has all nodes scored again.
+and changes only if it differs by more than a fifth, or lacks a class that is new: each change has all nodes scored
+again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ CHEAP_UNITS: Final = 200
 """Units of CEL that a class's selectors may cost on a device: what others ask for is evaluated at a pod's expense."""
 CHANGED_SHARE_DIVISOR: Final = 5
 """A mix that differs from the last by no more than this part is not taken."""
+NEW_WEIGHT: Final = WEIGHT_SUM // 100
+"""A class that is asked for as often as this and is not in the mix yet is taken in; not where there are more classes
+than scores look at, of which ever others are the commonest."""
 NO_WEIGHT: Final = (0, 0)
 """Weight and cpu of a class that is not asked for."""
 RENEWAL_PODS: Final = (1, 20, 100, 300)
@@ -119,7 +123,10 @@ class LearnedMix:
         shares = {key: (it.weight * WEIGHT_SUM // total, it.milli_cpu) for key, it in commonest}
         before = self._shares
         moved = sum(_moved(before.get(key, NO_WEIGHT), shares.get(key, NO_WEIGHT)) for key in {*shares, *before})
-        if moved * CHANGED_SHARE_DIVISOR > WEIGHT_SUM:
+        is_new = len(self._counts) <= SCORED_CLASSES and any(
+            weight >= NEW_WEIGHT and key not in before for key, (weight, _) in shares.items()
+        )
+        if is_new or moved * CHANGED_SHARE_DIVISOR > WEIGHT_SUM:
             self._shares = shares
             classes = tuple(MixClass(it.alternative, *shares[key]) for key, it in commonest if shares[key][0])
             self.mix = Mix(classes, self.mix.version + 1)
