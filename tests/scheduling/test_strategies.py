@@ -177,6 +177,18 @@ def test_where_a_strategy_that_looks_at_no_mix_places_a_pod_without_claims(strat
     assert best_node(strategy, {"a": "9", "c": "24", "z": "8"}, [], "2", 8000) == expected
 
 
+@pytest.mark.parametrize("strategy", [name for name, it in BY_NAME.items() if it.ranks_all_pods])
+def test_a_pod_without_claims_is_not_tried_first_on_all_the_nodes_that_are_full(strategy: str) -> None:
+    """They are the best by some scores."""
+    allocator, usage = cluster({"a": (1000,)})
+    nodes = Nodes([*(node(f"full-{number}", used={"cpu": "4"}) for number in range(20)), node("a")])
+    asked: list[str] = []
+    state = case(pod(), [], nodes, allocator, usage=usage)
+    found = decided(plan(state, answered=lambda name, _answer: asked.append(name), placement=Placement(strategy)))
+    assert isinstance(found, Plan)
+    assert asked == ["a"]
+
+
 def test_a_node_that_lacks_cpu_for_the_pod_is_not_scored() -> None:
     allocator, usage = cluster({"a": (1000,), "b": (1000,)})
     nodes = Nodes([node("a", allocatable={"cpu": "2"}), node("b", allocatable={"cpu": "8"})])

@@ -73,7 +73,8 @@ class Placement:
         return named if named in BY_NAME or named == FIRST_FIT else self._strategy
 
     def _ranking(self, strategy: Strategy, program: ClaimProgram, pod: Pod) -> Ranking:
-        milli_cpu = _rounded(milli_cpu_of(pod)) if strategy.uses_mix else 0
+        counts_cpu = strategy.uses_mix or not program.stages  # no index says which nodes a pod without claims may fit
+        milli_cpu = _rounded(milli_cpu_of(pod)) if counts_cpu else 0
         key = (strategy.name, milli_cpu, *map(id, program.requests))
         ranking = self._rankings.pop(key, None)
         if ranking is None:
