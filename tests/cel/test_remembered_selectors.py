@@ -13,12 +13,12 @@ from dra_cel import selector as module
 DEVICE = prepare("gpu.example.com", Device())
 SHAPES = [
     'device.driver == "gpu{0}.example.com"',
-    " || ".join(['device.driver == "{0}"'] * 300),
-    "{0} == {0} && " + " && ".join(["1 < 2"] * 1500),
+    " || ".join(['device.driver == "{0}"'] * 100),
+    "{0} == {0} && " + " && ".join(["1 < 2"] * 400),
     "{0} == 1 && " + "[1].all(x, " * 200 + "true" + ")" * 200,
-    "{0} == {0} && " + " || ".join(["[0].map(a, a) == []"] * 400),
-    "{0} == {0} && " + " || ".join(['[device.driver][0].matches("x")'] * 250),
-    "{0} == {0} && " + " || ".join(["cel.bind(a, 1, a == a)"] * 400),
+    "{0} == {0} && " + " || ".join(["[0].map(a, a) == []"] * 120),
+    "{0} == {0} && " + " || ".join(['[device.driver][0].matches("x")'] * 80),
+    "{0} == {0} && " + " || ".join(["cel.bind(a, 1, a == a)"] * 120),
 ]
 
 
@@ -87,7 +87,7 @@ def resident():
 compiled = Compiled(CelSelectors(Features()))
 device = Device(name="gpu-0")
 before = resident()
-for number in range(36):
+for number in range(24):
     text = f"{number} < 0 || " + " || ".join(["[0].map(a, a) == []"] * 440)
     assert compiled.predicate(text)("gpu.example.com", device) is False
 print(resident() - before)
@@ -95,6 +95,6 @@ print(resident() - before)
 
 
 def test_dozens_of_large_selectors_take_little_memory() -> None:
-    """By number alone, 36 selectors of 8.8 kB take 60 MB, and 4,096 of them were kept."""
+    """By number alone, 24 selectors of 8.8 kB take 40 MB, and 4,096 of them were kept."""
     answer = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, timeout=300, check=True)
-    assert int(answer.stdout) < 40
+    assert int(answer.stdout) < 30

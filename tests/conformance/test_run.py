@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from kit_cases import FOLDER, expected, problem
 from kit_cel import cel_difference
 from kit_compare import Unreadable, difference, number
+from rounds import LONG
 
 Json = dict[str, Any]
 CEL = [str(Path(sys.executable).parent / "dra-operator"), "cel", "-"]
@@ -54,7 +55,11 @@ def summary(folder: Path, *options: str, program: list[str], code: int) -> Json:
 
 @pytest.mark.parametrize(
     ("semantics", "only", "cases"),
-    [("documented", "[!g]*", 761), ("documented", "generated/*00", 24), ("reference", "*", 649)],
+    [
+        pytest.param("documented", "[!g]*", 761, marks=LONG),
+        ("documented", "generated/*00", 24),
+        pytest.param("reference", "*", 649, marks=LONG),
+    ],
 )
 def test_our_allocator_agrees(tmp_path: Path, semantics: str, only: str, cases: int) -> None:
     """All recorded, hard and deviating problems; of the generated ones, which other tests decide in-process, some."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from command import left_in, run
 from dra_api.releases.release import NEWEST
+from rounds import LONG
 
 BIN = Path(sys.executable).parent
 STORY = [
@@ -30,6 +31,7 @@ SCRIPT = "import sys; sys.executable = sys.argv.pop(1); from dra_devcluster.cli 
 """The demo, with another interpreter for the processes that it starts."""
 
 
+@LONG
 async def test_the_story_is_told_in_order_and_nothing_else_is_said(home: Path) -> None:
     code, output = await run(["dra-devcluster", "demo"], TMPDIR=home)
     assert code == 0, output

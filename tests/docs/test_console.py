@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from dra_devcluster.agent.processes.sandbox import why_impossible
 from pages import BY_NAME, PAGES, ROOT, Line
+from rounds import LONG
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ def environment_at(folder: Path) -> None:
             (folder / path.relative_to(own)).symlink_to(path)
 
 
+@LONG
 @pytest.mark.parametrize("name", STORIES)
 def test_the_commands_of_a_story_work(name: str, tmp_path: Path) -> None:
     story = STORIES[name]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pages import PAGES, Page, is_test
+from rounds import LONG
 
 
 def files(page: Page) -> dict[str, str]:
@@ -43,6 +44,7 @@ SHOWING = [page for page in PAGES if any(map(is_test, page.blocks("python"))) an
 """The page of the test kit shows a test that needs a driver; tests/drivertest/test_pytest_plugin.py runs it."""
 
 
+@LONG
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.name)
 def test_the_tests_of_a_page_pass_as_pasted(page: Page, tmp_path: Path) -> None:
     shown = files(page)

@@ -26,6 +26,7 @@ from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
 from image import calls
 from kubectl import ROOT
 from pages import BY_NAME
+from rounds import LONG
 from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
@@ -68,6 +69,7 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     assert "NotFound" in await kubectl("get", *lease, code=1), "the next operator would stand by until its time is over"
 
 
+@LONG
 async def test_the_examples_run_that_need_gates(site: Site) -> None:
     kubectl, more = site.kubectl, "manifests/examples/more"
     gates = ("DRADeviceTaintRules", "DRAResourcePoolStatus", *WORKLOADS)
@@ -114,6 +116,7 @@ async def a_pair_shares_a_device(site: Site) -> None:
         await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
 
 
+@LONG
 async def test_an_edited_configuration_takes_effect(site: Site, tmp_path: Path) -> None:
     await site.deploy()
     async with Api(site.cluster.connection()) as api:

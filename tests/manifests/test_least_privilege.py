@@ -33,6 +33,7 @@ from dra_kube import (
     Api,
 )
 from rare_verbs import USES as RARE
+from rounds import LONG
 from volume_lab import SELECTED, on_nodes, storage_class, uses, volume
 from waiting import until
 
@@ -226,6 +227,7 @@ REMOVED = [
 """What the operator is not allowed any more, and an example that needs it."""
 
 
+@LONG
 async def test_a_missing_permission_is_said_in_the_pod_and_its_grant_heals(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()

@@ -28,7 +28,7 @@ from dra_operator.sources.streams import Stream
 from histories.history import play
 from histories.script import Script, Step, script_of
 from histories.shrink import shrunk
-from rounds import fewer
+from rounds import LONG, fewer
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -125,6 +125,7 @@ def _is_restored(seed: int) -> bool:
     return any(step.what == "restore" for step in script_of(seed).steps)
 
 
+@LONG
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
     with mock.patch.object(binding_cycle, "is_over", return_value=True):
         seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)

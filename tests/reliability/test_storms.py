@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from faults import Refuse, Target
 from proving_ground import ProvingGround
+from rounds import LONG
 from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,6 +47,7 @@ async def test_refused_writes_are_repeated_ever_more_seldom(ground: ProvingGroun
     await ground.sound()
 
 
+@LONG
 async def test_int_032_a_full_claim_is_left_alone(ground: ProvingGround) -> None:
     """Three pods more than a claim may have: their reservations are written together, the rest waits in silence.
 

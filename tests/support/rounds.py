@@ -1,8 +1,19 @@
-"""How many rounds a random scenario runs, and how many examples a sweep looks at."""
+"""How many rounds a random scenario runs, how many examples a sweep looks at, and what runs in CI only."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from random import randrange
+from typing import Final, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+WHOLE: Final = "CI" in os.environ
+LONG: Final = pytest.mark.skipif(not WHOLE, reason="it takes long: CI runs it, and CI=true make test")
+"""For a test that needs 5 s of processor time or more, and whose parts others test as well."""
 
 
 def rounds(few: int) -> range:
@@ -12,4 +23,9 @@ def rounds(few: int) -> range:
 
 def fewer(full: int) -> int:
     """The size of a sweep over random examples or seeds: all of them in CI (``CI=true``), elsewhere a third."""
-    return full if "CI" in os.environ else -(-full // 3)
+    return full if WHOLE else -(-full // 3)
+
+
+def a_third(full: Sequence[T]) -> Sequence[T]:
+    """All rows of a table in CI, elsewhere a third of them, each time another."""
+    return full if WHOLE else full[randrange(3) :: 3]
