@@ -1,8 +1,4 @@
-"""The kernel that plays traces places pods as the operator's own pipeline does: the same nodes, the same devices.
-
-Nodes become ResourceSlices whose devices may be allocated several times and have ``milli: 1000``; pods become claims: a
-share takes its thousandths, n GPUs are a count, and models are asked for in CEL.
-"""
+"""The kernel that plays traces places pods as the operator's own pipeline does: the same nodes, the same devices."""
 
 from __future__ import annotations
 
@@ -15,8 +11,9 @@ import pytest
 from dra_operator.cli import main
 from dra_operator.quality.policies.choices import POLICIES
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
-from dra_operator.quality.trace import TraceNode, TracePod, read_nodes, read_pods
+from dra_operator.quality.trace import read_nodes, read_pods
 from dra_operator.quality.workload import Workload, workload
+from trace_objects import DEVICE_CLASS, claim_of, node_of, pod_of, slice_of
 
 Json = dict[str, Any]
 TRACE = Path(__file__).parents[2] / "examples/trace"
@@ -31,6 +28,7 @@ def small(*, with_cpu: bool) -> Workload:
         some_nodes, some_pods = read_nodes(nodes)[::NODE_EVERY], read_pods(pods)[::POD_EVERY]
     if not with_cpu:
         some_pods = [pod._replace(memory=0, shape=pod.shape._replace(cpu=0)) for pod in some_pods if pod.shape.gpus]
+        some_nodes = [node._replace(cpu=0, memory=0) for node in some_nodes]
     return workload(some_pods, some_nodes, 1, 0)
 
 
@@ -38,58 +36,14 @@ def node_name(place: int) -> str:
     return f"n{place:03}"
 
 
-def of_node(place: int, node: TraceNode, *, with_cpu: bool) -> list[Json]:
-    name = node_name(place)
-    devices = [
-        {
-            "name": f"gpu-{number}",
-            "attributes": {"model": {"string": node.model}},
-            "capacity": {"milli": {"value": "1000"}},
-            "allowMultipleAllocations": True,
-        }
-        for number in range(node.gpus)
-    ]
-    about = {"driver": "drv", "nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}
-    allocatable = {"cpu": f"{node.cpu}m", "memory": f"{node.memory}Mi"} if with_cpu else {}
-    return [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"allocatable": allocatable}},
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": name},
-            "spec": {**about, "devices": devices},
-        },
-    ]
-
-
-def of_pod(pod: TracePod) -> list[Json]:
-    shape, objects, uses = pod.shape, [], []
-    if shape.gpus:
-        exactly: Json = {"deviceClassName": "gpu", "count": shape.gpus}
-        exactly["capacity"] = {"requests": {"milli": str(shape.milli)}}
-        if shape.spec:
-            expression = f"device.attributes['drv'].model in {json.dumps(shape.spec.split('|'))}"
-            exactly["selectors"] = [{"cel": {"expression": expression}}]
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-        metadata = {"name": pod.name, "namespace": "default"}
-        objects.append(
-            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
-        )
-        uses.append({"name": "gpu", "resourceClaimName": pod.name})
-    requests = {"cpu": f"{shape.cpu}m", "memory": f"{pod.memory}Mi"} if shape.cpu else {}
-    containers = [{"name": "c", "image": "i", "resources": {"requests": requests}}]
-    metadata = {"name": pod.name, "namespace": "default"}
-    pod_spec = {"containers": containers, "resourceClaims": uses}
-    return [*objects, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}]
-
-
-def by_pipeline(run: Workload, path: Path, capsys: pytest.CaptureFixture[str], *, with_cpu: bool) -> Places:
-    device_class = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
-    objects = [device_class]
+def by_pipeline(run: Workload, path: Path, capsys: pytest.CaptureFixture[str]) -> Places:
+    objects = [DEVICE_CLASS]
     for place, node in enumerate(run.nodes):
-        objects += of_node(place, node, with_cpu=with_cpu)
+        objects += [node_of(node_name(place), node), slice_of(node_name(place), node)]
     for pod in run.arrivals:
-        objects += of_pod(pod)
+        has_claim = bool(pod.shape.gpus)
+        objects += [claim_of(pod.name, pod.shape)] if has_claim else []
+        objects.append(pod_of(pod.name, pod, pod.name if has_claim else ""))
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     assert main(["simulate", "-f", str(path), "--sequential", "-o", "json"]) == 0
     attempts = json.loads(capsys.readouterr().out)["attempts"]
@@ -120,6 +74,6 @@ def test_the_kernel_takes_the_nodes_and_devices_that_the_pipeline_takes(
 ) -> None:
     run = small(with_cpu=with_cpu)
     found = by_kernel(run, policy)
-    assert found == by_pipeline(run, tmp_path / "objects.json", capsys, with_cpu=with_cpu)
+    assert found == by_pipeline(run, tmp_path / "objects.json", capsys)
     assert any(not node for _, node, _ in found)  # some pods are turned away, and both turn the same ones away
     assert len({node for _, node, _ in found}) > 4

@@ -1,0 +1,81 @@
+"""Nodes and pods of a trace as objects of the API, so that the operator's own pipeline places them.
+
+A node has one ResourceSlice, whose devices are GPUs that may be allocated several times and have ``milli: 1000``. A pod
+has one claim: a share takes its thousandths, n GPUs are a count, and models are asked for in CEL.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from dra_operator.quality.trace import WHOLE_MILLI, Shape, TraceNode, TracePod
+
+Json = dict[str, Any]
+DRIVER: Final = "gpu.example.com"
+NAMESPACE: Final = "default"
+DEVICE_CLASS: Final[Json] = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu"},
+    "spec": {},
+}
+
+
+def node_of(name: str, node: TraceNode, pods: int = 0) -> Json:
+    """The Node. Of what is 0 it has no limit: ``pods`` is how many may be on it, which no trace tells."""
+    amounts = {"cpu": f"{node.cpu}m", "memory": f"{node.memory}Mi"} if node.cpu else {}
+    allocatable = {**amounts, **({"pods": str(pods)} if pods else {})}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"allocatable": allocatable}}
+
+
+def slice_of(name: str, node: TraceNode) -> Json:
+    """What the driver on the node publishes."""
+    devices = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {"model": {"string": node.model}},
+            "allowMultipleAllocations": True,
+            "capacity": {"milli": {"value": str(WHOLE_MILLI)}},
+        }
+        for number in range(node.gpus)
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def claim_of(name: str, shape: Shape) -> Json:
+    """What a pod of that shape asks for. It must ask for GPUs."""
+    exactly: Json = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": shape.gpus}
+    exactly["capacity"] = {"requests": {"milli": str(shape.milli)}}
+    if shape.spec:
+        expression = f"device.attributes['{DRIVER}'].model in {json.dumps(shape.spec.split('|'))}"
+        exactly["selectors"] = [{"cel": {"expression": expression}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def pod_of(name: str, pod: TracePod, claim: str = "") -> Json:
+    """The Pod, with the claim of that name."""
+    amounts = {"cpu": f"{pod.shape.cpu}m", "memory": f"{pod.memory}Mi"} if pod.shape.cpu else {}
+    uses = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": name},
+        "spec": {
+            "schedulerName": "dra-scheduler",
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": amounts}}],
+            "resourceClaims": uses,
+        },
+    }
