@@ -198,6 +198,20 @@ async def test_all_give_their_devices_back_when_the_time_is_over(world: World) -
     assert set(nodes(world)) == {"node-0", "node-1"}
 
 
+async def test_a_pod_that_has_a_node_by_now_does_not_come_back_by_itself(world: World) -> None:
+    """It was to be looked at when its volumes are late, and then got its node by the attempt of another of its gang."""
+    local(world, 0, 1)
+    add(world)
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert not world.control.queues.is_quiet
+        for number in range(2):
+            world.api.change(PODS, f"ns/g-{number}", lambda pod: pod["spec"].update(nodeName="node-0"))
+        await world.busy()
+        assert world.control.queues.is_quiet
+
+
 async def test_no_pod_is_bound_if_a_volume_cannot_be_reserved(world: World) -> None:
     local(world, 0, 1)
     add(world)

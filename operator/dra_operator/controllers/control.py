@@ -330,6 +330,8 @@ class Control:
         if before is obj:
             return  # the watch shows what the cache has
         self.queues.add(self.cluster.apply(obj))
+        if isinstance(obj, Pod) and obj.spec.node_name:  # perhaps by the attempt of another pod of its gang
+            self.queues.of("placement").settled(Key("placement", key))
         self._note(source, before, store.get(key))
 
     def _shown(self, obj: Object) -> None:

@@ -160,6 +160,10 @@ class WorkQueue:
             hold.cancel()
             self._hold_over(key)
 
+    def settled(self, key: Key) -> None:
+        """The object of the key needs nothing more: it does not come back by itself."""
+        self._cancel_timer(key)
+
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""
         return self._backoff.failures(key)
