@@ -6,12 +6,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 from controllers_world import World
+from dra_api.codec import convert
+from dra_api.resource import ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
+from dra_operator.controllers.work.queue import WorkQueue
 from fake_api import ERRORS, Call
 from objects import Make, Obj, user
 
@@ -253,6 +257,42 @@ async def test_a_claim_that_the_garbage_collector_does_not_delete_in_time_is_del
         assert calls(world) == [("delete", "resourceclaims", None), ("update", "resourceclaims", None)]
         assert world.api.of(RESOURCE_CLAIMS) == []
         assert len(world.cluster.allocated_devices) == 0
+
+
+async def test_a_claim_that_the_garbage_collector_deletes_at_the_same_moment_ends_by_one_more_write(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the collector gets more time for the next one."""
+    monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 0.001)
+    early: list[None] = []
+    monkeypatch.setattr(delayed_deletion.DelayedDeletion, "was_too_early", lambda _self: early.append(None))
+    async with ample(world, make) as claim:
+
+        def meanwhile(call: Call) -> None:
+            if call.verb == "delete":
+                world.api.change(RESOURCE_CLAIMS, claim, mark_deleted)
+
+        world.api.before = meanwhile
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        assert [call[0] for call in calls(world)] == ["delete", "get", "update"]
+        assert world.api.of(RESOURCE_CLAIMS) == []
+        assert len(world.cluster.allocated_devices) == 0
+        assert len(early) == 1
+
+
+async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_early() -> None:
+    clock, queue = count(0, 0.15), WorkQueue()
+    late = delayed_deletion.DelayedDeletion(queue, lambda: next(clock))
+    claims = [convert(ResourceClaim, {"metadata": {"name": n, "namespace": "ns", "uid": n}}) for n in "abcd"]
+    assert [late.has_time(claims[0]) for _ in range(2)] == [True, False]
+    for _ in range(9):
+        late.was_too_early()
+    assert [late.has_time(claims[1]) for _ in range(7)] == [True] * 6 + [False]  # 0.8 s, and no more
+    for _ in range(60):
+        late.was_needed()
+    assert [late.has_time(claims[2]) for _ in range(2)] == [True, False]
+    queue.close()
 
 
 async def test_a_claim_that_goes_with_its_deletion_leaves_the_view(

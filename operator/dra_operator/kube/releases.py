@@ -98,7 +98,8 @@ class ClaimReleases(ClaimAccess):
     async def delete(self, claim: ResourceClaim, *, unchanged: bool = False) -> ResourceClaim | None:
         """Delete this very claim, with ``unchanged`` in this version only, else Conflict is raised.
 
-        The claim as its finalizers hold it; None if it is gone, or another one has its name.
+        The claim as its finalizers hold it; None if it is gone, or another one has its name. After Conflict the cache
+        has the claim as it is now.
         """
         meta = claim.metadata
         version = meta.resource_version if unchanged else None
@@ -111,6 +112,8 @@ class ClaimReleases(ClaimAccess):
         except Conflict:
             answer = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
             if answer["metadata"]["uid"] == meta.uid:
+                self._fresh.keep(answer)
+                self._took(answer)
                 raise
         if not _is_held(answer, meta.uid):
             self._gone(claim)

@@ -9,7 +9,8 @@ ends the wait of all.
 
 The garbage collector deletes most claims within some milliseconds. Two deletions at the same time would be one request
 too many, and one of them would conflict. So it has a moment for that. It is limited to 20 requests a second by default;
-what it has not deleted then is deleted here.
+what it has not deleted then is deleted here. Where the server is slow the moment is too short, and deletions from here
+are refused, since the collector's came between: each doubles the moment, and each that is needed shortens it again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from dra_operator.cache import Key
 from dra_operator.controllers.work.queue import WorkQueue
 
 COLLECTOR_SECONDS = 0.1
-"""Seconds that the garbage collector has."""
+"""Seconds that the garbage collector has where the server is quick."""
+MOST_EXTRA_SECONDS = 0.7
+"""Seconds that it has in addition at most."""
+SHORTER_BY_FACTOR = 0.9
+"""The part that is left of the additional seconds after a deletion that was needed."""
 FORGOTTEN_SECONDS = 5.0
 """Seconds after which a claim that ended must not be known any more."""
 ABUNDANT_AFTER_SECONDS = 60.0
@@ -37,6 +42,7 @@ class DelayedDeletion:
     def __init__(self, queue: WorkQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
+        self._extra_seconds = 0.0
         self._since: OrderedDict[str, tuple[float, Key]] = OrderedDict()
         """By uid, oldest first: claims whose pod is gone, and since when."""
 
@@ -51,6 +57,14 @@ class DelayedDeletion:
         self._queue.add([key for _, key in self._since.values()])
         self._since.clear()
 
+    def was_too_early(self) -> None:
+        """A deletion from here was refused: the collector deleted the claim meanwhile."""
+        self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+
+    def was_needed(self) -> None:
+        """A claim was deleted from here, since the collector had not done it yet."""
+        self._extra_seconds *= SHORTER_BY_FACTOR
+
     @property
     def is_abundant(self) -> bool:
         """Whether no pod lacks devices, as it seems."""
@@ -63,7 +77,7 @@ class DelayedDeletion:
             del self._since[oldest[0]]
         key = Key("release", claim.key)
         since, _ = self._since.setdefault(claim.metadata.uid, (now, key))
-        left = since + COLLECTOR_SECONDS - now
+        left = since + COLLECTOR_SECONDS + self._extra_seconds - now
         if left > 0:
             self._queue.add_after(key, left)
         return left > 0

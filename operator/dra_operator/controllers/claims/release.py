@@ -118,9 +118,22 @@ class ClaimReleaser:
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
         """Have the claim end with its devices, by one write after its deletion. Raises Conflict if it has changed."""
         is_deleted = claim.metadata.deletion_timestamp is not None
-        held = claim if is_deleted else await self._claims.delete(claim, unchanged=True)
+        held = claim if is_deleted else await self._deleted(claim)
         if held is not None:
             await self._claims.release(held, gone=gone)
+
+    async def _deleted(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """The claim as its finalizer holds it, whoever deleted it; None if it is gone. Raises Conflict as above."""
+        try:
+            held = await self._claims.delete(claim, unchanged=True)
+        except Conflict:
+            held = self._cluster.claims.get(claim.key, claim.metadata.uid)
+            if held is None or held.metadata.deletion_timestamp is None:
+                raise
+            self._delayed_deletion.was_too_early()
+        else:
+            self._delayed_deletion.was_needed()
+        return held
 
     def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
         kept = {consumer.uid for consumer in after.status.reserved_for or ()}
