@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dra_api.console import finish
 from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_api.version import VERSION
 from dra_devcluster.cli import EXTRA
@@ -21,15 +22,17 @@ from .harness.limits import CHECK_SECONDS
 NODE = "driver-test"
 RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]
 """Earlier ones lack what checks need."""
-INTERRUPTED_CODE = 130
-"""As shells have it for a command that was ended by Ctrl-C; the driver is ended as well."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; returns the exit code. Ctrl-C and the end of its reader end the driver as well."""
     options = parser().parse_args(arguments)
     # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    return finish(lambda: _execute(options))
+
+
+def _execute(options: argparse.Namespace) -> int:
     try:
         from .command import execute
     except ModuleNotFoundError as error:
@@ -37,12 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"dra-driver-test: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return INTERRUPTED_CODE
-    try:
-        return execute(options)
-    except KeyboardInterrupt:
-        return INTERRUPTED_CODE
+    return execute(options)
 
 
 def _object(text: str) -> dict[str, Any]:

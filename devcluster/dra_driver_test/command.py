@@ -39,6 +39,8 @@ def execute(options: argparse.Namespace) -> int:
     try:
         driver, results = asyncio.run(_run(target, checks, options.timeout))
         _write(options, driver, results)
+    except BrokenPipeError:
+        raise  # the reader has ended
     except (BenchError, OSError) as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
         return NO_BENCH_CODE

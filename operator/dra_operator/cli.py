@@ -1,7 +1,7 @@
 """``dra-operator``: run the operator, or try out what it would do.
 
 The module of a command is loaded only when it is asked for: help and the commands that work on files do not pay for
-Kopf. Each module lists its exit codes; see also ``commands.console``.
+Kopf. Each module lists its exit codes; see also ``dra_api.console``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import importlib
 import sys
 from collections.abc import Collection, Sequence
 
+from dra_api.console import finish
 from dra_api.version import VERSION
-
-from dra_operator.commands.console import finish
 
 RUN = "dra_operator.app.run_command"
 """Has ``main``, which takes the settings."""

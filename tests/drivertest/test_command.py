@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -96,6 +98,15 @@ def test_an_interrupted_run_ends_without_a_trace(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("dra_driver_test.command.execute", interrupted)
     assert main(["--", "driver"]) == 130
+
+
+def test_a_list_whose_reader_has_ended_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dra_driver_test.cli", "--list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])

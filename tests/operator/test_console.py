@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dra_operator.commands.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish
+from dra_api.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
 CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
@@ -52,8 +52,6 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:
-    printing = (
-        "from dra_operator.commands.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
-    )
+    printing = "from dra_api.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
     done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\\ud800b\n", "")

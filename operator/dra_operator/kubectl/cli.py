@@ -1,6 +1,6 @@
 """``kubectl-dra``: kubectl runs it for ``kubectl dra``.
 
-Exit codes: ``answer.ExitCode``, and those of ``dra_operator.commands.console``.
+Exit codes: ``answer.ExitCode``, and those of ``dra_api.console``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
+from dra_api.console import finish
 from dra_api.version import VERSION
-
-from dra_operator.commands.console import finish
 
 from .registry import COMMANDS
 

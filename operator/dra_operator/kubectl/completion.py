@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_api.api_resources import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
-
-from dra_operator.commands.console import finish
+from dra_api.console import finish
 
 from .cli import parser
 from .words import kind_of
