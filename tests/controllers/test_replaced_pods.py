@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from controllers_world import World
+from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
-from dra_operator.cache import Key, check
+from dra_operator.cache import Key, Source, check
 from dra_operator.controllers import BackoffSettings
 from fake_api import ERRORS
 from objects import Make, Obj
@@ -71,6 +73,25 @@ async def test_a_pod_does_not_wait_for_the_back_off_of_its_predecessor(
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
 
 
+async def test_a_late_version_of_a_predecessor_takes_no_time_from_its_successor(world: World, make: type[Make]) -> None:
+    """The answer to a write about the pod that had the name, and a node."""
+    old, new = make.pod(), make.pod()
+    old["spec"]["nodeName"] = "node-0"
+    for number, obj in enumerate((old, new), 1):
+        obj["metadata"].update(uid=f"uid-{number}", resourceVersion=str(number))
+    world.furnish()
+    control = world.start()
+    control.apply(Source.WATCH, convert(Pod, new))
+    queue = control.queues.of("placement")
+    await queue.get()
+    queue.done(KEY)
+    queue.add_after(KEY, 1000)
+    control.apply(Source.ANSWER, convert(Pod, old))
+    assert not queue.is_quiet
+    queue.close()
+
+
+KEY = Key("placement", "ns/pod")
 POD = Make.pod(claims=[Make.FROM_TEMPLATE])
 IMMEDIATE = Make.claim("claim", annotations={"dra.kopf.dev/allocate": "immediate"})
 ENDED: dict[str, Any] = {

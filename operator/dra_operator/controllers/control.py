@@ -330,9 +330,10 @@ class Control:
         if before is obj:
             return  # the watch shows what the cache has
         self.queues.add(self.cluster.apply(obj))
-        if isinstance(obj, Pod) and obj.spec.node_name:  # perhaps by the attempt of another pod of its gang
+        now = store.get(key)
+        if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             self.queues.of("placement").settled(Key("placement", key))
-        self._note(source, before, store.get(key))
+        self._note(source, before, now)
 
     def _shown(self, obj: Object) -> None:
         if isinstance(obj, ResourceClaim) and self._conflict_check.seen(obj):
