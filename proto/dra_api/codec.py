@@ -68,7 +68,7 @@ def convert(type_: type[T], value: Any) -> T:
     """One object from parsed JSON (dicts and lists). Raises DecodeError, which names the field at fault."""
     try:
         data = msgspec.json.encode(value)
-    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair; too deep
+    except (UnicodeEncodeError, RecursionError, TypeError) as error:  # half of a surrogate pair; too deep; odd keys
         raise DecodeError(str(error)) from error
     return decode(type_, data)
 

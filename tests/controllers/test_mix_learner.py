@@ -216,16 +216,20 @@ def test_a_request_that_is_too_large_to_be_kept_costs_no_other_one() -> None:
     assert kept.weight == 5
 
 
-def test_a_request_that_cannot_be_read_again_costs_no_other_one() -> None:
-    """Such as a pattern that another API server admits, and that is refused here."""
+PATTERN = r'"(?:\\pL\\pL\\pL){300}N"'
+
+
+@pytest.mark.parametrize("kind", [f'x" || device.driver.matches({PATTERN}) || "a" == "b', "\U0001f600"])
+def test_a_request_that_cannot_be_read_again_costs_no_other_one(kind: str) -> None:
+    """Such as a pattern that another API server admits, and that is refused here; or what JSON says in two halves."""
     memory = MixMemory()
     made, _ = learner(cluster(), memory=memory)
-    pattern = r'"(?:\\pL\\pL\\pL){300}N"'
-    made.see(pod("a"), [claim("a", f'x" || device.driver.matches({pattern}) || "a" == "b')])
+    made.see(pod("a"), [claim("a", kind)])
     for number in range(19):
         made.see(pod(f"b{number}"), [claim("b", "small")])
     (kept,) = read_mix(memory.text)
     assert kept.weight == 19
+    assert [it.weight for it in made.known()] == [19]
 
 
 def test_nothing_is_written_if_nothing_can_be_kept() -> None:
@@ -248,6 +252,7 @@ def test_nothing_is_written_if_nothing_can_be_kept() -> None:
         ("- {weight: 1, exactly: {count: 1}}", "deviceClassName: Required value"),
         ("- {weight: 1, exactly: {deviceClassName: any, selectors: [{cel: {expression: 'x +'}}]}}", "selectors"),
         ("- {weight: 1, exactly: {deviceClassName: 5}}", "entry 1: "),
+        ("- {weight: 1, exactly: {deviceClassName: any, null: 1}}", "entry 1: "),
         ("- {weight: 1, exactly: {deviceClassName: any}, cpu: much}", "entry 1, cpu: "),
         ("- {weight: 1, exactly: {deviceClassName: any}, cpu: -1}", "entry 1, cpu: expected a quantity from 0 to 1000"),
         ("- {weight: 1, exactly: {deviceClassName: any}, cpu: 1001}", "entry 1, cpu: expected a quantity from 0"),

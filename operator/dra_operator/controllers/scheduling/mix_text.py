@@ -106,15 +106,16 @@ def written(counted: Sequence[MixClass]) -> str:
         if it.milli_cpu:
             entry["cpu"] = f"{min(it.milli_cpu, LARGEST_MILLI_CPU)}m"
         text = json.dumps(entry)
-        if size + len(text) + 2 <= WRITTEN_BYTES and _is_readable(entry):
+        if size + len(text) + 2 <= WRITTEN_BYTES and _is_readable(text):
             size += len(text) + 2
             entries.append(text)
     return f"[{', '.join(entries)}]" if entries else ""
 
 
-def _is_readable(entry: dict[str, Any]) -> bool:
+def _is_readable(entry: str) -> bool:
+    """YAML lacks some of what JSON has, such as characters beyond 16 bits in two halves."""
     try:
-        _asked(1, entry)
+        read_mix(f"[{entry}]")
     except MixError:
         return False
     return True
