@@ -273,6 +273,15 @@ async def test_an_address_at_which_no_server_listens_is_reported(unused_tcp_port
             await api.get(PODS, "p", "default")
 
 
+async def test_a_proxy_that_cannot_be_reached_is_reported_and_not_the_server(unused_tcp_port: int) -> None:
+    proxy = f"http://user:s3cret@127.0.0.1:{unused_tcp_port}"
+    async with Api(Connection("http://api.example.com:6443", None, lambda: None, proxy)) as api:
+        said = rf"the proxy 127\.0\.0\.1:{unused_tcp_port} cannot be reached: Connect"
+        with pytest.raises(dra_kube.Unreachable, match=said) as caught:
+            await api.get(PODS, "p", "default")
+    assert "s3cret" not in str(caught.value)
+
+
 async def test_a_server_whose_name_is_not_known_is_reported() -> None:
     async with Api(Connection("http://no-such-host.invalid", None, lambda: None)) as api:
         with pytest.raises(dra_kube.Unreachable, match=r": the name no-such-host\.invalid is not known"):

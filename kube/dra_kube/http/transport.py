@@ -201,6 +201,8 @@ def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
 def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     if isinstance(error, TimeoutError) and not str(error) and timeout.total is not None:
         return f"no answer within {timeout.total:g} s"
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"the proxy {error.host}:{error.port} cannot be reached: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the name {error.host} is not known"
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
