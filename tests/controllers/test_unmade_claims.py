@@ -51,6 +51,18 @@ async def test_a_pod_whose_template_is_too_large_says_so_and_runs_when_it_is_rep
         assert world.node_of() == "node-0"
 
 
+async def test_a_pod_whose_template_cannot_be_read_points_to_the_events(world: World) -> None:
+    world.furnish()
+    template = Make.template()
+    template["spec"]["spec"]["devices"] = 3
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert "events FailedResourceClaimCreation" in condition(world)
+
+
 async def test_a_pod_whose_claim_is_refused_points_to_the_events(world: World) -> None:
     world.controllers = OwnControllers(templates=False)
     world.furnish()

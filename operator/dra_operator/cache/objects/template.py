@@ -24,8 +24,11 @@ class ClaimTemplate(Object, frozen=True):
 
     @property
     def bytes_of_spec(self) -> int | None:
-        """How long a spec was of which too little is kept to make claims; None if it is whole."""
-        return bytes_of_large(self.typed().spec)
+        """How long a spec was of which too little is kept to make claims; None if it is whole, or cannot be read."""
+        try:
+            return bytes_of_large(self.typed().spec)
+        except DecodeError:
+            return None
 
     def without_bulk(self) -> ClaimTemplate:
         """The template itself, or what is kept of it if it is large."""
