@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +12,13 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from dra_api.meta import ObjectVersion
 from dra_api.resource import AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Usage
 from dra_operator.app.operator import Options
 from dra_operator.sources import audit
+from dra_operator.sources.known import KnownEvents
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
@@ -159,7 +163,38 @@ async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
         await cluster.bound("pod")
 
 
-def quarantined(usage: Usage) -> MalformedObjects:
+def claim_event(version: int, *devices: str, data: object = None) -> bytes:
+    results = [{"request": "r", "driver": "d", "pool": "p", "device": device} for device in devices]
+    meta = {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": str(version)}
+    status = {"allocation": {"devices": {"results": results}} if devices else None, "devices": [{"data": data}]}
+    return json.dumps({"type": "MODIFIED", "object": {"metadata": meta, "spec": {}, "status": status}}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("devices", [(), ("b",)])
+async def test_a_malformed_version_that_its_correction_overtakes_holds_nothing(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]
+) -> None:
+    """Of one read, what is good is taken in first, and Kopf brings the rest."""
+    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)  # it would see that no server has the claim
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator = site.operator
+        reader = KnownEvents(lambda news: operator.deals_with(RESOURCE_CLAIMS, news), time.monotonic)
+        deep = claim_event(10_005, "a", data="deep").replace(b'"deep"', b"[" * 100_000 + b"]" * 100_000)
+        events = [json.loads(line) for line in reader.passed_on(deep + claim_event(10_006, *devices)).splitlines()]
+        (left,) = (event for event in events if event["type"] != "BOOKMARK")
+        assert left["object"]["metadata"]["resourceVersion"] == "10005"
+        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", left["object"])
+        assert operator._parts is not None
+        assert not operator._parts.malformed_objects.partially_decoded
+        allocated = operator.control.cluster.allocated_devices
+        assert allocated.holds("u") == bool(devices)
+        assert {it.device for it in allocated.usage.devices() if it.driver == "d"} == set(devices)
+
+
+def quarantined(usage: Usage, *known: str) -> MalformedObjects:
+    """``known``: the resourceVersions that the cache knows."""
     held: dict[str, AllocationResult] = {}
 
     def hold(uid: str, allocation: AllocationResult | None) -> None:
@@ -169,7 +204,10 @@ def quarantined(usage: Usage) -> MalformedObjects:
             usage.add(allocation)
             held[uid] = allocation
 
-    return MalformedObjects(hold)
+    def is_known(resource: object, version: ObjectVersion) -> bool:
+        return version.resource_version in known
+
+    return MalformedObjects(hold, is_known=is_known)
 
 
 def broken(uid: str, version: str, *devices: str) -> dict[str, Any]:
@@ -193,3 +231,16 @@ def test_what_counts_for_a_malformed_claim_is_what_its_last_version_names() -> N
     assert {device.device for device in usage.devices()} == {"c"}, "a late deletion of the other one"
     malformed_objects.deleted("ns/c", "u2")
     assert not list(usage.devices())
+
+
+def test_a_version_that_the_cache_knows_or_a_newer_malformed_one_overtook_counts_for_nothing() -> None:
+    """As an item of a list that was late."""
+    usage = Usage()
+    malformed_objects = quarantined(usage, "7")
+    fault = ValueError("some field")
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "7", "a"), fault)
+    assert not list(usage.devices())
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "10", "b"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "9", "a"), fault)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u0", "8", "a"), fault)
+    assert {device.device for device in usage.devices()} == {"b"}

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_api.meta import ObjectVersion
 from dra_api.releases.release import Release
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, Guard, NotSent, Resource, unguarded
 from prometheus_client import CollectorRegistry
@@ -150,7 +151,12 @@ class Operator:
         if chosen is None:
             common = self.in_force.heard
             controller_manager = ControllerManager(api, controllers, control.look_at_everything, common)
-        malformed_objects = MalformedObjects(control.hold, self.metrics.malformed)
+
+        def is_known(resource: Resource, version: ObjectVersion) -> bool:
+            store = cluster.store_of(self.kinds[resource])
+            return store.knows(version.key, version.uid, version.resource_version)
+
+        malformed_objects = MalformedObjects(control.hold, self.metrics.malformed, is_known)
         audit = Audit(api, control, malformed_objects, self.kinds, self._restored, options.audit_interval)
 
         def loaded(resource: Resource, revision: str) -> None:

@@ -3,6 +3,9 @@
 The last good version of an object stays in the cache. A claim may have none, if it was malformed from the start. To
 forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
 until the claim is repaired or gone.
+
+A malformed version may come late. The good events of a read are taken in before Kopf brings the malformed ones, and a
+list may be older than the watch. A version that a newer one has overtaken is ignored: its devices may be free by now.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 from dra_api.codec import DecodeError, convert
+from dra_api.meta import ObjectVersion
 from dra_api.nesting import TOO_DEEP
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_kube import RESOURCE_CLAIMS, Resource
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache import UidMemory
+from dra_operator.cache import UidMemory, revision
 
 logger = logging.getLogger(__name__)
 
 Hold = Callable[[str, AllocationResult | None], object]
 """Counts an allocation for the claim with this UID; None undoes that."""
+IsKnown = Callable[[Resource, ObjectVersion], bool]
+"""Whether the cache has this version of the object, a newer one, or its end."""
 
 
 class PartiallyDecoded(NamedTuple):
@@ -36,17 +42,25 @@ class PartiallyDecoded(NamedTuple):
 class MalformedObjects:
     """Takes in malformed versions of objects. ``partially_decoded`` has the claims whose devices are kept, by key."""
 
-    def __init__(self, hold: Hold, counted: Callable[[Resource], None] = lambda _: None) -> None:
-        self._hold, self._counted = hold, counted
+    def __init__(
+        self,
+        hold: Hold,
+        counted: Callable[[Resource], None] = lambda _: None,
+        is_known: IsKnown = lambda _, __: False,
+    ) -> None:
+        self._hold, self._counted, self._is_known = hold, counted, is_known
         self._told = UidMemory(1000)
         self.partially_decoded: dict[str, PartiallyDecoded] = {}
 
     def take(self, resource: Resource, raw: dict[str, Any] | bytes, error: Exception) -> None:
-        """Warn once about each version of an object: its name, the field at fault, and what becomes of it."""
+        """Warn once about each version of an object: its name, the field at fault, and what becomes of it.
+
+        A version that the cache knows, or that a newer one has overtaken, is ignored.
+        """
         obj = _document(raw)
         meta = _dict(obj, "metadata")
         identity = f"{meta.get('uid')}/{meta.get('resourceVersion')}"
-        if identity in self._told:
+        if identity in self._told or self._is_overtaken(resource, meta):
             return
         self._told.add(identity)
         if obj.get("spec") == TOO_DEEP:
@@ -70,6 +84,18 @@ class MalformedObjects:
         if entry is not None and entry.uid != uid:
             self._hold(entry.uid, None)
         return entry is not None
+
+    def _is_overtaken(self, resource: Resource, meta: dict[str, Any]) -> bool:
+        name, uid, came, namespace = (
+            str(meta.get(field) or "") for field in ("name", "uid", "resourceVersion", "namespace")
+        )
+        version = ObjectVersion(name, uid, came, namespace)
+        entry = self.partially_decoded.get(version.key) if resource == RESOURCE_CLAIMS else None
+        if entry is not None:
+            held, number = revision(entry.resource_version), revision(came)
+            if held is not None and number is not None and number < held:
+                return True
+        return self._is_known(resource, version)
 
     def _decode_partially(self, key: str, obj: dict[str, Any]) -> str:
         results = tuple(_results(obj))
