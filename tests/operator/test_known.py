@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from dra_api.core import Pod
 from dra_api.meta import ObjectVersion
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -359,6 +360,44 @@ async def test_what_fails_is_left_to_kopf(
             patch.setattr(operator.control, "apply", lambda *_: 1 // 0)
             assert not deals_with("unlucky", "1001")
         assert deals_with("unlucky", "1001")
+
+
+async def test_an_error_while_an_event_is_taken_in_is_logged_and_the_watch_goes_on(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kopf's handler would drop the version as known, without a word."""
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator, view = site.operator, site.operator.control.cluster
+        reader = KnownEvents(lambda news: operator.deals_with(PODS, news), itertools.count().__next__)
+
+        def failed() -> list[str]:
+            records = [it for it in caplog.records if it.exc_info and it.name == "dra_operator.sources.reception"]
+            found = [record.message for record in records]
+            caplog.clear()
+            return found
+
+        def bound(name: str, version: str) -> bytes:
+            return line("MODIFIED", pod(name, version) | {"spec": {"nodeName": "x"}})
+
+        with monkeypatch.context() as patch:
+            patch.setattr(view, "_rooms", view._rooms | {Pod: (view.pods, lambda _: 1 // 0)})
+            events = bound("a", "10001") + bound("b", "10002")
+            assert reader.passed_on(events) == events
+            assert failed() == [
+                f"Pod ns/{name} of resourceVersion {version} was not taken in whole"
+                for name, version in (("a", "10001"), ("b", "10002"))
+            ]
+            view.bound.add("uid-c")  # a binding of ours
+            assert reader.passed_on(bound("c", "10003")) == bound("c", "10003")
+            assert failed() == ["Pod ns/c of resourceVersion 10003 was not taken in whole"]
+        with monkeypatch.context() as patch:
+            patch.setattr(operator.control, "apply", lambda *_: 1 // 0)
+            assert reader.passed_on(bound("c", "10003")) == bound("c", "10003")  # known already
+            assert failed() == ["Pod ns/c of resourceVersion 10003 was not taken in whole"]
+        assert reader.passed_on(bound("d", "10004")) == bookmark("10004")
+        assert not failed()
 
 
 def test_only_what_is_cut_has_to_reach_kopf() -> None:

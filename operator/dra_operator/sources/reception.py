@@ -10,6 +10,7 @@ Kopf gets what is to be cut, what fails here, and the items of its own lists.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +30,8 @@ from .cut import was_cut
 from .kind_table import Kinds
 from .known import News
 from .malformed import MalformedObjects
+
+logger = logging.getLogger(__name__)
 
 
 class Reception:
@@ -60,28 +63,37 @@ class Reception:
         if it is taken in here. An event of that object that Kopf still has in line is older, and is dropped when its
         turn comes. But Kopf keeps a record of each object that it has heard of, so it hears of the end of that object
         as well.
+
+        An unexpected error would end the watch. It is logged here, since Kopf's handler may drop the version as known.
         """
         heard_of, uid = self._heard_of[resource], news.version.uid
         if news.is_deleted and uid in heard_of:
             heard_of.remove(uid)
             return False
-        if self._is_over(resource, news):
-            return True
-        if news.at_once and self._takes_in(resource, news):
-            return True
+        try:
+            if self._is_over(resource, news) or (news.at_once and self._takes_in(resource, news)):
+                return True
+        except Exception:
+            version = news.version
+            logger.exception(
+                "%s %s of resourceVersion %s was not taken in whole",
+                resource.kind,
+                version.key,
+                version.resource_version,
+            )
         if not news.is_deleted:
             heard_of.add(uid)
         return False
 
     def _takes_in(self, resource: Resource, news: News) -> bool:
-        """What fails here would end the watch. It fails in Kopf's handler as well, and Kopf logs it and goes on."""
+        """What cannot be decoded here is left to Kopf."""
         if revision(news.version.resource_version) is None:
             return False
         try:
             raw = msgspec.json.decode(news.content)
-            self.received(resource, self._served[resource], "DELETED" if news.is_deleted else "MODIFIED", raw)
-        except Exception:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
+        self.received(resource, self._served[resource], "DELETED" if news.is_deleted else "MODIFIED", raw)
         return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
