@@ -101,6 +101,29 @@ def test_new_kinds_change_no_mix_that_has_more_kinds_than_are_looked_at() -> Non
     assert allocator.learned.mix is before  # without k0, which is now asked for less often than k16
 
 
+def test_odd_pods_of_one_tenant_keep_no_new_kind_out() -> None:
+    """Sixteen kinds of one pod each are not kinds that a mix could be full of."""
+    made, allocator = learner(cluster())
+    for number in range(300):
+        made.see(pod(f"a{number}"), [claim("a", f"odd{number}" if number < 16 else "large")])
+    for number in range(600):
+        made.see(pod(f"b{number}"), [claim("b", "large" if number % 20 else "rare")])
+    assert kinds(allocator)["rare"] == 25  # 15 of 600, when the mix was taken
+
+
+def test_a_kind_that_was_too_seldom_for_the_mix_is_new_when_it_no_longer_is() -> None:
+    made, allocator = learner(cluster())
+    for number in range(1500):
+        made.see(pod(f"a{number}"), [claim("a", "large" if number % 8 else "small")])
+    made.see(pod("odd"), [claim("odd", "rare")])
+    for number in range(299):
+        made.see(pod(f"b{number}"), [claim("b", "small")])
+    assert kinds(allocator).keys() == {"large", "small"}
+    for number in range(300):
+        made.see(pod(f"c{number}"), [claim("c", "large" if number % 10 else "rare")])
+    assert "rare" in kinds(allocator)
+
+
 def test_a_process_that_begins_counts_the_pods_that_have_devices() -> None:
     seen = cluster()
     for number in range(15):

@@ -29,8 +29,8 @@ CHEAP_UNITS: Final = 200
 CHANGED_SHARE_DIVISOR: Final = 5
 """A mix that differs from the last by no more than this part is not taken."""
 NEW_WEIGHT: Final = WEIGHT_SUM // 100
-"""A class that is asked for as often as this and is not in the mix yet is taken in; not where there are more classes
-than scores look at, of which ever others are the commonest."""
+"""A class that is asked for as often as this and is not in the mix yet is taken in; not where more classes are asked
+for as often as this than scores look at, of which ever others are the commonest."""
 NO_WEIGHT: Final = (0, 0)
 """Weight and cpu of a class that is not asked for."""
 RENEWAL_PODS: Final = (1, 20, 100, 300)
@@ -123,8 +123,9 @@ class LearnedMix:
         shares = {key: (it.weight * WEIGHT_SUM // total, it.milli_cpu) for key, it in commonest}
         before = self._shares
         moved = sum(_moved(before.get(key, NO_WEIGHT), shares.get(key, NO_WEIGHT)) for key in {*shares, *before})
-        is_new = len(self._counts) <= SCORED_CLASSES and any(
-            weight >= NEW_WEIGHT and key not in before for key, (weight, _) in shares.items()
+        common = sum([it.weight * WEIGHT_SUM >= NEW_WEIGHT * total for it in self._counts.values()])
+        is_new = common <= SCORED_CLASSES and any(
+            weight >= NEW_WEIGHT and not before.get(key, NO_WEIGHT)[0] for key, (weight, _) in shares.items()
         )
         if is_new or moved * CHANGED_SHARE_DIVISOR > WEIGHT_SUM:
             self._shares = shares
