@@ -9,6 +9,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator.ordering.mix import COUNTED_CLASSES
 from dra_operator.cache import Cluster
 from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
@@ -109,6 +110,18 @@ def test_odd_pods_of_one_tenant_keep_no_new_kind_out() -> None:
     for number in range(600):
         made.see(pod(f"b{number}"), [claim("b", "large" if number % 20 else "rare")])
     assert kinds(allocator)["rare"] == 25  # 15 of 600, when the mix was taken
+
+
+def test_as_many_kinds_as_are_counted_keep_no_newcomer_out() -> None:
+    """Each of them has come more often than the newcomer, when that comes first."""
+    made, allocator = learner(cluster())
+    for number in range(4 * COUNTED_CLASSES):
+        made.see(pod(f"a{number}"), [claim("a", f"k{number % COUNTED_CLASSES}")])
+    for number in range(300):
+        made.see(pod(f"b{number}"), [claim("b", "newcomer")])
+    assert len(allocator.learned._counts) == COUNTED_CLASSES
+    assert allocator.learned.counted[0].weight == 300
+    assert max(kinds(allocator), key=kinds(allocator).__getitem__) == "newcomer"
 
 
 def test_a_kind_that_was_too_seldom_for_the_mix_is_new_when_it_no_longer_is() -> None:

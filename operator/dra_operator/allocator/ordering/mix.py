@@ -21,7 +21,7 @@ WEIGHT_SUM: Final = 1024
 SCORED_CLASSES: Final = 16
 """Classes that scores look at: the commonest."""
 COUNTED_CLASSES: Final = 256
-"""Classes that are counted."""
+"""Classes that are counted: where there are more, the one that is asked for least is forgotten for the newest."""
 COUNTED_MILLI_CPU: Final = 256_000
 """The most cpu that a pod counts with: one that no node has room for must not move the mean of all."""
 CHEAP_UNITS: Final = 200
@@ -110,7 +110,8 @@ class LearnedMix:
             wanted, weight, (before * mean + times * WEIGHT_SUM * milli_cpu + weight // 2) // weight
         )
         if len(self._counts) > COUNTED_CLASSES:
-            del self._counts[min(self._counts, key=lambda it: self._counts[it].weight)]
+            others = [it for it in self._counts if it != key]
+            del self._counts[min(others, key=lambda it: self._counts[it].weight)]
 
     def _commonest(self) -> list[tuple[Hashable, MixClass]]:
         return sorted(self._counts.items(), key=lambda item: -item[1].weight)[:SCORED_CLASSES]
