@@ -205,6 +205,27 @@ def test_least_loss_keeps_room_for_what_is_asked_most() -> None:
     assert ordered.devices() == [["r=drv/p/g0"]]
 
 
+def test_of_amounts_that_are_left_only_some_are_kept_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim for another amount leaves other amounts; the devices that no request was cut from stay alike."""
+    left = (1000, 1000, 1000, 999, 998, 800, 700, 500)
+
+    def answers() -> tuple[list[list[str] | str], list[int]]:
+        made, found = by("least-loss", shared(*left)), []
+        for milli in range(300, 340):
+            asked = lab((), [claim(request("r", capacity={"requests": {"milli": str(milli)}}))]).claims
+            found.append(dataclasses.replace(made, claims=asked).devices()[0])
+        mix = made.allocator.learned.mix
+        kept = [it for it in gc.get_objects() if isinstance(it, Kinds) and it.mix is mix]
+        return found, [len(it.counted._entries) for kinds in kept for it in kinds._known.values()]
+
+    (usual, without_limit), limit = answers(), 4
+    monkeypatch.setattr(Kinds, "_MOST_LEFT", limit)
+    limited, kept = answers()
+    assert max(without_limit) > 40
+    assert max(kept) == limit
+    assert limited == usual
+
+
 def test_best_fit_takes_the_smallest_device_that_suffices() -> None:
     some = [device(f"g{number}", capacity={"memory": size}) for number, size in enumerate(("80Gi", "24Gi", "40Gi"))]
     assert taken("best-fit", lab(pool(*some), [claim(request("r"))])) == ["g1"]

@@ -44,15 +44,13 @@ class Kind(NamedTuple):
     classes: tuple[tuple[tuple[tuple[str, int], ...], int] | None, ...]
     """For each class what a request takes of the device, in billionths and in thousandths; None if it cannot."""
     capacity: tuple[tuple[str, int], ...]
-    counted: dict[tuple[int, ...], Totals]
-    """By what is left."""
+    counted: Memo[tuple[int, ...], Totals]
+    """By what is left. What was dropped is counted again: the new object equals the old one, and less is shared."""
 
     def totals(self, left: tuple[int, ...]) -> Totals:
         """Of a device of which so much is left."""
         known = self.counted.get(left)
-        if known is None:
-            known = self.counted[left] = _count(self, left)
-        return known
+        return self.counted.put(left, _count(self, left)) if known is None else known
 
 
 class Kinds:
@@ -61,6 +59,8 @@ class Kinds:
     _MOST: Final = 4096
     _MOST_NODES: Final = 16_384
     _MOST_PARTITIONED: Final = 64
+    _MOST_LEFT: Final = 1024
+    """Amounts that are left of a kind of device: each claim on a shared device may ask for another."""
     _KEPT: Final = 256
     """What is kept of a node."""
 
@@ -88,7 +88,7 @@ class Kinds:
         if known is None:
             if len(self._known) >= self._MOST:
                 self._known.clear()
-            known = self._known[classes, whole] = Kind(classes, whole, {})
+            known = self._known[classes, whole] = Kind(classes, whole, Memo(self._MOST_LEFT))
         return known
 
     def of_block(self, view: NodeView, place: int, block: Block, offers: Sequence[Offer]) -> PartitionedKind:
@@ -167,7 +167,7 @@ class Supply:
             if unit not in self._now:
                 self._now[unit] = self._changed(device, ())
         self.units = tuple(self._now.values())
-        """As they are; of devices that are their own unit, the same object if they are equal."""
+        """As they are; of devices that are their own unit, the same object if they are equal and it is still kept."""
         self.totals = summed(self.units, len(kinds.mix.classes))
         self._worth = self._worths() if self._blocks else ()
         self._scarcity = tuple([self._scarce(number, 0) for number in range(len(self._worth))])
@@ -233,7 +233,7 @@ class Supply:
         return now if now is not None and not taken else self._changed(device, taken)
 
     def state(self, device: int) -> object:
-        """Equal for two devices of the same kind that have the same left; different for partitions."""
+        """Equal only for two devices of the same kind that have the same left; different for partitions."""
         if device in self._blocks or device >= len(self._kinds):
             return device
         return id(self._kinds[device]), id(self._now[device])
