@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.ordering.mix import COUNTED_CLASSES
@@ -68,7 +68,7 @@ def cpu(allocator: Allocator) -> dict[str, int]:
 
 
 def test_the_cpu_of_pods_is_learned_in_the_mean_and_changes_the_mix() -> None:
-    """One that no node has room for counts with 256 cores."""
+    """One pod counts with 256 cores at most, and so moves the mean of a hundred by 2.6 cores at most."""
     made, allocator = learner(cluster())
     for number in range(20):
         made.see(pod(f"a{number}", cpu="2" if number % 2 else "4"), [claim("a", "large")])
@@ -79,6 +79,25 @@ def test_the_cpu_of_pods_is_learned_in_the_mean_and_changes_the_mix() -> None:
         made.see(pod(f"b{number}", cpu="3"), [claim("a", "large")])
     made.see(pod("huge", cpu="1000000"), [claim("a", "large")])
     assert cpu(allocator) == {"large": pytest.approx((89 * 3000 + 10 * 5000 + 256_000) // 100, abs=50)}
+
+
+def sized(cores: int, version: int) -> Node:
+    meta = {"name": f"n{cores}", "uid": f"n{cores}", "resourceVersion": str(version)}
+    return convert(Node, {"metadata": meta, "status": {"allocatable": {"cpu": str(cores)}}})
+
+
+def test_a_pod_for_which_every_node_is_too_small_counts_when_there_is_a_larger_one() -> None:
+    seen = cluster()
+    seen.apply(sized(8, 1))
+    seen.apply(sized(16, 1))
+    made, allocator = learner(seen)
+    made.see(pod("fits", cpu="16"), [claim("a", "large")])
+    for number in range(30):
+        made.see(pod(f"huge{number}", cpu="16001m"), [claim("b", "huge")])
+    assert [it.weight for it in allocator.learned.counted] == [1]
+    seen.apply(sized(32, 1))
+    made.see(pod("huge0", cpu="16001m"), [claim("b", "huge")])
+    assert [it.milli_cpu for it in allocator.learned.counted] == [16_000, 16_001]
 
 
 def test_a_kind_that_is_new_is_in_the_mix_when_it_is_looked_at_next() -> None:

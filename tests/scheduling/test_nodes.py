@@ -27,6 +27,18 @@ def test_a_node_that_no_longer_counts_a_resource_is_forgotten_for_it() -> None:
     assert nodes.counting("example.com/gpu") == frozenset()
 
 
+def test_the_largest_node_is_known_while_nodes_come_go_and_change() -> None:
+    nodes = Nodes()
+    found = [nodes.largest_cpu]
+    for name, cpu in (("a", "4"), ("b", "16"), ("c", "16"), ("b", "8")):
+        nodes.put(node(name, allocatable={"cpu": cpu}))
+        found.append(nodes.largest_cpu)
+    for name in ("c", "b", "a"):
+        nodes.remove(name)
+        found.append(nodes.largest_cpu)
+    assert [it // 10**9 for it in found] == [0, 4, 16, 16, 16, 8, 4, 0]
+
+
 @pytest.mark.parametrize(
     ("count", "names"), [(2, ["n0", "n2"]), (3, ["n0", "n1", "n3"]), (5, ["n0", "n1", "n2", "n3", "n4"])]
 )

@@ -39,6 +39,8 @@ class Nodes:
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
         self._counting: dict[str, set[str]] = {}
+        self._sizes: dict[int, int] = {}
+        """How many nodes have so much cpu in all: few sizes, so that the largest is found at once."""
         self._changed: dict[str, int] = {}
         self.revision = 0
         """Grows with each change."""
@@ -60,6 +62,8 @@ class Nodes:
         if old is None or _counts_otherwise(old.node, state.node):
             self._topologies.put(state.node, None if old is None else old.node)
         insort(self._order, (-self.room(state), state.name))
+        cpu = state.offered.get("cpu", 0)
+        self._sizes[cpu] = self._sizes.get(cpu, 0) + 1
         if state.soft_taints:
             self._softly_tainted.add(state.name)
         for resource in state.counted:
@@ -73,6 +77,11 @@ class Nodes:
             self._topologies.remove(old.node)
             del self._names[bisect_left(self._names, name)]
             self._note(name)
+
+    @property
+    def largest_cpu(self) -> int:
+        """The cpu of the node that has the most in all, in billionths; 0 without nodes."""
+        return max(self._sizes, default=0)
 
     def get(self, name: str) -> LoadedNode | None:
         """One node."""
@@ -161,6 +170,10 @@ class Nodes:
 
     def _take_out(self, state: LoadedNode) -> None:
         del self._order[bisect_left(self._order, (-self.room(state), state.name))]
+        cpu = state.offered.get("cpu", 0)
+        self._sizes[cpu] -= 1
+        if not self._sizes[cpu]:
+            del self._sizes[cpu]
         self._softly_tainted.discard(state.name)
         for resource in state.counted:
             self._counting[resource].discard(state.name)

@@ -23,7 +23,7 @@ SCORED_CLASSES: Final = 16
 COUNTED_CLASSES: Final = 256
 """Classes that are counted: where there are more, the one that is asked for least is forgotten for the newest."""
 COUNTED_MILLI_CPU: Final = 256_000
-"""The most cpu that a pod counts with: one that no node has room for must not move the mean of all."""
+"""The most cpu that a pod counts with: it limits by how much one pod moves the mean of its class."""
 CHEAP_UNITS: Final = 200
 """Units of CEL that a class's selectors may cost on a device: what others ask for is evaluated at a pod's expense."""
 CHANGED_SHARE_DIVISOR: Final = 5

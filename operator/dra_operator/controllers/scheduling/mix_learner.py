@@ -1,6 +1,7 @@
 """Tells the allocator what pods ask for, so that it can keep devices whole for what comes (``allocator.ordering.mix``).
 
-Each pod is told once, when it is tried first. A process that begins continues with what the last one counted, which
+Each pod is told once, when it is tried first; one that asks for more cpu than any node has in all, when there is such a
+node. A process that begins continues with what the last one counted, which
 stands on the Lease. If nothing stands there, it looks at the pods that have devices, which are what was asked for
 before, the youngest last. With a mix that is given, nothing is learned.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from dra_api.core import Pod
@@ -16,7 +18,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator
 from dra_operator.cache import Cluster
-from dra_operator.scheduling.state import milli_cpu_of
+from dra_operator.scheduling.state import MILLI_BILLIONTHS, milli_cpu_of
 
 from .mix_text import Asked, MixError, read_mix, written
 
@@ -101,9 +103,12 @@ class MixLearner:
     def _tell(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         if not claims or pod.metadata.uid in self._told:
             return
+        milli_cpu = milli_cpu_of(pod)
+        if milli_cpu * MILLI_BILLIONTHS > (self._cluster.loaded_nodes().largest_cpu or inf):
+            return
         if len(self._told) >= REMEMBERED_PODS:
             del self._told[next(iter(self._told))]
         self._told[pod.metadata.uid] = None
         learned = self._allocator.learned
-        if learned.learn(self._allocator.compile(claims), milli_cpu_of(pod)):
+        if learned.learn(self._allocator.compile(claims), milli_cpu):
             self._memory.text = written(learned.counted)
