@@ -193,6 +193,23 @@ async def test_a_malformed_version_that_its_correction_overtakes_holds_nothing(
         assert {it.device for it in allocated.usage.devices() if it.driver == "d"} == set(devices)
 
 
+async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malformed_one(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list had the malformed one; the watch is still behind."""
+    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator = site.operator
+        assert operator._parts is not None
+        later, earlier = broken("u", "10006", "b"), json.loads(claim_event(10_005, "a"))["object"]
+        operator._parts.malformed_objects.take(RESOURCE_CLAIMS, later, ValueError("some field"))
+        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", earlier)
+        usage = operator.control.cluster.allocated_devices.usage
+        assert {it.device for it in usage.devices() if it.driver == "d"} == {"b"}
+
+
 def quarantined(usage: Usage, *known: str) -> MalformedObjects:
     """``known``: the resourceVersions that the cache knows."""
     held: dict[str, AllocationResult] = {}

@@ -85,17 +85,20 @@ class MalformedObjects:
             self._hold(entry.uid, None)
         return entry is not None
 
+    def is_ahead_of(self, key: str, resource_version: str | None) -> bool:
+        """Whether the devices of a later version of the claim are kept than this one, which comes late."""
+        entry = self.partially_decoded.get(key)
+        held = None if entry is None else revision(entry.resource_version)
+        came = revision(resource_version or "")
+        return held is not None and came is not None and came < held
+
     def _is_overtaken(self, resource: Resource, meta: dict[str, Any]) -> bool:
         name, uid, came, namespace = (
             str(meta.get(field) or "") for field in ("name", "uid", "resourceVersion", "namespace")
         )
         version = ObjectVersion(name, uid, came, namespace)
-        entry = self.partially_decoded.get(version.key) if resource == RESOURCE_CLAIMS else None
-        if entry is not None:
-            held, number = revision(entry.resource_version), revision(came)
-            if held is not None and number is not None and number < held:
-                return True
-        return self._is_known(resource, version)
+        is_older = resource == RESOURCE_CLAIMS and self.is_ahead_of(version.key, came)
+        return is_older or self._is_known(resource, version)
 
     def _decode_partially(self, key: str, obj: dict[str, Any]) -> str:
         results = tuple(_results(obj))

@@ -114,6 +114,8 @@ class Reception:
             malformed_objects.take(resource, raw, error)
             return
         self._audit.saw(resource, obj.metadata.resource_version)
+        if resource == RESOURCE_CLAIMS and malformed_objects.is_ahead_of(obj.key, obj.metadata.resource_version):
+            return
         if isinstance(obj, Pod):
             self.pod_seen(control.cluster.pods.get(obj.key), obj)
         control.apply(Source.WATCH, obj, None if was_cut(raw) else current)
