@@ -225,7 +225,7 @@ async def test_a_denial_is_reported_once_with_the_remedy(caplog: pytest.LogCaptu
     assert "--controllers" in warning
 
 
-def pod(claim: str | None, node: str = "", uid: str = "u1") -> Pod:
+def pod(claim: str | None, node: str = "", uid: str = "u1", group: str = "") -> Pod:
     """A pod with one entry, for which it records the claim."""
     statuses = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
     entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
@@ -233,7 +233,12 @@ def pod(claim: str | None, node: str = "", uid: str = "u1") -> Pod:
         Pod,
         {
             "metadata": {"name": "train", "namespace": "default", "uid": uid},
-            "spec": {"resourceClaims": [entry], "nodeName": node, "containers": []},
+            "spec": {
+                "resourceClaims": [entry],
+                "nodeName": node,
+                "containers": [],
+                **({"schedulingGroup": {"podGroupName": group}} if group else {}),
+            },
             "status": {"resourceClaimStatuses": statuses},
         },
     )
@@ -266,6 +271,7 @@ async def test_a_claim_that_somebody_else_recorded_shows_a_controller_manager_wi
         (pod(None), pod("train-gpu-x7k2p", node="node-1")),
         (None, pod("train-gpu-x7k2p")),
         (pod(None, uid="u0"), pod("train-gpu-x7k2p")),
+        (pod(None, group="team"), pod("team-gpu-x7k2p", group="team")),
     ],
     ids=[
         "ours",
@@ -276,6 +282,7 @@ async def test_a_claim_that_somebody_else_recorded_shows_a_controller_manager_wi
         "written by a node",
         "a list brought it",
         "of its predecessor",
+        "perhaps of its group, whose names follow from the group",
     ],
 )
 async def test_what_may_be_from_elsewhere_shows_no_controller_manager(before: Pod | None, now: Pod) -> None:
