@@ -34,6 +34,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
+from dra_operator.allocator.ordering import supply
 from dra_operator.allocator.ordering.contested import RIVALRY_THOUSANDTHS, contested
 from dra_operator.allocator.ordering.supply import Kinds
 from dra_operator.cel_language import CelSelectors
@@ -205,6 +206,7 @@ def test_least_loss_keeps_room_for_what_is_asked_most() -> None:
     assert ordered.devices() == [["r=drv/p/g0"]]
 
 
+@pytest.mark.skipif(supply.__file__.endswith(".so"), reason="compiled code does not see another limit")
 def test_of_amounts_that_are_left_only_some_are_kept_and_answers_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each claim for another amount leaves other amounts; the devices that no request was cut from stay alike."""
     left = (1000, 1000, 1000, 999, 998, 800, 700, 500)
