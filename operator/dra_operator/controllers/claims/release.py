@@ -123,7 +123,7 @@ class ClaimReleaser:
             await self._claims.release(held, gone=gone)
 
     async def _deleted(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """The claim as its finalizer holds it, whoever deleted it; None if it is gone. Raises Conflict as above."""
+        """The claim as its finalizer holds it, deleted here or by the collector; None if gone. May raise Conflict."""
         try:
             held = await self._claims.delete(claim, unchanged=True)
         except Conflict:

@@ -1,9 +1,9 @@
 """Tells the allocator what pods ask for, so that it can keep devices whole for what comes (``allocator.ordering.mix``).
 
 Each pod is told once, when it is tried first; one that asks for more cpu than any node has in all, when there is such a
-node. A process that begins continues with what the last one counted, which
-stands on the Lease. If nothing stands there, it looks at the pods that have devices, which are what was asked for
-before, the youngest last. With a mix that is given, nothing is learned.
+node. A process that begins continues with what the last one counted, which stands on the Lease. If nothing stands
+there, it looks at the pods that have devices, which are what was asked for before, the youngest last. With a mix that
+is given, nothing is learned.
 """
 
 from __future__ import annotations
