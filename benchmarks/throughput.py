@@ -7,15 +7,16 @@
 A round of one side: when its start is over, a steady state on the empty cluster, half of the devices given away in one
 burst, the steady state once more, the rest given away, and once more. In a steady state a few clients have one pod
 each: they create it, wait for its node, and delete it. Rounds of two sides alternate, each with processes of its own
-that are started for it. Ctrl-C ends the measurement with what the rounds so far gave.
+that are started for it. Ctrl-C, or SIGTERM, ends the measurement with what the rounds so far gave, and all processes.
 
 With --waiting the pods are there before the side starts, as after an outage. Latencies count from the start then, and
 a second line has the tenth of the pods that is bound first: how many per second from the first one on, and, under p50
 and p99, when the first and the last of them were bound.
 
 Sides: "operator" is ours, with the controllers of claims, and "compiled" the same with the wheel that `make compiled`
-builds of these sources; "reference" is kube-scheduler with the claim controller of kube-controller-manager, without
-their limits on requests per second; any other name is that of a scheduler that is at work already, with the ids of
+builds of these sources; "reference" is kube-scheduler with the claim controller of kube-controller-manager. Neither
+they nor the garbage collector of a control plane have a limit on requests per second: with that of 20, claims would
+pile up, and no state be steady. Any other name is that of a scheduler that is at work already, with the ids of
 processes to look at. The cluster needs no nodes or drivers: they are objects only.
 Processor time *elsewhere* is that of benchmark, API server and etcd: what they take of the cores bounds any scheduler.
 Writes are those of all clients together but the creation and deletion of pods, as the API server counts them.
@@ -26,6 +27,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import statistics
 import sys
 import time
@@ -224,6 +226,7 @@ def main() -> int:
         parser.error(f"--nodes {nodes} --devices {options.devices}: room for {load.capacity} claims is too little")
     if load.waiting and load.sharing > 1:
         parser.error("--waiting: pods that wait have a claim each; leave out --sharing")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         kubeconfig = options.kubeconfig
         if kubeconfig is None:

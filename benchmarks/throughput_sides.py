@@ -121,7 +121,7 @@ def all_seconds() -> float:
 @contextmanager
 def control_plane(binaries: Path) -> Iterator[Path]:
     """A real API server with the controllers of a cluster but that for claims, and no scheduler; its kubeconfig."""
-    with TemporaryDirectory() as folder, real_api_server(binaries, Path(folder)) as kubeconfig:
+    with TemporaryDirectory() as folder, real_api_server(binaries, Path(folder), collector=_FAST) as kubeconfig:
         yield kubeconfig
 
 

@@ -46,11 +46,17 @@ class ProcessEnded(Exception):
 
 @contextmanager
 def real_api_server(
-    binaries: Path, folder: Path, *, stock: bool = False, gates: Mapping[str, bool] | None = None
+    binaries: Path,
+    folder: Path,
+    *,
+    stock: bool = False,
+    gates: Mapping[str, bool] | None = None,
+    collector: Sequence[str] = (),
 ) -> Iterator[Path]:
     """Starts the servers on loopback and yields an administrator's kubeconfig; they end with the context.
 
-    The ``gates`` are set for the API server, and for all servers of a stock control plane.
+    The ``gates`` are set for the API server, and for all servers of a stock control plane; ``collector`` are flags of
+    the kube-controller-manager of another one.
     Raises ProcessEnded as soon as one of them ends by itself at start, and at the end of the block if one did since.
     """
     without = "ServiceAccount" if stock else "ServiceAccount,TaintNodesByCondition"  # taints need a remover
@@ -71,7 +77,7 @@ def real_api_server(
                 _wait_for(f"{leases}/{server.program.name}", plane.servers)
         elif manager.exists():
             flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", "--leader-elect=false"]
-            some = [*flags, f"--controllers={_CONTROLLERS}"]
+            some = [*flags, f"--controllers={_CONTROLLERS}", *collector]
             plane.servers.append(stack.enter_context(_server(folder, manager, some)))
         yield plane.kubeconfig
         _none_ended(plane.servers)
