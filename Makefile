@@ -49,7 +49,8 @@ $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock req
 demo: install  ## run the full demo, locally: API server, nodes, plugins, operator, pods
 	$(BIN)/dra-devcluster demo
 
-test: lint pytest  ## run every check: lint, types, import contracts, tests
+test: install  ## run every check: lint, types, import contracts, tests
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
 
 quick: install  ## run the tests of the pure rooms and of the layout only: for the daily loop
 	$(BIN)/pytest --quiet $(PYTEST_ARGS) $(addprefix tests/,$(PURE))
