@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import count
 
 import pytest
 from controllers_world import World
@@ -32,6 +31,15 @@ async def placed(world: World, make: type[Make]) -> Obj:
     return claim
 
 
+@pytest.fixture
+async def rival(placed: Obj, world: World, make: type[Make]) -> None:
+    """Another scheduler gives the same devices away, so that they are released before their claim is deleted."""
+    pod = make.pod("foreign", claims=[make.use("claim")])
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, pod)
+
+
 def mark_deleted(obj: Obj) -> None:
     obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
@@ -51,10 +59,15 @@ def without_echoes(world: World) -> None:
     ]
 
 
+def claims_left(world: World) -> list[str]:
+    return [claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS)]
+
+
 def calls(world: World) -> list[tuple[str, str, str | None]]:
     return [(call.verb, call.plural, call.sub) for call in world.api.calls if call.plural != "events"]
 
 
+@pytest.mark.usefixtures("rival")
 async def test_the_garbage_collector_may_come_in_between(world: World, placed: Obj) -> None:
     """It marks the claim while the view still has the version before."""
     marks = iter([mark_deleted])
@@ -70,7 +83,7 @@ async def test_the_garbage_collector_may_come_in_between(world: World, placed: O
         await world.quiet()
     assert world.api.conflicts == 0
     assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
-    assert world.api.of(RESOURCE_CLAIMS) == []
+    assert claims_left(world) == ["claim"]
 
 
 async def test_an_orphaned_claim_gives_its_devices_back_and_stays(world: World, placed: Obj) -> None:
@@ -91,6 +104,7 @@ async def test_an_orphaned_claim_gives_its_devices_back_and_stays(world: World, 
     assert not claim["metadata"].get("finalizers")
 
 
+@pytest.mark.usefixtures("rival")
 async def test_a_claim_ends_although_the_watch_showed_it_with_its_consumer_last(world: World, placed: Obj) -> None:
     """The garbage collector marks it while its release is under way, and the write of the finalizer fails."""
     lost = [ERRORS["no answer"]()]
@@ -108,9 +122,10 @@ async def test_a_claim_ends_although_the_watch_showed_it_with_its_consumer_last(
         world.api.drop(PODS, "ns/pod")
         await world.quiet()
     assert lost == []
-    assert world.api.of(RESOURCE_CLAIMS) == []
+    assert claims_left(world) == ["claim"]
 
 
+@pytest.mark.usefixtures("rival")
 async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world: World, placed: Obj) -> None:
     """Real servers answer with the resourceVersion that it had before, and the event about the mark may come late."""
     key = f"ns/{placed['metadata']['name']}"
@@ -265,7 +280,7 @@ async def test_a_claim_that_the_garbage_collector_deletes_at_the_same_moment_end
     """And the collector gets more time for the next one."""
     monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 0.001)
     early: list[None] = []
-    monkeypatch.setattr(delayed_deletion.DelayedDeletion, "was_too_early", lambda _self: early.append(None))
+    monkeypatch.setattr(delayed_deletion.DelayedDeletion, "was_too_early", lambda *_: early.append(None))
     async with ample(world, make) as claim:
 
         def meanwhile(call: Call) -> None:
@@ -281,17 +296,47 @@ async def test_a_claim_that_the_garbage_collector_deletes_at_the_same_moment_end
         assert len(early) == 1
 
 
+def claims_named(names: str) -> list[ResourceClaim]:
+    return [convert(ResourceClaim, {"metadata": {"name": name, "namespace": "ns", "uid": name}}) for name in names]
+
+
 async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_early() -> None:
-    clock, queue = count(0, 0.15), WorkQueue()
-    late = delayed_deletion.DelayedDeletion(queue, lambda: next(clock))
-    claims = [convert(ResourceClaim, {"metadata": {"name": n, "namespace": "ns", "uid": n}}) for n in "abcd"]
-    assert [late.has_time(claims[0]) for _ in range(2)] == [True, False]
+    now, queue = [0.0], WorkQueue()
+    late = delayed_deletion.DelayedDeletion(queue, lambda: now[0])
+    late.placed()
+    claims = claims_named("abcd")
+
+    def seconds(claim: ResourceClaim) -> float:
+        began = now[0]
+        while late.has_time(claim):
+            now[0] += 0.01
+        return now[0] - began
+
+    assert seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
     for _ in range(9):
-        late.was_too_early()
-    assert [late.has_time(claims[1]) for _ in range(7)] == [True] * 6 + [False]  # 0.8 s, and no more
+        late.was_too_early(claims[0])
+    assert seconds(claims[1]) == pytest.approx(0.8, abs=0.02)  # and no more
     for _ in range(60):
-        late.was_needed()
-    assert [late.has_time(claims[2]) for _ in range(2)] == [True, False]
+        late.was_needed(claims[1])
+    assert seconds(claims[2]) == pytest.approx(0.1, abs=0.02)
+    queue.close()
+
+
+async def test_a_garbage_collector_that_was_late_gets_no_time_for_a_while_where_devices_are_scarce() -> None:
+    now, queue = [0.0], WorkQueue()
+    late = delayed_deletion.DelayedDeletion(queue, lambda: now[0])
+    late.placed()
+    late.scarce()
+    first, *others, last = claims_named("abcdefghijklmnopqrstuv")
+    assert late.has_time(first)
+    now[0] = 0.2
+    assert not late.has_time(first)
+    late.was_needed(first)
+    assert len(others) == delayed_deletion.LEFT_OUT_CLAIMS
+    assert not any(late.has_time(claim) for claim in others)
+    for claim in others:
+        late.was_needed(claim)  # it had no time for them, so that this says nothing about it
+    assert late.has_time(last)
     queue.close()
 
 
@@ -328,7 +373,7 @@ async def test_a_claim_that_changed_unseen_is_released_and_not_deleted(world: Wo
         assert "allocation" not in world.api[RESOURCE_CLAIMS, claim]["status"]
 
 
-async def test_a_pod_that_lacks_devices_has_all_released_that_wait_for_the_garbage_collector(
+async def test_a_pod_that_lacks_devices_has_all_ended_that_wait_for_the_garbage_collector(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 1000.0)
@@ -338,10 +383,41 @@ async def test_a_pod_that_lacks_devices_has_all_released_that_wait_for_the_garba
         world.api.add(PODS, make.pod("next", claims=[make.FROM_TEMPLATE]))
         await world.quiet()
         assert world.api[PODS, "ns/next"]["spec"]["nodeName"] == "node-0"
-        world.api.calls.clear()
-        world.api.drop(PODS, "ns/next")  # what was lacking a moment ago is not left to the garbage collector
+        assert ("patch", "pods", "status") not in calls(world)  # it was not told that there are no devices
+
+
+async def test_a_pod_waits_in_silence_for_devices_of_a_pod_that_is_gone(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where devices were lacking a moment ago the collector has its moment as well, since the next pod waits for it."""
+    async with ample(world, make, devices=1):
+        world.api.add(PODS, make.pod("next", claims=[make.FROM_TEMPLATE]))
         await world.quiet()
-        assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+        (told,) = [it for it in world.api[PODS, "ns/next"]["status"]["conditions"] if it["type"] == "PodScheduled"]
+        assert told["reason"] == "Unschedulable"
+        monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 0.3)
+        world.api.drop(PODS, "ns/next")
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.calls.clear()
+        world.api.add(PODS, make.pod("third", claims=[make.FROM_TEMPLATE]))
+        await world.quiet()
+        assert world.api[PODS, "ns/third"]["spec"]["nodeName"] == "node-0"
+        assert not any(call[0] == "patch" for call in calls(world))  # neither a condition nor an early release
+
+
+async def test_a_pod_is_told_in_the_end_although_a_claim_of_another_pod_never_ends(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 1000.0)
+    monkeypatch.setattr(delayed_deletion.DelayedDeletion, "scarce", lambda _: None)
+    async with ample(world, make, devices=1):
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.add(PODS, make.pod("next", claims=[make.FROM_TEMPLATE]))
+        await world.busy()
+        (told,) = [it for it in world.api[PODS, "ns/next"]["status"]["conditions"] if it["type"] == "PodScheduled"]
+        assert told["reason"] == "Unschedulable"
 
 
 async def test_a_claim_that_is_used_again_before_it_ends_keeps_its_devices(world: World, make: type[Make]) -> None:

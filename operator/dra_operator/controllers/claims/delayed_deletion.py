@@ -1,16 +1,15 @@
 """Delays the deletion of claims of pods that are gone, so that the garbage collector can act first.
 
-A generated claim is deleted with its pod. A claim that is being deleted ends with one more write, which takes its
-finalizer off, devices and all. One that is released before takes a patch of its status and one of its finalizer, which
-cost the API server twice as much. But until both deletion and finalizer are written its devices are taken: where they
-are scarce, the next pod would be told that there is none, and cost a condition and an event. So claims go whole only
-where devices are *abundant*: some pod was placed, and none lacked devices for a while. The first pod that lacks them
-ends the wait of all.
+A generated claim is deleted with its pod, by the garbage collector, and ends with one more write, which takes its
+finalizer off, devices and all. Two deletions at the same time would be one request too many, and one of them would
+conflict. So the collector has a moment: it deletes most claims within some milliseconds. It is limited to 20 requests a
+second by default; what it has not deleted then is deleted here. Where the server is slow the moment is too short, and
+deletions from here are refused, since the collector's came between: each doubles what is added to the moment, and each
+that is needed shortens it again.
 
-The garbage collector deletes most claims within some milliseconds. Two deletions at the same time would be one request
-too many, and one of them would conflict. So it has a moment for that. It is limited to 20 requests a second by default;
-what it has not deleted then is deleted here. Where the server is slow the moment is too short, and deletions from here
-are refused, since the collector's came between: each doubles the moment, and each that is needed shortens it again.
+Until deletion and finalizer are written the devices are taken. Where they are scarce the next pod waits for them
+(``scheduling/patience.py``). So nothing is added to the moment then, and a collector that was late for one claim gets
+no time for the next ones, which are deleted here at once.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dra_api.resource import ResourceClaim
 
@@ -30,10 +30,26 @@ MOST_EXTRA_SECONDS = 0.7
 """Seconds that it has in addition at most."""
 SHORTER_BY_FACTOR = 0.9
 """The part that is left of the additional seconds after a deletion that was needed."""
+LEFT_OUT_CLAIMS = 20
+"""Claims for which a collector that was late gets no time while devices are scarce."""
 FORGOTTEN_SECONDS = 5.0
 """Seconds after which a claim that ended must not be known any more."""
 ABUNDANT_AFTER_SECONDS = 60.0
 """Seconds without a pod that lacked devices, after which they count as abundant again."""
+
+
+@dataclass(eq=False, slots=True)
+class _Ending:
+    """A claim whose pod is gone: since when, until when the collector has time, and its key in the queue."""
+
+    uid: str
+    since: float
+    until: float
+    key: Key
+
+    @property
+    def was_waited_for(self) -> bool:
+        return self.until > self.since
 
 
 class DelayedDeletion:
@@ -43,8 +59,9 @@ class DelayedDeletion:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
         self._extra_seconds = 0.0
-        self._since: OrderedDict[str, tuple[float, Key]] = OrderedDict()
-        """By uid, oldest first: claims whose pod is gone, and since when."""
+        self._left_out = 0
+        self._ending: OrderedDict[str, _Ending] = OrderedDict()
+        """By key, oldest first: claims whose pod is gone, until they are gone themselves."""
 
     def placed(self) -> None:
         """A pod got its devices."""
@@ -52,18 +69,33 @@ class DelayedDeletion:
             self._ample_from = self._clock()
 
     def scarce(self) -> None:
-        """A pod found no devices: release at once what is left alone."""
-        self._ample_from = self._clock() + ABUNDANT_AFTER_SECONDS
-        self._queue.add([key for _, key in self._since.values()])
-        self._since.clear()
+        """A pod found no devices. If they were abundant so far, what is left alone ends at once."""
+        now = self._clock()
+        if now >= self._ample_from:
+            for ending in self._ending.values():
+                ending.since = ending.until = now
+            self._queue.add([ending.key for ending in self._ending.values()])
+        self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
-    def was_too_early(self) -> None:
+    def was_too_early(self, claim: ResourceClaim) -> None:
         """A deletion from here was refused: the collector deleted the claim meanwhile."""
-        self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        if self._was_waited_for(claim):
+            self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+            self._left_out = LEFT_OUT_CLAIMS
 
-    def was_needed(self) -> None:
+    def was_needed(self, claim: ResourceClaim) -> None:
         """A claim was deleted from here, since the collector had not done it yet."""
-        self._extra_seconds *= SHORTER_BY_FACTOR
+        if self._was_waited_for(claim):
+            self._extra_seconds *= SHORTER_BY_FACTOR
+            self._left_out = LEFT_OUT_CLAIMS
+
+    def ended(self, claim: str) -> None:
+        """The claim of this key is gone."""
+        self._ending.pop(claim, None)
+
+    def is_ending(self, seconds: float) -> bool:
+        """Whether there are claims whose pods are gone, since less than so many seconds, and which still exist."""
+        return bool(self._ending) and self._clock() - next(reversed(self._ending.values())).since < seconds
 
     @property
     def is_abundant(self) -> bool:
@@ -73,11 +105,25 @@ class DelayedDeletion:
     def has_time(self, claim: ResourceClaim) -> bool:
         """Whether to leave the claim alone for now. If so, its key comes back when the time is over."""
         now = self._clock()
-        while self._since and (oldest := next(iter(self._since.items())))[1][0] < now - FORGOTTEN_SECONDS:
-            del self._since[oldest[0]]
-        key = Key("release", claim.key)
-        since, _ = self._since.setdefault(claim.metadata.uid, (now, key))
-        left = since + COLLECTOR_SECONDS + self._extra_seconds - now
-        if left > 0:
-            self._queue.add_after(key, left)
-        return left > 0
+        while self._ending and (oldest := next(iter(self._ending.items())))[1].since < now - FORGOTTEN_SECONDS:
+            del self._ending[oldest[0]]
+        ending = self._ending.get(claim.key)
+        if ending is None or ending.uid != claim.metadata.uid:
+            key = Key("release", claim.key)
+            ending = self._ending[claim.key] = _Ending(claim.metadata.uid, now, now + self._moment(now), key)
+        if ending.until > now:
+            self._queue.add_after(ending.key, ending.until - now)
+        return ending.until > now
+
+    def _moment(self, now: float) -> float:
+        """Seconds that the collector gets for the next claim."""
+        if now >= self._ample_from:
+            return COLLECTOR_SECONDS + self._extra_seconds
+        if self._left_out:
+            self._left_out -= 1
+            return 0.0
+        return COLLECTOR_SECONDS
+
+    def _was_waited_for(self, claim: ResourceClaim) -> bool:
+        ending = self._ending.get(claim.key)
+        return ending is not None and ending.was_waited_for

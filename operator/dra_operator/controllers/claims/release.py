@@ -56,6 +56,7 @@ class ClaimReleaser:
         """Bring one claim's status in line with its remaining consumers."""
         claim = self._cluster.claims.get(key)
         if claim is None:
+            self._delayed_deletion.ended(key)
             return
         try:
             if self._controllers.allocation:
@@ -130,9 +131,9 @@ class ClaimReleaser:
             held = self._cluster.claims.get(claim.key, claim.metadata.uid)
             if held is None or held.metadata.deletion_timestamp is None:
                 raise
-            self._delayed_deletion.was_too_early()
+            self._delayed_deletion.was_too_early(claim)
         else:
-            self._delayed_deletion.was_needed()
+            self._delayed_deletion.was_needed(claim)
         return held
 
     def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
@@ -146,9 +147,9 @@ class ClaimReleaser:
         tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
 
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
-        """Whether it is to be deleted whole: it was made for a pod that is gone, and no other pod lacks its devices.
+        """Whether it is to be deleted whole: it was made for a pod that is gone.
 
-        In a claim that is being deleted already that frees them at once as well.
+        Its devices stay taken until then. Another scheduler that waits for them would tell its pod that there are none.
         """
         owner = owning_pod(claim)
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
@@ -157,7 +158,7 @@ class ClaimReleaser:
             return True
         allocation = claim.status.allocation
         is_shared = allocation is not None and self._cluster.has_shared_driver(allocation)
-        return bool(claim.status.reserved_for) and self._delayed_deletion.is_abundant and not is_shared
+        return bool(claim.status.reserved_for) and not is_shared
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""

@@ -83,6 +83,7 @@ from .gang.gang_binding import GangBinding
 from .gang.gangs import Gangs
 from .immediate_claim import AllocateImmediate
 from .mix_learner import MixLearner, MixMemory
+from .patience import Patience
 from .permit import Permit
 from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
@@ -127,6 +128,7 @@ class SchedulingCycle:
         )
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
+        self._patience = Patience(context.delayed_deletion, clock)
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
@@ -269,7 +271,16 @@ class SchedulingCycle:
                 return Decided(self._take(attempt, decision), attempt.spent)
         if not decision.is_error:
             self._wait_for_changes(attempt, decision)
+            if seconds := self._silent_seconds(attempt, decision):
+                self._context.wake(cluster.forget_placed(pod))
+                self._context.look_again(pod.key, seconds)
+                return Decided(None, attempt.spent)
         return self._refuse(pod, decision, attempt.spent)
+
+    def _silent_seconds(self, attempt: PlanInProgress, decision: NoPlace) -> float:
+        """How long the pod may wait for devices before it is told; 0 also if the answer has more to do than to tell."""
+        does_more = decision.nominated is not None or decision.stuck or decision.leftovers
+        return 0.0 if does_more or not attempt.cycle_state.wanted_classes else self._patience.seconds_left(attempt.pod)
 
     def _note(self, attempt: PlanInProgress) -> Callable[[], Awaitable[None]] | None:
         """For a pod that has shown no reason yet, and takes long: what is going on. Once per attempt."""
