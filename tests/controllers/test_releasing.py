@@ -314,7 +314,7 @@ async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_ear
 
     assert seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
     for _ in range(9):
-        late.was_too_early(claims[0])
+        late.was_too_early()
     assert seconds(claims[1]) == pytest.approx(0.8, abs=0.02)  # and no more
     for _ in range(60):
         late.was_needed(claims[1])
@@ -322,20 +322,25 @@ async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_ear
     queue.close()
 
 
-async def test_a_garbage_collector_that_was_late_gets_no_time_for_a_while_where_devices_are_scarce() -> None:
+async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_devices_are_scarce() -> None:
     now, queue = [0.0], WorkQueue()
     late = delayed_deletion.DelayedDeletion(queue, lambda: now[0])
     late.placed()
     late.scarce()
-    first, *others, last = claims_named("abcdefghijklmnopqrstuv")
-    assert late.has_time(first)
-    now[0] = 0.2
-    assert not late.has_time(first)
-    late.was_needed(first)
-    assert len(others) == delayed_deletion.LEFT_OUT_CLAIMS
-    assert not any(late.has_time(claim) for claim in others)
-    for claim in others:
-        late.was_needed(claim)  # it had no time for them, so that this says nothing about it
+    *claims, last = claims_named("abcdefghijklmnopqrstuvwxyz")
+    waited, left_out = claims[:5], claims[5:]
+    for number, claim in enumerate(waited):
+        assert late.has_time(claim)
+        now[0] += 0.2
+        assert not late.has_time(claim)
+        if number == 1:
+            late.was_collected()  # so that the two before are not in a row with those after it
+        else:
+            late.was_needed(claim)
+    assert len(left_out) == delayed_deletion.LEFT_OUT_CLAIMS
+    assert not any(late.has_time(claim) for claim in left_out)
+    for claim in left_out:
+        late.was_needed(claim)  # the collector had no time for them, so that this says nothing about it
     assert late.has_time(last)
     queue.close()
 

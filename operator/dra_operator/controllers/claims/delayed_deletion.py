@@ -8,8 +8,8 @@ deletions from here are refused, since the collector's came between: each double
 that is needed shortens it again.
 
 Until deletion and finalizer are written the devices are taken. Where they are scarce the next pod waits for them
-(``scheduling/patience.py``). So nothing is added to the moment then, and a collector that was late for one claim gets
-no time for the next ones, which are deleted here at once.
+(``scheduling/patience.py``). So a collector that was late for three claims in a row, as it is at its limit, gets no
+time then for the next twenty, which are deleted here at once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MOST_EXTRA_SECONDS = 0.7
 """Seconds that it has in addition at most."""
 SHORTER_BY_FACTOR = 0.9
 """The part that is left of the additional seconds after a deletion that was needed."""
+LATE_CLAIMS = 3
+"""Claims in a row that the collector did not delete in its moment, after which it counts as late."""
 LEFT_OUT_CLAIMS = 20
 """Claims for which a collector that was late gets no time while devices are scarce."""
 FORGOTTEN_SECONDS = 5.0
@@ -59,7 +61,7 @@ class DelayedDeletion:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
         self._extra_seconds = 0.0
-        self._left_out = 0
+        self._late = self._left_out = 0
         self._ending: OrderedDict[str, _Ending] = OrderedDict()
         """By key, oldest first: claims whose pod is gone, until they are gone themselves."""
 
@@ -77,17 +79,24 @@ class DelayedDeletion:
             self._queue.add([ending.key for ending in self._ending.values()])
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
-    def was_too_early(self, claim: ResourceClaim) -> None:
+    def was_collected(self) -> None:
+        """The collector has deleted a claim."""
+        self._late = 0
+
+    def was_too_early(self) -> None:
         """A deletion from here was refused: the collector deleted the claim meanwhile."""
-        if self._was_waited_for(claim):
-            self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
-            self._left_out = LEFT_OUT_CLAIMS
+        self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        self._late = self._left_out = 0
 
     def was_needed(self, claim: ResourceClaim) -> None:
         """A claim was deleted from here, since the collector had not done it yet."""
-        if self._was_waited_for(claim):
-            self._extra_seconds *= SHORTER_BY_FACTOR
-            self._left_out = LEFT_OUT_CLAIMS
+        ending = self._ending.get(claim.key)
+        if ending is None or not ending.was_waited_for:
+            return
+        self._extra_seconds *= SHORTER_BY_FACTOR
+        self._late += 1
+        if self._late == LATE_CLAIMS:
+            self._late, self._left_out = 0, LEFT_OUT_CLAIMS
 
     def ended(self, claim: str) -> None:
         """The claim of this key is gone."""
@@ -117,13 +126,7 @@ class DelayedDeletion:
 
     def _moment(self, now: float) -> float:
         """Seconds that the collector gets for the next claim."""
-        if now >= self._ample_from:
-            return COLLECTOR_SECONDS + self._extra_seconds
-        if self._left_out:
+        if now < self._ample_from and self._left_out:
             self._left_out -= 1
             return 0.0
-        return COLLECTOR_SECONDS
-
-    def _was_waited_for(self, claim: ResourceClaim) -> bool:
-        ending = self._ending.get(claim.key)
-        return ending is not None and ending.was_waited_for
+        return COLLECTOR_SECONDS + self._extra_seconds

@@ -118,8 +118,11 @@ class ClaimReleaser:
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
         """Have the claim end with its devices, by one write after its deletion. Raises Conflict if it has changed."""
-        is_deleted = claim.metadata.deletion_timestamp is not None
-        held = claim if is_deleted else await self._deleted(claim)
+        if claim.metadata.deletion_timestamp is None:
+            held = await self._deleted(claim)
+        else:
+            held = claim
+            self._delayed_deletion.was_collected()
         if held is not None:
             await self._claims.release(held, gone=gone)
 
@@ -131,7 +134,7 @@ class ClaimReleaser:
             held = self._cluster.claims.get(claim.key, claim.metadata.uid)
             if held is None or held.metadata.deletion_timestamp is None:
                 raise
-            self._delayed_deletion.was_too_early(claim)
+            self._delayed_deletion.was_too_early()
         else:
             self._delayed_deletion.was_needed(claim)
         return held
