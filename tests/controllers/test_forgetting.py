@@ -26,7 +26,7 @@ from waiting import until
 LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, GrowingPauses)
 """Each of them has a limit; the allocator for compiled claims, and as many counts as there are nodes."""
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
-DEBTS = ("._line._paid_at", "._line._order")
+DEBTS = ("._line._paid_at", "._line._order", "._buckets._full_at")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
 VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}
 
@@ -75,7 +75,10 @@ async def test_the_operator_remembers_no_more_after_many_pods_than_after_some(wo
 
 
 async def nothing_grew(control: object, before: Mapping[str, int]) -> bool:
-    """What the line leaves in its heaps is swept with later keys, and a debt is forgotten by a later decision."""
+    """What the line leaves in its heaps is swept with later keys; debts are forgotten by a later decision or failure.
+
+    A pod whose gate is being opened when it goes fails once: whether one does is a matter of the moment.
+    """
     after = sizes(control, without=(*LIMITED, *NOT_OURS))
     assert all(size <= SPARE_ENTRIES + 2 for path, size in after.items() if path.endswith(DEBTS))
     after = {path: size for path, size in after.items() if not path.endswith(DEBTS)}
