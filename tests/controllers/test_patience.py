@@ -22,8 +22,8 @@ class Moment:
         self.delayed_deletion = DelayedDeletion(queue, lambda: self.now)
         self.patience = Patience(self.delayed_deletion, lambda: self.now)
 
-    def pod_of_claim_is_gone(self) -> None:
-        claim = {"metadata": {"name": "claim", "namespace": "ns", "uid": "uid-claim"}}
+    def pod_of_claim_is_gone(self, name: str = "claim", uid: str = "uid-claim") -> None:
+        claim = {"metadata": {"name": name, "namespace": "ns", "uid": uid}}
         self.delayed_deletion.has_time(convert(ResourceClaim, claim))
 
     def seconds_left(self, pod: Obj) -> float:
@@ -65,6 +65,14 @@ async def test_a_claim_that_does_not_end_is_not_waited_for(moment: Moment, make:
     moment.pod_of_claim_is_gone()
     moment.now = 0.6
     assert moment.seconds_left(make.pod()) == 0.0
+
+
+async def test_a_claim_is_waited_for_although_one_of_its_name_did_not_end(moment: Moment, make: type[Make]) -> None:
+    moment.pod_of_claim_is_gone("first", "uid-1")
+    moment.pod_of_claim_is_gone("second", "uid-2")
+    moment.now = 0.6
+    moment.pod_of_claim_is_gone("first", "uid-3")
+    assert moment.seconds_left(make.pod()) == 0.5
 
 
 async def test_a_pod_that_was_told_before_is_told_at_once(moment: Moment, make: type[Make]) -> None:

@@ -42,12 +42,11 @@ ABUNDANT_AFTER_SECONDS = 60.0
 
 @dataclass(eq=False, slots=True)
 class _Ending:
-    """A claim whose pod is gone: since when, until when the collector has time, and its key in the queue."""
+    """A claim whose pod is gone: since when, and until when the collector has time."""
 
     uid: str
     since: float
     until: float
-    key: Key
 
     @property
     def was_waited_for(self) -> bool:
@@ -76,7 +75,7 @@ class DelayedDeletion:
         if now >= self._ample_from:
             for ending in self._ending.values():
                 ending.since = ending.until = now
-            self._queue.add([ending.key for ending in self._ending.values()])
+            self._queue.add([Key("release", claim) for claim in self._ending])
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
     def was_collected(self) -> None:
@@ -118,10 +117,12 @@ class DelayedDeletion:
             del self._ending[oldest[0]]
         ending = self._ending.get(claim.key)
         if ending is None or ending.uid != claim.metadata.uid:
-            key = Key("release", claim.key)
-            ending = self._ending[claim.key] = _Ending(claim.metadata.uid, now, now + self._moment(now), key)
+            self.ended(
+                claim.key
+            )  # a predecessor of the same name, or the new one would stand in its place in the order
+            ending = self._ending[claim.key] = _Ending(claim.metadata.uid, now, now + self._moment(now))
         if ending.until > now:
-            self._queue.add_after(ending.key, ending.until - now)
+            self._queue.add_after(Key("release", claim.key), ending.until - now)
         return ending.until > now
 
     def _moment(self, now: float) -> float:
