@@ -34,10 +34,12 @@ async def placed(world: World, make: type[Make]) -> Obj:
 @pytest.fixture
 async def rival(placed: Obj, world: World, make: type[Make]) -> None:
     """Another scheduler gives the same devices away, so that they are released before their claim is deleted."""
-    pod = make.pod("foreign", claims=[make.use("claim")])
-    pod["spec"]["schedulerName"] = "default-scheduler"
+    add_rival(world, make)
+
+
+def add_rival(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
-    world.api.add(PODS, pod)
+    world.api.add(PODS, make.pod("foreign", claims=[make.use("claim")], schedulerName="default-scheduler"))
 
 
 def mark_deleted(obj: Obj) -> None:
@@ -449,10 +451,7 @@ async def test_devices_that_another_scheduler_gives_away_too_are_released_at_onc
 ) -> None:
     monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 1000.0)
     async with ample(world, make):
-        foreign = make.pod("foreign", claims=[make.use("claim")])
-        foreign["spec"]["schedulerName"] = "default-scheduler"
-        world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
-        world.api.add(PODS, foreign)
+        add_rival(world, make)
         world.api.drop(PODS, "ns/pod")
         await world.quiet()
         assert ("patch", "resourceclaims", "status") in calls(world)

@@ -20,6 +20,11 @@ SILENT_SECONDS: Final = 0.5
 """Seconds from the first attempt that found no devices."""
 
 
+def shows_reason(pod: Pod) -> bool:
+    """Whether the pod was told something about its place before."""
+    return any(it.type == "PodScheduled" for it in pod.status.conditions or ())
+
+
 class Patience:
     """``clock`` gives seconds."""
 
@@ -28,8 +33,7 @@ class Patience:
 
     def seconds_left(self, pod: Pod) -> float:
         """How long a pod that lacks devices may wait in silence; 0: tell it now."""
-        is_told = any(it.type == "PodScheduled" for it in pod.status.conditions or ())
-        if is_told or not self._delayed_deletion.is_ending(SILENT_SECONDS):
+        if shows_reason(pod) or not self._delayed_deletion.is_ending(SILENT_SECONDS):
             return 0.0
         uid = pod.metadata.uid
         age = self._began.age(uid)

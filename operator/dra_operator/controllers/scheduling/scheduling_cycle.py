@@ -83,7 +83,7 @@ from .gang.gang_binding import GangBinding
 from .gang.gangs import Gangs
 from .immediate_claim import AllocateImmediate
 from .mix_learner import MixLearner, MixMemory
-from .patience import Patience
+from .patience import Patience, shows_reason
 from .permit import Permit
 from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
@@ -284,12 +284,7 @@ class SchedulingCycle:
 
     def _note(self, attempt: PlanInProgress) -> Callable[[], Awaitable[None]] | None:
         """For a pod that has shown no reason yet, and takes long: what is going on. Once per attempt."""
-        conditions = attempt.pod.status.conditions or ()
-        if (
-            attempt.is_noted
-            or attempt.spent < NOTED_AFTER_SECONDS
-            or any(it.type == "PodScheduled" for it in conditions)
-        ):
+        if attempt.is_noted or attempt.spent < NOTED_AFTER_SECONDS or shows_reason(attempt.pod):
             return None
         attempt.is_noted = True
         return partial(self._unreserve.is_being_planned, attempt.pod, attempt.spent)
