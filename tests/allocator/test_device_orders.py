@@ -39,6 +39,7 @@ from dra_operator.allocator.ordering.contested import RIVALRY_THOUSANDTHS, conte
 from dra_operator.allocator.ordering.supply import Kinds
 from dra_operator.cel_language import CelSelectors
 from kit_cases import expected
+from rounds import a_third
 
 Json = dict[str, Any]
 ORDERS = [name for name in DEVICE_ORDERS if name != "reference"]
@@ -121,7 +122,7 @@ def test_random_problems_are_allocated_as_before_and_keep_the_rules(order: str, 
 def test_the_kit_agrees_under_every_order(order: str) -> None:
     """In the kind of each answer; with the reference's order in all of it."""
     wrong = {}
-    for case in (case for number, case in enumerate(kit("allocator/generated")) if not number % 8):
+    for case in a_third(kit("allocator/generated")[::8]):
         ordered = by(order, laboratory(case))
         for expect in expected(case, "documented") or ():
             node = next(node for node in case["nodes"] if node["metadata"]["name"] == expect["node"])

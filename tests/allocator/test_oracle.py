@@ -33,7 +33,7 @@ from dra_operator.allocator import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit_cases import expected
-from rounds import fewer
+from rounds import a_third, fewer
 
 Json = dict[str, Any]
 AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
@@ -73,7 +73,7 @@ def as_outcome(expected: Answer) -> Outcome:
 
 def test_the_oracle_gives_the_recorded_answers_of_the_reference() -> None:
     wrong = {}
-    for name, case, node, kind, results in recorded():
+    for name, case, node, kind, results in a_third([*recorded()]):
         try:
             found = answer(Problem.from_case(case, node, **AS_REFERENCE), limit=20_000)
         except OutOfSteps:

@@ -17,6 +17,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from fake_api import ERRORS, Nth
 from objects import Make
+from rounds import a_third
 from volume_controller import bind_volumes
 from volume_lab import on_nodes, storage_class, store, uses, volume, volume_claim
 
@@ -128,6 +129,9 @@ async def run_and_crash(world: World, number: int, when: str) -> bool:
     return fault.hit
 
 
+STARTS = [furnish, furnish_with_leftover, furnish_with_volumes]
+
+
 async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
     """Runs an attempt for the first write, the second, ..., until there is none left; how many there were."""
     number = 1
@@ -137,7 +141,7 @@ async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
     return number - 1
 
 
-@pytest.mark.parametrize("start", [furnish, furnish_with_leftover, furnish_with_volumes])
+@pytest.mark.parametrize("start", a_third(STARTS))
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pod_is_placed_although_any_one_write(
     fault: str, start: Callable[[World, type[Make]], None], make: type[Make]
@@ -152,7 +156,7 @@ async def test_a_pod_is_placed_although_any_one_write(
     assert await every_write(attempt) >= 11
 
 
-@pytest.mark.parametrize("start", [furnish, furnish_with_leftover, furnish_with_volumes])
+@pytest.mark.parametrize("start", a_third(STARTS))
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
     when: str, start: Callable[[World, type[Make]], None], make: type[Make]

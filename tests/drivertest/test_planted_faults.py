@@ -9,7 +9,7 @@ import pytest
 from bad_benches import LIMITS, PATIENT, OpenBench
 from dra_driver_test.kit import Verdict, all_checks, chosen, run, run_check
 from planted_faults import FAULTS, VARIANTS, Planted, table
-from rounds import a_third
+from rounds import LONG, a_third
 
 CHECKS = {check.name: check for check in all_checks()}
 NOUNS = sorted({check.partition(".")[0] for check in CHECKS})
@@ -57,6 +57,7 @@ async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench)
     assert [line for line in said if line] == []
 
 
+@LONG
 async def test_a_driver_without_faults_passes_every_check(bad_bench: OpenBench) -> None:
     room = asyncio.Semaphore(AT_ONCE)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pages import BY_NAME, ROOT
+from rounds import LONG
 
 CONFTEST, TEST = BY_NAME["docs/driver-test.md"].blocks("python")
 MY_DRIVER = f"""
@@ -35,6 +36,7 @@ def test_each_check_is_a_test(tmp_path: Path) -> None:
     assert "Recommended: claims.do-not-take-a-device-in-use" in done.stdout
 
 
+@LONG
 def test_a_check_that_is_not_judged_is_skipped_with_a_warning(tmp_path: Path) -> None:
     done = suite(tmp_path, "--dra-check", "prepare.answers-a-claim", fault="all its devices have counters")
     assert done.returncode == 0, done.stdout

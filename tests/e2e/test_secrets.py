@@ -29,6 +29,7 @@ from dra_kube import (
     Api,
     Object,
 )
+from rounds import LONG
 from secrecy import MARK, secret_in
 from waiting import until
 
@@ -147,6 +148,7 @@ async def page(said: str) -> str:
         return await answer.text()
 
 
+@LONG
 async def test_nothing_shows_a_secret_at_the_greatest_verbosity(
     cluster: DevCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import forked
 import pytest
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
@@ -46,8 +48,7 @@ class Place:
         paths = {"plugin-registration-path": "r", "datadir": "p", "cdi-dir": "cdi"}
         flags = {"kubeconfig": self.kubeconfig, "node-name": "worker-1", "drivername": DRIVER}
         flags |= {flag: self.folder / name for flag, name in paths.items()}
-        command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated"]
-        return [*command, *(f"--{flag}={value}" for flag, value in flags.items())]
+        return ["dra-kubelet-plugin", "simulated", *(f"--{flag}={value}" for flag, value in flags.items())]
 
     def sockets(self) -> list[str]:
         """Names of the sockets below the folder."""
@@ -76,13 +77,11 @@ async def place(short_path: Path) -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def started(
-    place: Place, *flags: str, command: list[str] | None = None
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def started(place: Place, *flags: str, command: list[str] | None = None) -> AsyncIterator[forked.ForkedProcess]:
     """The plugin's process, serving."""
     log = place.folder / "log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*(command or place.arguments), *flags, stderr=output)
+    log.unlink(missing_ok=True)
+    process = await forked.start([*(command or place.arguments), *flags], os.environ, log=log)
     try:
         await becomes(lambda: "serves on" in log.read_text() or process.returncode is not None)
         assert process.returncode is None, log.read_text()
@@ -150,7 +149,7 @@ async def test_the_life_of_a_plugin(place: Place) -> None:
 async def test_hostdev_gives_a_device_of_this_machine(place: Place) -> None:
     config = place.folder / "hostdev.yaml"
     config.write_text("devices: [{name: nothing, paths: [/dev/null], container: {env: {HOLE: '{containerPath}'}}}]")
-    command = [*place.arguments[:3], "hostdev", f"--config={config}", *place.arguments[4:]]
+    command = [place.arguments[0], "hostdev", f"--config={config}", *place.arguments[2:]]
     async with started(place, command=command):
         (published,) = await slices(place, 1)
         assert [device["name"] for device in published["spec"]["devices"]] == ["nothing-null"]
@@ -199,7 +198,7 @@ main(sys.argv[1:])
 async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_next_start(
     place: Place, at: int
 ) -> None:
-    command = [sys.executable, "-c", DIES_AT_A_LINK, str(at), *place.arguments[3:]]
+    command = [sys.executable, "-c", DIES_AT_A_LINK, str(at), *place.arguments[1:]]
     killed = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
     assert await killed.wait() == -signal.SIGKILL
     *_, hidden = left = place.hidden_sockets()
@@ -222,7 +221,7 @@ async def test_a_kubelet_that_looks_late_finds_the_hidden_name_which_goes_with_t
         hidden = place.hidden_sockets()
         shown = list(place.folder.rglob("*.sock"))
         assert {path.stat().st_ino for path in hidden} == {path.stat().st_ino for path in shown}
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
     assert [place.hidden_sockets(), place.sockets()] == [[], []]
 

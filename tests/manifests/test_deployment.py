@@ -41,6 +41,7 @@ async def site() -> AsyncIterator[Site]:
         yield made
 
 
+@LONG
 async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kubectl import ROOT
+from rounds import LONG
 
 Instruction = tuple[str, str]
 DEPLOYMENT = ROOT / "manifests" / "operator" / "deployment.yaml"
@@ -144,6 +145,7 @@ def installing(words: list[str], context: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@LONG
 def test_the_copied_files_suffice_for_the_build(installed: Path) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert {path.name for path in (installed / "bin").iterdir()} == set(scripts)

@@ -53,6 +53,7 @@ async def site() -> AsyncIterator[Site]:
         yield made
 
 
+@LONG
 async def test_no_verb_is_missing_and_none_is_too_much(site: Site) -> None:
     await site.deploy([*GATES, "--preemption"])
     await site.kubectl("create", "serviceaccount", "viewer", "--namespace", "dra-system")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from command import Command, running
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
@@ -24,52 +23,16 @@ from faults import FaultProxy, Hang, Refuse, Target
 from live_cluster import LiveCluster
 from waiting import until
 
-COMMAND = [sys.executable, "-m", "dra_operator.cli", "run"]
-
 
 async def run(*arguments: str) -> tuple[int, str]:
     """Exit code and what it printed, for runs that end by themselves."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=pipe)
-    _, output = await asyncio.wait_for(process.communicate(), 120)
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    async with operator_with(*arguments) as operator:
+        return await operator.end(), operator.output
 
 
-class Running:
-    """A running operator: its probe address, and at the end its exit code and log."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.log = ""
-
-    async def read_until(self, pattern: str) -> re.Match[str]:
-        assert self.process.stderr is not None
-        async with asyncio.timeout(120):
-            while line := (await self.process.stderr.readline()).decode():
-                self.log += line
-                if match := re.search(pattern, line):
-                    return match
-        raise AssertionError(f"{pattern!r} never appeared in the log:\n{self.log}")
-
-    async def stop(self, number: signal.Signals) -> int:
-        assert self.process.stderr is not None
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        self.log += (await asyncio.wait_for(self.process.stderr.read(), 60)).decode()
-        return await asyncio.wait_for(self.process.wait(), 60)
-
-
-@asynccontextmanager
-async def running(*arguments: str) -> AsyncIterator[Running]:
-    pipe = asyncio.subprocess.PIPE
-    operator = Running(await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=pipe))
-    try:
-        yield operator
-    finally:
-        if operator.process.returncode is None:
-            operator.process.kill()
-            await operator.process.wait()
+def operator_with(*arguments: str) -> AbstractAsyncContextManager[Command]:
+    """A running operator."""
+    return running(["dra-operator", "run", *arguments])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -77,8 +40,8 @@ async def test_it_works_until_a_signal_and_then_ends_with_0(
     number: signal.Signals, cluster: LiveCluster, kubeconfig: Path
 ) -> None:
     await cluster.furnish(template=True)
-    async with running("--kubeconfig", str(kubeconfig), "--metrics-port", "0", "--check-invariants") as operator:
-        address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+    async with operator_with("--kubeconfig", str(kubeconfig), "--metrics-port", "0", "--check-invariants") as operator:
+        address = (await operator.says(r"metrics and probes on (\S+)"))[1]
         await cluster.place("pod")
         await cluster.heard()
         async with aiohttp.ClientSession(address) as http:
@@ -94,11 +57,11 @@ async def test_it_works_until_a_signal_and_then_ends_with_0(
                     assert answer.status == 200
             async with http.get("/metrics") as answer:
                 metrics = await answer.text()
-        assert await operator.stop(number) == 0
+        assert await operator.end(number) == 0
     assert 'resourceclaim_controller_creates_total{admin_access="false",status="success"} 1.0' in metrics
     assert 'resource_claims{admin_access="false",allocated="true",source="resource_claim_template"} 1.0' in metrics
-    assert "ERROR" not in operator.log
-    assert "Traceback" not in operator.log
+    assert "ERROR" not in operator.output
+    assert "Traceback" not in operator.output
 
 
 async def test_a_kubeconfig_that_points_nowhere_is_named_with_a_remedy(tmp_path: Path) -> None:
@@ -182,15 +145,15 @@ async def test_probes_are_answered_while_the_cluster_is_being_listed(
     await cluster.furnish()
     config = proxy.write_kubeconfig(tmp_path / "proxied")
     with proxy.suffering(Hang(Target(verbs=("list",), resource="nodes"))):
-        async with running("--kubeconfig", str(config), "--metrics-port", "0", "--no-leader-elect") as operator:
-            address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+        async with operator_with("--kubeconfig", str(config), "--metrics-port", "0", "--no-leader-elect") as operator:
+            address = (await operator.says(r"metrics and probes on (\S+)"))[1]
             async with aiohttp.ClientSession(address) as http:
                 async with http.get("/livez") as answer:
                     assert (answer.status, await answer.text()) == (200, "ok\n")
                 async with http.get("/readyz") as answer:
                     assert (answer.status, await answer.text()) == (503, "the cluster is being listed\n")
-            assert await operator.stop(signal.SIGTERM) == 0
-    assert "Traceback" not in operator.log
+            assert await operator.end(signal.SIGTERM) == 0
+    assert "Traceback" not in operator.output
 
 
 async def test_settings_of_a_file_are_used(cluster: LiveCluster, proxy: FaultProxy, tmp_path: Path) -> None:
@@ -198,10 +161,10 @@ async def test_settings_of_a_file_are_used(cluster: LiveCluster, proxy: FaultPro
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"kubeconfig: {proxy.write_kubeconfig(tmp_path / 'proxied')}\nrequest-timeout: 1\n")
     with proxy.suffering(Hang(Target(verbs=("list",), resource="nodes"))):
-        async with running("--config", str(settings), "--no-leader-elect") as operator:
-            await operator.read_until(r"/nodes\S*: no answer within 1 s")  # and the start is tried again
-            assert await operator.stop(signal.SIGTERM) == 0
-    assert "Traceback" not in operator.log
+        async with operator_with("--config", str(settings), "--no-leader-elect") as operator:
+            await operator.says(r"/nodes\S*: no answer within 1 s")  # and the start is tried again
+            assert await operator.end(signal.SIGTERM) == 0
+    assert "Traceback" not in operator.output
 
 
 async def test_credentials_that_are_refused_at_the_start_are_to_be_renewed(proxy: FaultProxy, tmp_path: Path) -> None:
@@ -218,8 +181,8 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
     config = proxy.write_kubeconfig(tmp_path / "proxied")
     watches = Target(verbs=("watch",), resource="pods")
     with proxy.suffering(Refuse(watches, code=403, message="pods is forbidden")):
-        async with running("--kubeconfig", str(config), "--metrics-port", "0") as operator:
-            address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+        async with operator_with("--kubeconfig", str(config), "--metrics-port", "0") as operator:
+            address = (await operator.says(r"metrics and probes on (\S+)"))[1]
             async with aiohttp.ClientSession(address) as http:
 
                 async def unready() -> bool:
@@ -236,7 +199,7 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
                     assert answer.status == 200
                 async with http.get("/metrics") as answer:
                     metrics = await answer.text()
-            assert await operator.stop(signal.SIGTERM) == 0
+            assert await operator.end(signal.SIGTERM) == 0
     ages = dict(re.findall(r'dra_operator_stream_age_seconds{resource="(\w+)[.\w]*"} (\S+)', metrics))
     assert set(ages) == {resource.plural for resource in watched_kinds(Features())}
     assert 'dra_operator_kopf_restarts_total{reason="failure"} 0.0' in metrics

@@ -45,6 +45,7 @@ def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     assert int(played[1]) >= fewer(12)
 
 
+@LONG
 def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -> None:
     command = [sys.executable, "-m", "histories", "--seeds", "0:1000000"]
     environment = {"PYTHONPATH": str(SUPPORT)}

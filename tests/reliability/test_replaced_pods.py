@@ -6,6 +6,7 @@ import pytest
 from dra_kube import PODS
 from faults import BreakStream, DelayEvents, EventFault, Target
 from proving_ground import NAMESPACE, ProvingGround
+from rounds import LONG
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -14,7 +15,7 @@ POD_EVENTS = Target(verbs=("watch",), resource="pods")
 FAULTS: list[object] = [
     pytest.param((), id="nothing goes wrong"),
     pytest.param((DelayEvents(POD_EVENTS, 0.3, seconds=(0.1, 0.5)),), id="events are late"),
-    pytest.param((BreakStream(POD_EVENTS, 0.2),), id="the stream breaks again and again"),
+    pytest.param((BreakStream(POD_EVENTS, 0.2),), id="the stream breaks again and again", marks=LONG),
 ]
 
 

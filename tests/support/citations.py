@@ -36,6 +36,8 @@ _ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, 
 _AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
 _HINT = re.compile(r"[Ss]ection|\.md|\(\d{1,2}\.\d|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD|K37)\b")
 """Stands in all that cites a section: most files are never parsed."""
+_HINT_IN_COMMENT = re.compile(rf"#.*(?:{_HINT.pattern})")
+"""Comments are found by a tokenizer, which takes long."""
 _FOREIGN = re.compile(r"\bRFC \d+,? sections? [\d.]+")
 
 
@@ -122,8 +124,10 @@ def _only_page(module: Path) -> str:
 
 
 def _prose(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every docstring, and of every block of comments."""
+    """Line and text of every docstring, and of every block of comments if one of them may cite a section."""
     yield from ((line, " ".join(text.split())) for line, text in _strings(source))
+    if not _HINT_IN_COMMENT.search(source):
+        return
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from random import randrange
+from random import Random
 from typing import Final, TypeVar
 
 import pytest
@@ -27,5 +27,5 @@ def fewer(full: int) -> int:
 
 
 def a_third(full: Sequence[T]) -> Sequence[T]:
-    """All rows of a table in CI, elsewhere a third of them, each time another."""
-    return full if WHOLE else full[randrange(3) :: 3]
+    """All rows of a table in CI, elsewhere a third of them: in each run another, in all workers of a run the same."""
+    return full if WHOLE else full[Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(3) :: 3]
