@@ -57,8 +57,12 @@ quick: install  ## run the tests of the pure rooms and of the layout only: for t
 
 # Many tests wait for processes and clocks: three workers for each processor keep it busy.
 pytest: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
-pytest: install  ## run the tests only
+pytest: $(VENV)/.collected  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
+
+# Once, or each worker would rewrite the assertions of all tests.
+$(VENV)/.collected: $(VENV)/.installed
+	@$(BIN)/pytest --quiet --collect-only $(TESTS) > /dev/null && touch $@ || true  # what is wrong, the run says
 
 compiled: install  ## build a wheel with the allocator compiled, and test the answers of that
 	rm -rf build

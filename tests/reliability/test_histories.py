@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,21 +28,22 @@ from dra_operator.sources.streams import Stream
 from histories.history import play
 from histories.script import Script, Step, script_of
 from histories.shrink import shrunk
-from rounds import LONG, fewer
+from rounds import LONG, a_third
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
+@LONG
 def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     """In a process of its own, so that sets have the same order each time."""
-    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", f"{fewer(6)}", "--workers", "1"]
+    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "6", "--workers", "1"]
     run = subprocess.run(
         command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     played = re.match(r"(\d+) histories", run.stdout)
     assert played is not None
-    assert int(played[1]) >= fewer(12)
+    assert int(played[1]) >= 12
 
 
 @LONG
@@ -103,8 +104,7 @@ def unseen(kind: str) -> Script:
     return Script(nodes=(1,), replicas=1, steps=steps)
 
 
-@pytest.mark.parametrize("kind", ["pods", "resourceclaims"])
-@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize(("kind", "knows"), a_third([*product(["pods", "resourceclaims"], [True, False])]))
 def test_a_rival_that_comes_while_a_watch_is_broken_runs_alone_with_its_device(kind: str, knows: bool) -> None:
     """Unless the operator does not regard that the watch is broken: then the rival is too late now and then."""
     with nullcontext() if knows else mock.patch.object(Stream, "is_broken", return_value=False):

@@ -12,6 +12,7 @@ import pytest
 T = TypeVar("T")
 
 WHOLE: Final = "CI" in os.environ
+_WHICH: Final = Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(3)
 LONG: Final = pytest.mark.skipif(not WHOLE, reason="it takes long: CI runs it, and CI=true make test")
 """For a test that needs 5 s of processor time or more, and whose parts others test as well."""
 
@@ -28,4 +29,4 @@ def fewer(full: int) -> int:
 
 def a_third(full: Sequence[T]) -> Sequence[T]:
     """All rows of a table in CI, elsewhere a third of them: in each run another, in all workers of a run the same."""
-    return full if WHOLE else full[Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(3) :: 3]
+    return full if WHOLE else full[_WHICH::3]
