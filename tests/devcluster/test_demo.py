@@ -44,6 +44,7 @@ async def test_the_story_is_told_in_order_and_nothing_else_is_said(home: Path) -
     assert left_in(home) == []
 
 
+@LONG
 async def test_a_step_that_fails_is_named_with_the_exit_code(home: Path) -> None:
     programs = home / "venv" / "bin"
     programs.mkdir(parents=True)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import envtest
 import pytest
 import pytest_asyncio
-from rounds import a_third
+from rounds import LONG
 from zoo.asking import ASKING
 from zoo.cage import Cage, cage
 from zoo.crowding import CROWDING
@@ -31,7 +31,11 @@ SLACK = 1.0 if FULL else 5.0
 """The short form runs beside other tests: it finds what hangs, and leaves the rest to the full form."""
 IS_REAL = envtest.assets() is not None
 ALL = (*ASKING, *PLACING, *SPRAWLING, *CROWDING, *RESTLESS)
-BEASTS = [beast for beast in ALL if (beast.short or FULL) and (IS_REAL or not beast.real)]
+BEASTS = [
+    pytest.param(beast, id=beast.name, marks=() if FULL else LONG)
+    for beast in ALL
+    if (beast.short or FULL) and (IS_REAL or not beast.real)
+]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +48,7 @@ async def den(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("beast", BEASTS if FULL else a_third(BEASTS), ids=lambda beast: beast.name)
+@pytest.mark.parametrize("beast", BEASTS)
 async def test_a_hostile_tenant_costs_its_neighbours_nothing(den: Cage, beast: Beast) -> None:
     gauges = await den.loose(beast)
     print("\n" + gauges.line(beast.name))
