@@ -27,7 +27,13 @@ settings.register_profile(
 settings.load_profile("project")
 
 _freeze = gc.freeze
-SLOW = ("tests/reliability/", "tests/operator/test_leader.py")
+SLOW = (
+    "tests/reliability/",
+    "tests/operator/test_leader.py",
+    "tests/operator/test_kopf_run.py",
+    "tests/operator/test_streams.py",
+    "tests/devcluster/test_up.py",
+)
 
 
 note_tokens()
