@@ -298,42 +298,69 @@ async def test_a_claim_that_the_garbage_collector_deletes_at_the_same_moment_end
         assert len(early) == 1
 
 
-def claims_named(names: str) -> list[ResourceClaim]:
-    return [convert(ResourceClaim, {"metadata": {"name": name, "namespace": "ns", "uid": name}}) for name in names]
+def claims_named(names: str, namespace: str = "ns") -> list[ResourceClaim]:
+    metadata = ({"name": name, "namespace": namespace, "uid": f"{namespace}/{name}"} for name in names)
+    return [convert(ResourceClaim, {"metadata": each}) for each in metadata]
 
 
-async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_early() -> None:
-    now, queue = [0.0], WorkQueue()
-    late = delayed_deletion.DelayedDeletion(queue, lambda: now[0])
-    late.placed()
-    claims = claims_named("abcd")
+class Deletions:
+    """Delayed deletions on a clock of their own."""
 
-    def seconds(claim: ResourceClaim) -> float:
-        began = now[0]
-        while late.has_time(claim):
-            now[0] += 0.01
-        return now[0] - began
+    def __init__(self) -> None:
+        self.now, self.queue = 0.0, WorkQueue()
+        self.late = delayed_deletion.DelayedDeletion(self.queue, lambda: self.now)
+        self.late.placed()
 
-    assert seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
+    def seconds(self, claim: ResourceClaim) -> float:
+        """How long the collector has for the claim."""
+        began = self.now
+        while self.late.has_time(claim):
+            self.now += 0.01
+        return self.now - began
+
+
+@pytest.fixture
+async def deletions() -> AsyncIterator[Deletions]:
+    made = Deletions()
+    yield made
+    made.queue.close()
+
+
+async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_early(deletions: Deletions) -> None:
+    claims = claims_named("abc")
+    assert deletions.seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
     for _ in range(9):
-        late.was_too_early()
-    assert seconds(claims[1]) == pytest.approx(0.8, abs=0.02)  # and no more
+        deletions.late.was_too_early(claims[0])
+    assert deletions.seconds(claims[1]) == pytest.approx(0.8, abs=0.02)  # and no more
     for _ in range(60):
-        late.was_needed(claims[1])
-    assert seconds(claims[2]) == pytest.approx(0.1, abs=0.02)
-    queue.close()
+        deletions.late.was_needed(claims[1])
+    assert deletions.seconds(claims[2]) == pytest.approx(0.1, abs=0.02)
 
 
-async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_devices_are_scarce() -> None:
-    now, queue = [0.0], WorkQueue()
-    late = delayed_deletion.DelayedDeletion(queue, lambda: now[0])
-    late.placed()
+async def test_a_tenant_whose_deletions_come_between_lengthens_no_moment_of_others(
+    deletions: Deletions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_deletion, "KEPT_NAMESPACES", 2)
+    own, others = claims_named("ab", "tenant"), claims_named("a", "others")
+    for _ in range(9):
+        deletions.late.was_too_early(own[0])
+    assert deletions.seconds(own[0]) == pytest.approx(0.8, abs=0.02)
+    assert deletions.seconds(others[0]) == pytest.approx(0.1, abs=0.02)
+    for namespace in ("third", "fourth"):
+        deletions.late.was_too_early(*claims_named("a", namespace))
+    assert deletions.seconds(own[1]) == pytest.approx(0.1, abs=0.02), "the one without refusals is forgotten first"
+
+
+async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_devices_are_scarce(
+    deletions: Deletions,
+) -> None:
+    late = deletions.late
     late.scarce()
     *claims, last = claims_named("abcdefghijklmnopqrstuvwxyz")
     waited, left_out = claims[:5], claims[5:]
     for number, claim in enumerate(waited):
         assert late.has_time(claim)
-        now[0] += 0.2
+        deletions.now += 0.2
         assert not late.has_time(claim)
         if number == 1:
             late.was_collected()  # so that the two before are not in a row with those after it
@@ -344,7 +371,6 @@ async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_d
     for claim in left_out:
         late.was_needed(claim)  # the collector had no time for them, so that this says nothing about it
     assert late.has_time(last)
-    queue.close()
 
 
 async def test_a_claim_that_goes_with_its_deletion_leaves_the_view(

@@ -64,7 +64,7 @@ OTHERWISE = {
     "operator/dra_operator/controllers/work/growing_pauses.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/shared/recently.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/scheduling/preemption/turns.py": "1,000 keys of pods for each namespace",
-    "operator/dra_operator/controllers/claims/delayed_deletion.py": "claims that the view has",
+    "operator/dra_operator/controllers/claims/delayed_deletion.py": "claims that the view has; 1,000 namespaces",
     "operator/dra_operator/controllers/work/queue.py": "workers of this process",
 }
 COMMANDS_ONLY = {"commands", "quality"}

@@ -4,8 +4,9 @@ A generated claim is deleted with its pod, by the garbage collector, and ends wi
 finalizer off, devices and all. Two deletions at the same time would be one request too many, and one of them would
 conflict. So the collector has a moment: it deletes most claims within some milliseconds. It is limited to 20 requests a
 second by default; what it has not deleted then is deleted here. Where the server is slow the moment is too short, and
-deletions from here are refused, since the collector's came between: each doubles what is added to the moment, and each
-that is needed shortens it again.
+deletions from here are refused, since the collector's came between: each doubles what is added to the moment in its
+namespace, and each that is needed shortens it again. A tenant may delete claims as well, and have deletions from here
+refused on purpose: that lengthens the moment in no other namespace.
 
 Until deletion and finalizer are written the devices are taken. Where they are scarce the next pod waits for them
 (``scheduling/patience.py``). So a collector that was late for three claims in a row, as it is at its limit, gets no
@@ -28,6 +29,8 @@ COLLECTOR_SECONDS = 0.1
 """Seconds that the garbage collector has where the server is quick."""
 MOST_EXTRA_SECONDS = 0.7
 """Seconds that it has in addition at most."""
+KEPT_NAMESPACES = 1000
+"""Namespaces whose additional seconds are known; the one of the oldest refusal is forgotten first."""
 SHORTER_BY_FACTOR = 0.9
 """The part that is left of the additional seconds after a deletion that was needed."""
 LATE_CLAIMS = 3
@@ -59,7 +62,8 @@ class DelayedDeletion:
     def __init__(self, queue: WorkQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
-        self._extra_seconds = 0.0
+        self._extra_seconds: OrderedDict[str, float] = OrderedDict()
+        """By namespace: what is added to the moment of its claims."""
         self._late = self._left_out = 0
         self._ending: OrderedDict[str, _Ending] = OrderedDict()
         """By key, oldest first: claims whose pod is gone, until they are gone themselves."""
@@ -82,9 +86,13 @@ class DelayedDeletion:
         """The collector has deleted a claim."""
         self._late = 0
 
-    def was_too_early(self) -> None:
+    def was_too_early(self, claim: ResourceClaim) -> None:
         """A deletion from here was refused: the collector deleted the claim meanwhile."""
-        self._extra_seconds = min(max(2 * self._extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        namespace = claim.metadata.namespace
+        extra = self._extra_seconds.pop(namespace, 0.0)
+        self._extra_seconds[namespace] = min(max(2 * extra, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        if len(self._extra_seconds) > KEPT_NAMESPACES:
+            self._extra_seconds.popitem(last=False)
         self._late = self._left_out = 0
 
     def was_needed(self, claim: ResourceClaim) -> None:
@@ -92,7 +100,8 @@ class DelayedDeletion:
         ending = self._ending.get(claim.key)
         if ending is None or not ending.was_waited_for:
             return
-        self._extra_seconds *= SHORTER_BY_FACTOR
+        if (namespace := claim.metadata.namespace) in self._extra_seconds:
+            self._extra_seconds[namespace] *= SHORTER_BY_FACTOR
         self._late += 1
         if self._late == LATE_CLAIMS:
             self._late, self._left_out = 0, LEFT_OUT_CLAIMS
@@ -117,17 +126,15 @@ class DelayedDeletion:
             del self._ending[oldest[0]]
         ending = self._ending.get(claim.key)
         if ending is None or ending.uid != claim.metadata.uid:
-            self.ended(
-                claim.key
-            )  # a predecessor of the same name, or the new one would stand in its place in the order
-            ending = self._ending[claim.key] = _Ending(claim.metadata.uid, now, now + self._moment(now))
+            self.ended(claim.key)  # a predecessor of that name: the new one would stand in its place in the order
+            ending = self._ending[claim.key] = _Ending(claim.metadata.uid, now, now + self._moment(claim, now))
         if ending.until > now:
             self._queue.add_after(Key("release", claim.key), ending.until - now)
         return ending.until > now
 
-    def _moment(self, now: float) -> float:
-        """Seconds that the collector gets for the next claim."""
+    def _moment(self, claim: ResourceClaim, now: float) -> float:
+        """Seconds that the collector gets for the claim, which is the next one."""
         if now < self._ample_from and self._left_out:
             self._left_out -= 1
             return 0.0
-        return COLLECTOR_SECONDS + self._extra_seconds
+        return COLLECTOR_SECONDS + self._extra_seconds.get(claim.metadata.namespace, 0.0)

@@ -134,7 +134,7 @@ class ClaimReleaser:
             held = self._cluster.claims.get(claim.key, claim.metadata.uid)
             if held is None or held.metadata.deletion_timestamp is None:
                 raise
-            self._delayed_deletion.was_too_early()
+            self._delayed_deletion.was_too_early(claim)
         else:
             self._delayed_deletion.was_needed(claim)
         return held
