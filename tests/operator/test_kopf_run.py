@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import logging
 import os
 import pwd
@@ -15,10 +17,11 @@ import kopf
 import pytest
 import yaml
 from dra_kube import connection
+from dra_operator.app import supervisor
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
 from dra_operator.controllers import Control
-from dra_operator.sources.kopf_run import identity
+from dra_operator.sources.kopf_run import KopfRun, identity
 from dra_operator.sources.kopf_settings import configure
 from dra_operator.sources.streams import Limits
 from faults import CutBefore, DelayEvents, FaultProxy, Target, Unserved
@@ -253,6 +256,33 @@ async def test_the_view_is_kept_when_kopf_is_started_again(cluster: LiveCluster,
         await cluster.place("pod")
         assert site.operator.control.cluster is view
         await site.ready()
+
+
+def is_new_watcher(task: asyncio.Task[Any]) -> bool:
+    """One of Kopf's that was made, and has not begun."""
+    if not task.get_name().startswith("watcher for "):
+        return False
+    return inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED  # type: ignore[arg-type]
+
+
+async def test_kopf_ends_in_good_order_before_its_watchers_begin(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coroutine that was never awaited would be found when the test is over."""
+    runs: list[KopfRun] = []
+
+    class Noted(KopfRun):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            runs.append(self)
+
+    monkeypatch.setattr(supervisor, "KopfRun", Noted)
+    await cluster.furnish()
+    async with supervising(), asyncio.timeout(60):
+        while not any(map(is_new_watcher, asyncio.all_tasks())):  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0)
+        await runs[0].end()
+    gc.collect()
 
 
 async def test_a_reconciler_that_ends_ends_the_process(

@@ -20,6 +20,7 @@ callback of Kopf fails that cancels a request when its pause waiter ends.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -87,7 +88,7 @@ class KopfRun:
         self._stop.set()
         await _cancelled(_tasks_of_kopf(_WATCHERS))
         for waiter in _tasks_of_kopf(_PAUSE_WAITERS):
-            waiter.cancel()
+            _cancel(waiter)
         await asyncio.wait((self._task,), timeout=KOPF_END_SECONDS)
         for _ in range(CANCELLATIONS):
             await _cancelled(_tasks_of_kopf() | {task for task in (self._task,) if not task.done()})
@@ -113,13 +114,21 @@ class _NotKopfs(Collection[Task]):
 
 def _end_watchers(_: Task) -> None:
     for watcher in _tasks_of_kopf(_WATCHERS):
-        watcher.cancel()
+        _cancel(watcher)
+
+
+def _cancel(task: Task) -> None:
+    """Cancel it once it has begun; before, what Kopf lets it guard would be dropped: ``watcher was never awaited``."""
+    if inspect.getcoroutinestate(cast(Any, task.get_coro())) == inspect.CORO_CREATED:
+        asyncio.get_running_loop().call_soon(task.cancel)
+    else:
+        task.cancel()
 
 
 async def _cancelled(tasks: set[Task]) -> None:
     """Cancel the tasks, and give them time to end."""
     for task in tasks:
-        task.cancel()
+        _cancel(task)
     if tasks:
         await asyncio.wait(tasks, timeout=KOPF_END_SECONDS)
 
