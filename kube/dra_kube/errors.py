@@ -81,6 +81,10 @@ class ApiError(KubeError):
         causes = self.details.get("causes")
         return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
+    def is_about(self, plural: str, name: str) -> bool:
+        """Whether the server names this object, of the kind with this plural, as the one concerned."""
+        return (self.details.get("kind"), self.details.get("name")) == (plural, name)
+
 
 class BadRequest(ApiError):
     """400"""

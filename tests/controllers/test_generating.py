@@ -18,6 +18,7 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     Forbidden,
+    NotFound,
 )
 from dra_operator.cache import ClaimTemplate
 from dra_operator.controllers import OwnControllers
@@ -169,6 +170,37 @@ async def test_prj_002_a_claim_deleted_right_after_its_creation_is_made_again(wo
         await world.quiet()
     assert recorded(world)["entry-0"] != first
     assert [claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS)] == [recorded(world)["entry-0"]]
+
+
+async def test_no_claim_is_made_again_for_a_pod_whose_end_no_event_showed(world: World, make: type[Make]) -> None:
+    """The collector deletes its claim, which is made again: the server then knows no such pod, and that is believed."""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.drop(PODS, "ns/pod")
+        world.api.events.clear()
+        for _ in range(3):
+            for claim in world.api.of(RESOURCE_CLAIMS):
+                world.api.drop(RESOURCE_CLAIMS, f"ns/{claim['metadata']['name']}")
+            for _ in range(30):
+                world.bring_events()
+                await world.tick()
+    made = [call for call in world.api.calls if (call.verb, call.plural) == ("create", "resourceclaims")]
+    assert len(made) == 2
+    assert "ns/pod" not in world.cluster.pods
+
+
+async def test_a_refusal_that_only_looks_like_a_pod_that_is_gone_is_repeated(world: World, make: type[Make]) -> None:
+    """A webhook chooses the code of its refusals itself."""
+    refusals = iter([NotFound(404, "NotFound", 'admission webhook "deny.example.com" denied the request: no')])
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.api.before = lambda call: next(refusals, None) if call.sub == "status" else None
+    await world.settle()
+    assert world.node_of()
 
 
 @pytest.mark.parametrize("restarts", [0, 2])

@@ -68,8 +68,17 @@ WELL = [
     pytest.param([claim("a", "0", reserved="p"), pod("p", "a")], id="a bound pod with its claim"),
     pytest.param([pod("p", "a", node="")], id="a waiting pod without claim"),
     pytest.param([pod("p", "a", phase="Succeeded")], id="a finished pod whose claim is gone"),
-    pytest.param([generated("a", "p"), gone(generated("a", "p")), generated("b", "p")], id="a claim made anew"),
-    pytest.param([generated("a", "p"), generated("b", "q")], id="claims of two pods"),
+    pytest.param(
+        [pod("p", node=""), generated("a", "p"), gone(generated("a", "p")), generated("b", "p")],
+        id="a claim made anew",
+    ),
+    pytest.param(
+        [pod("p", node=""), pod("q", node=""), generated("a", "p"), generated("b", "q")], id="claims of two pods"
+    ),
+    pytest.param(
+        [pod("p", node=""), generated("a", "p"), gone(pod("p", node="")), generated("b", "p")],
+        id="a claim that comes when its pod has gone",
+    ),
 ]
 
 

@@ -68,7 +68,8 @@ class FakeStore:
         try:
             return self.objects[(resource, namespace or "", name)]
         except KeyError:
-            raise NotFound(404, "NotFound", f'{resource} "{name}" not found') from None
+            details = {"group": resource.group, "kind": resource.plural, "name": name}
+            raise NotFound(404, "NotFound", f'{resource} "{name}" not found', details) from None
 
     def replace(self, resource: Resource, body: Obj, subresource: str | None) -> Obj:
         """An update of the object, or of its status. Raises Conflict and Invalid."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from dra_api.codec import convert, to_dict
@@ -14,7 +15,7 @@ from dra_api.core import (
     PodExtendedResourceClaimStatus,
 )
 from dra_api.meta import Object as Struct
-from dra_kube import PODS, Object
+from dra_kube import PODS, NotFound, Object
 
 from .answers import may_have_happened
 from .changed import PodChanged
@@ -60,7 +61,9 @@ DEVICE_TAINT = Disruption(
 class PodWriter:
     """All writes to pods; every answer goes to ``seen`` at once, a pod that is gone to ``gone``.
 
-    ``now`` is the time as RFC 3339 text.
+    A pod that the server does not find is gone: the event that says so may come late, and meanwhile claims would be
+    made for the pod again and again. But a webhook may refuse by the same code, without naming the pod. ``now`` is the
+    time as RFC 3339 text.
     """
 
     def __init__(
@@ -123,30 +126,23 @@ class PodWriter:
             return record_names(raw, claims)
 
         known = self._fresh.take(pod)
-        return self._took(
-            await rewrite(self._client, PODS, meta.namespace, meta.name, edit, subresource="status", known=known)
-        )
+        with self._gone_if_not_found(pod):
+            raw = await rewrite(self._client, PODS, meta.namespace, meta.name, edit, subresource="status", known=known)
+        return self._took(raw)
 
     async def record_extended(self, pod: Pod, status: PodExtendedResourceClaimStatus | None) -> Pod:
         """Write which claim serves the pod's extended resources, before it is bound (scheduling.md 7.3).
 
         None removes what an attempt for another node may have left: the kubelet would wait for that claim in vain.
         """
-        meta = pod.metadata
         value = to_dict(status) if status is not None else None
-        patch = {"metadata": {"uid": meta.uid}, "status": {"extendedResourceClaimStatus": value}}
-        return self._took(
-            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
-        )
+        return await self._merge(pod, {"extendedResourceClaimStatus": value})
 
     async def record_node_use(self, pod: Pod, statuses: Sequence[NodeAllocatableResourceClaimStatus]) -> Pod:
         """Write what devices take of the node's own resources; nothing is an empty list, since a list that is left out
         is kept (K37-EXT-04). Raises NotFound, and Conflict for another pod of the name."""
-        meta = pod.metadata
-        value = [to_dict(status) for status in statuses]
-        patch = {"metadata": {"uid": meta.uid}, "status": {"nodeAllocatableResourceClaimStatuses": value}}
-        return self._took(
-            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
+        return await self._merge(
+            pod, {"nodeAllocatableResourceClaimStatuses": [to_dict(status) for status in statuses]}
         )
 
     async def report_waiting(self, pod: Pod, reason: str, message: str) -> Pod:
@@ -174,7 +170,8 @@ class PodWriter:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         try:
-            await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
+            with self._gone_if_not_found(pod):
+                await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
         except BaseException as error:
             self._note(pod, meta.resource_version, error)
             raise
@@ -184,11 +181,7 @@ class PodWriter:
 
         Raises NotFound, and Conflict for another pod of the name.
         """
-        patch = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
-        meta = pod.metadata
-        return self._took(
-            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
-        )
+        return await self._merge(pod, {"nominatedNodeName": node or None})
 
     async def mark_disrupted(self, pod: Pod, why: Disruption) -> None:
         """Say in a condition why this very pod is ended, unless the pod says so already.
@@ -212,7 +205,8 @@ class PodWriter:
     async def delete(self, pod: Pod) -> None:
         """Delete this very pod with its own grace period. Raises NotFound, and Conflict for another pod of the name."""
         meta = pod.metadata
-        answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+        with self._gone_if_not_found(pod):
+            answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
         if answer.get("metadata", {}).get("deletionTimestamp"):
             self._took(answer)
         else:
@@ -240,16 +234,26 @@ class PodWriter:
             return open_gate(raw["spec"], gate, reach)
 
         try:
-            return self._took(await rewrite(self._client, PODS, meta.namespace, meta.name, edit))
+            with self._gone_if_not_found(pod):
+                raw = await rewrite(self._client, PODS, meta.namespace, meta.name, edit)
+            return self._took(raw)
         except BaseException as error:
             self._note(pod, based_on, error)
             raise
 
+    async def _merge(self, pod: Pod, status: Object) -> Pod:
+        """A merge patch of this very pod's status."""
+        meta = pod.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": status}
+        with self._gone_if_not_found(pod):
+            raw = await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
+        return self._took(raw)
+
     async def _apply(self, pod: Pod, status: Object, manager: str) -> Pod:
         meta = pod.metadata
         body = {"metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}, "status": status}
-        return self._took(
-            await self._client.patch(
+        with self._gone_if_not_found(pod):
+            raw = await self._client.patch(
                 PODS,
                 meta.name,
                 body,
@@ -259,7 +263,17 @@ class PodWriter:
                 field_manager=manager,
                 force=True,
             )
-        )
+        return self._took(raw)
+
+    @contextmanager
+    def _gone_if_not_found(self, pod: Pod) -> Iterator[None]:
+        """Inside the block the pod is written to. Raises what is raised there."""
+        try:
+            yield
+        except NotFound as error:
+            if error.is_about(PODS.plural, pod.metadata.name):
+                self._gone(pod)
+            raise
 
     def _took(self, raw: Object) -> Pod:
         pod = convert(Pod, raw)

@@ -60,14 +60,14 @@ def _bound_without_claims(state: State) -> Iterator[str]:
 
 
 def _generated_twice(state: State) -> Iterator[str]:
+    """Of pods that are there: a creation that was under way when its pod went is the garbage collector's to undo."""
     generated: dict[tuple[str, str], list[str]] = defaultdict(list)
     for claim in state.claims.values():
-        if claim.owner and claim.entry and not claim.is_deleted:
+        if claim.owner in state.pods and claim.entry and not claim.is_deleted:
             generated[claim.owner, claim.entry].append(claim.key)
     for (owner, entry), keys in generated.items():
         if len(keys) > 1:
-            pod = state.pods[owner].key if owner in state.pods else owner
-            yield f"pod {pod} has more than one claim for {entry}: {', '.join(sorted(keys))}"
+            yield f"pod {state.pods[owner].key} has more than one claim for {entry}: {', '.join(sorted(keys))}"
 
 
 def leaks(state: State) -> Iterator[str]:
