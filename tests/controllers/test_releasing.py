@@ -11,11 +11,13 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
+from dra_operator.allocator import Features
 from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
 from dra_operator.controllers.work.queue import WorkQueue
 from fake_api import ERRORS, Call
+from histories.clock import VirtualLoop
 from objects import Make, Obj, user
 
 
@@ -522,3 +524,30 @@ async def test_a_consumer_that_cannot_be_read_keeps_the_devices_and_is_no_bug_of
     assert said.levelno == logging.WARNING
     assert "its consumer pod pod is malformed; correct or delete that pod: Expected" in said.getMessage()
     assert "spec.containers" in said.getMessage()
+
+
+def test_a_deletion_that_is_refused_is_repeated_ever_more_seldom() -> None:
+    """As by a policy that protects some claims; the pauses double from 5 ms to 1,000 s."""
+    is_deletion = ("delete", "resourceclaims")
+
+    def refuse(call: Call) -> Exception | None:
+        return Forbidden(403, "Forbidden", "protected") if call[:2] == is_deletion else None
+
+    async def an_hour() -> World:
+        world = World(Features())
+        world.furnish()
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+        world.api.add(PODS, Make.pod("pod", claims=[Make.FROM_TEMPLATE]))
+        await world.settle()
+        world.start()
+        world.api.before = refuse
+        async with world.running():
+            world.api.drop(PODS, "ns/pod")
+            world.bring_events()
+            await asyncio.sleep(3600)
+        return world
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        world = runner.run(an_hour())
+    assert len(world.api.of(RESOURCE_CLAIMS)) == 1
+    assert 10 < sum(call[:2] == is_deletion for call in world.api.calls) < 30

@@ -37,8 +37,9 @@ LATE_CLAIMS = 3
 """Claims in a row that the collector did not delete in its moment, after which it counts as late."""
 LEFT_OUT_CLAIMS = 20
 """Claims for which a collector that was late gets no time while devices are scarce."""
-FORGOTTEN_SECONDS = 5.0
-"""Seconds after which a claim that ended must not be known any more."""
+FORGOTTEN_SECONDS = 3600.0
+"""Seconds after which a claim that ended must not be known any more. They outlast the longest back-off: a claim that
+cannot be deleted would get a new moment otherwise, and its back-off would begin again."""
 ABUNDANT_AFTER_SECONDS = 60.0
 """Seconds without a pod that lacked devices, after which they count as abundant again."""
 

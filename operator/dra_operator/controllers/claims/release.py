@@ -92,6 +92,7 @@ class ClaimReleaser:
                 return None
             with suppress(Conflict):  # changed meanwhile: the patches below mind only what they rely on
                 await self._end(claim, gone)
+                self._delayed_deletion.ended(claim.key)
                 self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
                 return None
         if gone:
