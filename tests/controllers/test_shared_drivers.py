@@ -10,11 +10,13 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.cache import InvariantViolated, Source
 from dra_operator.controllers import BackoffSettings
 from dra_operator.sources import last_look
 from fake_api import ERRORS, Call
+from fake_store import copied
 from objects import Make, Obj
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -404,3 +406,31 @@ async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_i
         world.api.drop(PODS, "ns/first")
         await world.quiet()
     assert world.node_of("second") == "node-0"
+
+
+async def test_a_list_from_before_our_write_does_not_hide_what_the_watch_has_shown(
+    world: World, make: type[Make]
+) -> None:
+    """The watch is faster than the answer, and so is the list that another pod asked for."""
+    world.furnish(devices=2)
+    for name, scheduler in (("theirs", "default-scheduler"), ("ours", "dra-scheduler")):
+        world.api.add(RESOURCE_CLAIMS, make.claim(name))
+        world.api.add(PODS, make.pod(name, claims=[make.use(name)], schedulerName=scheduler))
+    listed: list[ResourceClaim] = []
+
+    def list_first(call: Call) -> None:
+        if call == ("update", "resourceclaims", "status", "ours"):
+            listed.append(convert(ResourceClaim, copied(world.api[RESOURCE_CLAIMS, "ns/ours"])))
+
+    def bring(call: Call) -> None:
+        if call == ("update", "resourceclaims", "status", "ours"):
+            world.bring_events()
+            world.control.apply(Source.CONFLICT_CHECK, listed.pop())
+
+    world.start()
+    world.api.before, world.api.after = list_first, bring
+    async with world.running():
+        for _ in range(400):  # 40 times the grace
+            world.bring_events()
+            await asyncio.sleep(0.002)
+    assert world.node_of("ours") == "node-0"

@@ -336,7 +336,9 @@ class Control:
         self._note(source, before, now)
 
     def _shown(self, obj: Object) -> None:
-        if isinstance(obj, ResourceClaim) and self._conflict_check.seen(obj):
+        if not isinstance(obj, ResourceClaim) or obj.metadata.uid in self.cluster.claims.deleted:
+            return  # of a claim that has ended nothing is kept
+        if self._conflict_check.seen(obj):
             self._look_at_users([obj.key], after=self._grace)
 
     def awaits(self, obj: Object) -> bool:

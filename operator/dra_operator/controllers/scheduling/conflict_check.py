@@ -67,7 +67,8 @@ class ConflictCheck:
     def seen(self, claim: ResourceClaim) -> bool:
         """The watch brought this version of a claim; whether a pod waits for that: it shows an allocation of ours."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
-        self._shown[uid] = version
+        if not _is_at_least(self._shown.get(uid, ""), version):  # a list may be older than what the watch has shown
+            self._shown[uid] = version
         written = self._written.get(uid)
         if written is None or written.seen < math.inf or not _is_at_least(version, written.resource_version):
             return False
