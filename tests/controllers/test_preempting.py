@@ -24,7 +24,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
-from dra_operator.controllers.scheduling.preemption import turns
+from dra_operator.controllers.scheduling.preemption import preempt, turns
 from fake_api import ERRORS, Call, Nth
 from histories.clock import VirtualLoop
 from objects import Make, Obj
@@ -215,6 +215,31 @@ def test_pods_of_other_schedulers_end_only_by_a_setting() -> None:
 
 
 # --- no other pod gets it meanwhile ---
+
+
+def test_a_tenant_whose_victims_do_not_end_leaves_nominations_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preempt, "MOST_NOMINATED_PODS", 3)
+
+    def of_other_tenant(made: Obj) -> Obj:
+        made["metadata"]["namespace"] = "other"
+        return made
+
+    async def story(world: World) -> None:
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, of_other_tenant(Make.template()))
+        lows = [pod(f"low-{number}", held=True) for number in range(3)]
+        await full(world, *lows, of_other_tenant(pod("low-of-other")))
+        for number in range(3):  # each is nominated for the node of a pod that does not end
+            world.api.add(PODS, pod(f"high-{number}", 10, nodeSelector={HOST: f"node-{number}"}))
+        world.start()
+        async with world.running():
+            await passes(world, 8 * REST)
+            world.api.add(PODS, of_other_tenant(pod("high-of-other", 20, nodeSelector={HOST: "node-3"})))
+            await passes(world, 12 * REST)
+
+    world = played(story)
+    assert {"low-0", "low-1"} <= set(deleted(world))
+    assert "low-of-other" in deleted(world)
+    assert nodes(world)["high-of-other"] == "node-3"
 
 
 def test_nobody_of_lower_priority_takes_what_the_victim_had() -> None:

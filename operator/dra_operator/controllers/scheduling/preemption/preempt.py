@@ -30,6 +30,7 @@ from dra_kube import NotFound
 from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.shared.timing import PreemptionSettings
 from dra_operator.controllers.work.metrics import PreemptionMetrics
+from dra_operator.controllers.work.shares import WORKERS_PER_FREE_ONE
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
 from dra_operator.scheduling.gang import SameValues
@@ -50,7 +51,8 @@ from .turns import PreemptionTurns
 from .under_way import UnderWay
 
 MOST_NOMINATED_PODS: Final = 100
-"""Pods that are nominated at the same time; a gang is nominated as a whole all the same."""
+"""Pods that are nominated at the same time; a gang is nominated as a whole all the same. Namespaces share them as they
+share workers (``work.shares``), since victims may take days to end; one that has none always gets one."""
 SHOWN_VICTIM_NAMES: Final = 4
 """Pods that a message names."""
 
@@ -149,10 +151,16 @@ class Preemption:
             self._look_again(pod.key, self._rest)
             return False
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
-        if len(known) >= MOST_NOMINATED_PODS or not self._turns.may_try(pod, who, recalls=is_recalled):
+        if not self._has_share(pod) or not self._turns.may_try(pod, who, recalls=is_recalled):
             return False
         self._metrics.attempted()
         return True
+
+    def _has_share(self, pod: Pod) -> bool:
+        """Whether one more pod of its namespace may be nominated."""
+        known, namespace = self._cluster.nominated_pods, pod.metadata.namespace
+        held = sum(it.pod.metadata.namespace == namespace for it in known)
+        return not held or held < WORKERS_PER_FREE_ONE * (MOST_NOMINATED_PODS - len(known) - 1)
 
     def _timed(
         self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
