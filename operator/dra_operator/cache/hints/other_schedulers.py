@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
@@ -26,10 +27,11 @@ from dra_operator.scheduling.state import GATED
 
 def on_pod(cluster: State, change: Change[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
+    is_alike = _counts_alike(change)
     for pod in change:
         if pod is None or not _has_other_scheduler(cluster, pod):
             continue
-        for use in claims_of_pod(pod):
+        for use in () if is_alike else claims_of_pod(pod):
             claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
             if claim is not None:
                 _file(cluster, claim)
@@ -38,6 +40,18 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
         cluster.shared_drivers.file(f"pod {pod.key}", classes=classes, is_queued=_is_queued(pod))
+
+
+def _counts_alike(change: Change[Pod]) -> bool:
+    """Whether two versions of a pod mean the same for its claims: each of these may have thousands of users."""
+    old, new = change
+    return old is not None and new is not None and _meaning(old) == _meaning(new)
+
+
+def _meaning(pod: Pod) -> object:
+    spec, status = pod.spec, pod.status
+    claims = spec.resource_claims, status.resource_claim_statuses, status.extended_resource_claim_status
+    return pod.metadata.uid, spec.scheduler_name, bool(spec.scheduling_gates), pod_is_done(pod), _is_queued(pod), claims
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
@@ -54,15 +68,15 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
 def _file(cluster: State, claim: ResourceClaim) -> None:
     key = claim.key
     users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
-    theirs = [pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod)]
-    allocation = claim.status.allocation
-    if not theirs:
+    theirs = (pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod))
+    allocation, first = claim.status.allocation, next(theirs, None)
+    if first is None:
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
     elif allocation is not None:
         cluster.shared_drivers.file(key, drivers=drivers_in(allocation))
     else:
-        is_queued = any(map(_is_queued, theirs))
+        is_queued = any(map(_is_queued, chain((first,), theirs)))
         cluster.shared_drivers.file(key, classes=classes_of(claim), is_queued=is_queued)
 
 

@@ -52,7 +52,7 @@ from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
 
 LOOKED_AT_CLAIMS: Final = 16
-"""So many claims of a pod are looked at with each change of one."""
+"""So many claims of a pod are looked at with each change of one, or of their template."""
 
 
 def on_pod(cluster: State, change: Change[Pod]) -> Keys:
@@ -159,7 +159,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
-        if pod_needs_work(cluster, pod):
+        if _concerns(pod, change) and _may_need_work(cluster, pod):
             keys.append(Key("templates", pod.key))
         if pod.key in cluster.waiting and (new is None or _matters_to_users(old, new)):
             keys.append(Key("placement", pod.key))
@@ -171,6 +171,19 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
+
+
+def _may_need_work(cluster: State, pod: Pod) -> bool:
+    """As ``pod_needs_work``; a pod with many entries is looked at when its turn comes, as there may be hundreds."""
+    return len(pod.spec.resource_claims or ()) > LOOKED_AT_CLAIMS or pod_needs_work(cluster, pod)
+
+
+def _concerns(pod: Pod, change: Change[ResourceClaim]) -> bool:
+    """Whether the change of a claim may give a pod that uses it something to do."""
+    old, new = change
+    if old is None or new is None or not _is_same(old, new) or _life(old) != _life(new):
+        return True
+    return bool(pod.spec.node_name) and new.status.allocation is not None and not is_reserved_for(pod, new)
 
 
 def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
@@ -187,7 +200,7 @@ def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
-    pods = tuple(Key("templates", pod.key) for pod in users if pod_needs_work(cluster, pod))
+    pods = tuple(Key("templates", pod.key) for pod in users if _may_need_work(cluster, pod))
     return pods + pod_groups.groups_of_template(cluster, change.new.key)
 
 
