@@ -180,10 +180,6 @@ class Api:
             revision = meta.resource_version
         return items, revision
 
-    async def list_in(self, resource: Resource, namespace: str) -> Objects:
-        """All objects of a namespace, as ``list``."""
-        return (await self.list(resource, namespace))[0]
-
     async def list_as(
         self,
         resource: Resource,

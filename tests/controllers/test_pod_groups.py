@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    Api,
+    Connection,
     Forbidden,
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.shared.errors import BindingFailed, GenerationFailed
+from dra_operator.kube import PodGroupWriter
 from dra_operator.scheduling import Snapshot, WriteUnderWay, pre_filter
 from fake_api import Call
 from objects import Make, Obj
@@ -379,3 +384,22 @@ async def test_without_the_gate_a_pod_of_a_group_waits_as_before(world: World) -
     [condition] = world.api[PODS, "ns/a"]["status"]["conditions"]
     assert condition["message"].startswith("spec.schedulingGroup is not supported by dra-operator yet; turn on")
     assert not world.cluster.groups.members
+
+
+async def test_the_pods_of_a_namespace_are_not_kept_while_a_group_is_asked_for_active_ones() -> None:
+    """Users decide how many there are, and how large: as raw objects these took five times their JSON."""
+    tolerations = [{"key": f"example.com/{number}", "operator": "Exists"} for number in range(1000)]
+    pods = [Make.pod(f"pod-{number}", tolerations=tolerations) for number in range(20)]
+    page = json.dumps({"metadata": {"resourceVersion": "1"}, "items": pods}).encode()
+
+    async def answer(*_: object, **__: object) -> bytes:
+        return page
+
+    async with Api(Connection("http://127.0.0.1:1", None, lambda: None)) as api:
+        api._transport.request = answer  # type: ignore[method-assign]
+        tracemalloc.start()
+        try:
+            assert not await PodGroupWriter(api, lambda _: None, lambda: "").has_active_pods("ns", "group")
+            assert tracemalloc.get_traced_memory()[1] < 1.5 * len(page)
+        finally:
+            tracemalloc.stop()

@@ -7,10 +7,11 @@ apply with field ownership, finalizers, UID preconditions, bindings. What happen
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from dra_api.codec import convert
+from dra_api.codec import DecodeError, convert
 from dra_api.meta import Object, ObjectVersion
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
@@ -44,6 +45,7 @@ class Call(NamedTuple):
     name: str
 
 
+T = TypeVar("T", bound=Object)
 Fault = Callable[[Call], Exception | None]
 Effect = Callable[[], Obj]
 """What a request does at the server, and the answer. Raises ApiError."""
@@ -97,15 +99,19 @@ class FakeApi(FakeStore):
             Call("get", resource.plural, None, name), lambda: copied(self.find(resource, namespace, name))
         )
 
-    async def list_in(self, resource: Resource, namespace: str) -> list[Obj]:
-        """All objects of the namespace."""
-        listed, _ = await self._list(resource)
-        return [obj for obj in listed if obj["metadata"].get("namespace") == namespace]
-
-    async def list_as(self, resource: Resource, kind: type[Object], **_keep: object) -> TypedList:
-        """All objects of the kind."""
+    async def list_as(
+        self, resource: Resource, kind: type[T], namespace: str | None = None, keep: Callable[[T], T] = lambda it: it
+    ) -> TypedList:
+        """All objects of the kind, or those of a namespace."""
         listed, at = await self._list(resource)
-        return TypedList([convert(kind, obj) for obj in listed], [], at)
+        found = TypedList([], [], at)
+        for obj in listed:
+            if namespace in (None, obj["metadata"].get("namespace")):
+                try:
+                    found.items.append(keep(convert(kind, obj)))
+                except DecodeError as error:
+                    found.malformed.append((json.dumps(obj).encode(), error))
+        return found
 
     async def list_versions(self, resource: Resource) -> tuple[list[ObjectVersion], str]:
         """What exists, and as of which revision."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from dra_kube import Object, PatchKind, Resource
+from dra_api.meta import Object as Struct
+from dra_kube import Object, PatchKind, Resource, TypedList
+
+T = TypeVar("T", bound=Struct)
 
 
 class Client(Protocol):
@@ -14,8 +18,10 @@ class Client(Protocol):
         """The object. Raises NotFound."""
         ...
 
-    async def list_in(self, resource: Resource, namespace: str) -> list[Object]:
-        """All objects of the namespace."""
+    async def list_as(
+        self, resource: Resource, type_: type[T], namespace: str | None = None, keep: Callable[[T], T] = lambda it: it
+    ) -> TypedList:
+        """All objects of the namespace as structs, or what ``keep`` makes of each."""
         ...
 
     async def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:

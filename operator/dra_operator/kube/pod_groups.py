@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dra_api.codec import DecodeError, convert
-from dra_api.core import Pod
+from dra_api.codec import convert
+from dra_api.core import Pod, PodSpec, PodStatus
 from dra_api.meta import Object as Struct
+from dra_api.meta import ObjectMeta
 from dra_api.relations.references import group_name, pod_is_done
 from dra_api.scheduling import PodGroup
 from dra_kube import POD_GROUPS, PODS, Object
@@ -32,15 +33,13 @@ class PodGroupWriter:
         return self._took(await self._client.get(POD_GROUPS, name, namespace))
 
     async def has_active_pods(self, namespace: str, name: str) -> bool:
-        """Whether the server has a pod of the group that has not ended; one that cannot be read may be one."""
-        for raw in await self._client.list_in(PODS, namespace):
-            try:
-                pod = convert(Pod, raw)
-            except DecodeError:
-                return True
-            if group_name(pod) == name and not pod_is_done(pod):
-                return True
-        return False
+        """Whether the server has a pod of the group that has not ended; one that cannot be read may be one.
+
+        Little is kept of each pod of the namespace meanwhile: users decide how many there are, and how large.
+        """
+        listed = await self._client.list_as(PODS, Pod, namespace, keep=_brief)
+        members = (pod for pod in listed.items if group_name(pod) == name)
+        return bool(listed.malformed) or not all(map(pod_is_done, members))
 
     async def record_claims(self, group: PodGroup, claims: Mapping[str, str]) -> PodGroup:
         """Write the names of generated claims, each under its entry; others stay as they are (claim-controller.md 5.6).
@@ -90,3 +89,15 @@ class PodGroupWriter:
         group = convert(PodGroup, raw)
         self._seen(group)
         return group
+
+
+def _brief(pod: Pod) -> Pod:
+    """What says of which group the pod is, and whether it has ended."""
+    meta, spec = pod.metadata, pod.spec
+    return Pod(
+        metadata=ObjectMeta(
+            name=meta.name, namespace=meta.namespace, uid=meta.uid, deletion_timestamp=meta.deletion_timestamp
+        ),
+        spec=PodSpec(node_name=spec.node_name, scheduling_group=spec.scheduling_group),
+        status=PodStatus(phase=pod.status.phase),
+    )
