@@ -457,3 +457,19 @@ async def test_pods_that_ask_for_hundreds_of_claims_let_another_one_have_its_cla
     assert modest <= 100 * world.times.workers["templates"]
     assert len(made) == 400 * world.times.workers["templates"] + 1
     assert all(len(recorded(world, f"ns/greedy-{number}")) == 400 for number in range(4))
+
+
+async def test_a_recorded_claim_is_known_as_such_before_the_server_has_answered(world: World, make: type[Make]) -> None:
+    """Also one that a user made for his pod: whose work it is must be known when the watch shows it."""
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.api.add(RESOURCE_CLAIMS, make.claim("made", owner=pod["metadata"], annotations={ANNOTATION: "entry-0"}))
+    shown: list[bool] = []
+
+    def look(call: Call) -> None:
+        if call[:3] == ("update", "pods", "status"):
+            shown.append(world.control.records_claim(convert(Pod, world.api[PODS, "ns/pod"]), "made"))
+
+    world.api.after = look
+    await world.settle()
+    assert recorded(world) == {"entry-0": "made"}
+    assert shown == [True]

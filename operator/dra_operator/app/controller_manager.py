@@ -69,7 +69,8 @@ class ControllerManager:
     """Keeps ``controllers`` in step: ``look`` once before the work begins, then ``run``.
 
     ``became_ours`` is called when anything becomes ours while the operator works. ``common_release`` hears each answer
-    of an API server at ``/version``, and says which release all of them have.
+    of an API server at ``/version``, and says which release all of them have. ``records_here``: whether the claim
+    of that name is being recorded in the pod by this process, or may have been.
     """
 
     def __init__(
@@ -78,10 +79,11 @@ class ControllerManager:
         controllers: OwnControllers,
         became_ours: Callable[[], Awaitable[None]],
         common_release: Callable[[Mapping[str, object]], Release],
+        records_here: Callable[[Pod, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._controllers, self._became_ours = api, controllers, became_ours
-        self._common_release = common_release
+        self._common_release, self._records_here = common_release, records_here
         self._heartbeat = Heartbeat(clock)
         self._clock = clock
         self._claimed_at = -math.inf
@@ -92,7 +94,7 @@ class ControllerManager:
     def saw(self, before: Pod | None, now: Pod) -> None:
         """The watch brought a new version of a pod."""
         may_show = self._controllers.templates or self._clock() - self._claimed_at < BELIEVED_SECONDS
-        if may_show and records_claim_of_others(before, now):
+        if may_show and records_claim_of_others(before, now, self._records_here):
             self._claimed_at = self._clock()
             self._look_now.set()
 

@@ -150,7 +150,9 @@ class Operator:
         controller_manager = None
         if chosen is None:
             common = self.in_force.heard
-            controller_manager = ControllerManager(api, controllers, control.look_at_everything, common)
+            controller_manager = ControllerManager(
+                api, controllers, control.look_at_everything, common, control.records_claim
+            )
 
         def is_known(resource: Resource, version: ObjectVersion) -> bool:
             store = cluster.store_of(self.kinds[resource])

@@ -341,6 +341,10 @@ class Control:
         if self._conflict_check.seen(obj):
             self._look_at_users([obj.key], after=self._grace)
 
+    def records_claim(self, pod: Pod, claim: str) -> bool:
+        """Whether the claim of this name is being recorded in the pod from here, or may have been."""
+        return self._pods.records(pod, claim)
+
     def awaits(self, obj: Object) -> bool:
         """Whether something depends on the moment at which the watch shows this version, which is known already."""
         return isinstance(obj, ResourceClaim) and self._conflict_check.is_unseen(obj)

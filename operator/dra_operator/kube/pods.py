@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ PLACEMENT_MANAGER = "dra-scheduler"
 DISRUPTION_TARGET = "DisruptionTarget"
 
 
+RECORDED_CLAIMS = 10_000  # claims remembered whose record in a pod got no answer
 UNANSWERED_PODS = 10_000  # pods remembered whose last write for placement got no answer
 
 
@@ -76,11 +77,13 @@ class PodWriter:
         self._client, self._seen, self._gone, self._now = client, seen, gone, now
         self._unanswered: OrderedDict[str, Unanswered] = OrderedDict()
         self._fresh = Fresh()  # pods that just came, until their claims are recorded
+        self._recorded: OrderedDict[tuple[str, str], None] = OrderedDict()  # UIDs of pods, and names of claims
 
     def came(self, pod: Pod, raw: Object) -> None:
         """Keep what the watch sent of a pod that gets claims from templates, until they are recorded."""
-        if pod.status.resource_claim_statuses is not None:
+        if (statuses := pod.status.resource_claim_statuses) is not None:
             self._fresh.take(pod)
+            self._forget_recorded((pod.metadata.uid, it.resource_claim_name or "") for it in statuses)
         elif any(entry.resource_claim_template_name is not None for entry in pod.spec.resource_claims or ()):
             self._fresh.keep(raw)
 
@@ -126,9 +129,34 @@ class PodWriter:
             return record_names(raw, claims)
 
         known = self._fresh.take(pod)
-        with self._gone_if_not_found(pod):
+        with self._gone_if_not_found(pod), self._recording(pod, claims.values()):
             raw = await rewrite(self._client, PODS, meta.namespace, meta.name, edit, subresource="status", known=known)
-        return self._took(raw)
+            return self._took(raw)
+
+    def records(self, pod: Pod, claim: str) -> bool:
+        """Whether the claim of this name is being recorded in the pod from here, or may have been."""
+        return (pod.metadata.uid, claim) in self._recorded
+
+    @contextmanager
+    def _recording(self, pod: Pod, claims: Iterable[str]) -> Iterator[None]:
+        """Inside the block the claims are being recorded; afterwards they may have been, if there was no answer."""
+        names = {(pod.metadata.uid, claim): None for claim in claims}
+        self._recorded |= names
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, PodChanged) or not may_have_happened(error):
+                self._forget_recorded(names)
+            raise
+        else:
+            self._forget_recorded(names)
+        finally:
+            while len(self._recorded) > RECORDED_CLAIMS:
+                self._recorded.popitem(last=False)
+
+    def _forget_recorded(self, names: Iterable[tuple[str, str]]) -> None:
+        for name in names:
+            self._recorded.pop(name, None)
 
     async def record_extended(self, pod: Pod, status: PodExtendedResourceClaimStatus | None) -> Pod:
         """Write which claim serves the pod's extended resources, before it is bound (scheduling.md 7.3).
