@@ -210,6 +210,23 @@ async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malforme
         assert {it.device for it in usage.devices() if it.driver == "d"} == {"b"}
 
 
+async def test_a_large_claim_that_is_corrected_is_malformed_no_more(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache keeps it without its bulk."""
+    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator = site.operator
+        assert operator._parts is not None
+        operator._parts.malformed_objects.take(RESOURCE_CLAIMS, broken("u", "10005", "a"), ValueError("some field"))
+        good = json.loads(claim_event(10_006, "a", data="x" * 100_000))["object"]
+        config = [{"opaque": {"driver": "d", "parameters": {"bulk": "x" * 100_000}}}]
+        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", good | {"spec": {"devices": {"config": config}}})
+        assert not operator._parts.malformed_objects.partially_decoded
+
+
 def quarantined(usage: Usage, *known: str) -> MalformedObjects:
     """``known``: the resourceVersions that the cache knows."""
     held: dict[str, AllocationResult] = {}
@@ -248,6 +265,16 @@ def test_what_counts_for_a_malformed_claim_is_what_its_last_version_names() -> N
     assert {device.device for device in usage.devices()} == {"c"}, "a late deletion of the other one"
     malformed_objects.deleted("ns/c", "u2")
     assert not list(usage.devices())
+
+
+@pytest.mark.parametrize("status", [{}, {"allocation": None}, None])
+def test_a_malformed_claim_that_says_that_it_has_no_allocation_holds_nothing(status: dict[str, Any] | None) -> None:
+    usage = Usage()
+    malformed_objects = quarantined(usage)
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "1", "a"), ValueError("some field"))
+    malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "2") | {"status": status}, ValueError("some field"))
+    assert not list(usage.devices())
+    assert not malformed_objects.partially_decoded
 
 
 def test_a_version_that_the_cache_knows_or_a_newer_malformed_one_overtook_counts_for_nothing() -> None:

@@ -104,13 +104,25 @@ class MalformedObjects:
         results = tuple(_results(obj))
         meta = _dict(obj, "metadata")
         uid = meta.get("uid")
-        if not results or not isinstance(uid, str):
+        if not isinstance(uid, str):
+            return ""
+        if _has_no_allocation(obj):
+            self.deleted(key, None)
+            self._hold(uid, None)
+            return ""
+        if not results:
             return ""
         self.corrected(key, uid)
         self.partially_decoded[key] = PartiallyDecoded(uid, str(meta.get("resourceVersion")))
         self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
         devices = ", ".join(str(DeviceId.of(result)) for result in results)
         return f" (its devices stay in use: {devices})"
+
+
+def _has_no_allocation(claim: dict[str, Any]) -> bool:
+    """Whether it says so, whatever else is malformed: an allocation that cannot be read may be one."""
+    status = claim.get("status")
+    return status is None or (isinstance(status, dict) and status.get("allocation") is None)
 
 
 def _results(claim: dict[str, Any]) -> Iterator[DeviceRequestAllocationResult]:

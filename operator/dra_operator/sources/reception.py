@@ -119,7 +119,8 @@ class Reception:
         if isinstance(obj, Pod):
             self.pod_seen(control.cluster.pods.get(obj.key), obj)
         control.apply(Source.WATCH, obj, None if was_cut(raw) else current)
-        is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
+        known = control.cluster.store_of(type(obj)).get(obj.key)  # a large claim is kept without its bulk
+        is_taken_in = known is not None and ObjectVersion.of(known.metadata) == ObjectVersion.of(obj.metadata)
         if resource == RESOURCE_CLAIMS and is_taken_in and malformed_objects.corrected(obj.key, obj.metadata.uid):
             control.look_again()  # it may hold less than before
 
