@@ -278,6 +278,19 @@ async def test_a_claim_that_the_garbage_collector_does_not_delete_in_time_is_del
         assert len(world.cluster.allocated_devices) == 0
 
 
+async def test_a_claim_with_another_owner_outlives_its_pod(world: World, make: type[Make]) -> None:
+    """Its devices are given back; whether it goes is the garbage collector's decision, which asks for all owners."""
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kept", "uid": "uid-kept"}
+    async with ample(world, make) as claim:
+        world.api.change(RESOURCE_CLAIMS, claim, lambda it: it["metadata"]["ownerReferences"].append(other))
+        world.bring_events()
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        (left,) = world.api.of(RESOURCE_CLAIMS)
+        assert left["metadata"].get("deletionTimestamp") is None
+        assert len(world.cluster.allocated_devices) == 0
+
+
 async def test_a_claim_that_the_garbage_collector_deletes_at_the_same_moment_ends_by_one_more_write(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:

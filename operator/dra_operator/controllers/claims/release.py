@@ -151,13 +151,15 @@ class ClaimReleaser:
         tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
 
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
-        """Whether it is to be deleted whole: it was made for a pod that is gone.
+        """Whether it is to be deleted whole: it was made for a pod that is gone, and has no other owner.
 
         Its devices stay taken until then. Another scheduler that waits for them would tell its pod that there are none.
         """
         owner = owning_pod(claim)
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
             return False
+        if len(claim.metadata.owner_references or ()) > 1:
+            return False  # the garbage collector asks for the others
         if claim.metadata.deletion_timestamp is not None:
             return True
         allocation = claim.status.allocation
