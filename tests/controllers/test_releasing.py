@@ -434,6 +434,20 @@ async def test_a_pod_that_lacks_devices_has_all_ended_that_wait_for_the_garbage_
         assert ("patch", "pods", "status") not in calls(world)  # it was not told that there are no devices
 
 
+async def test_a_pod_that_asks_for_what_no_device_is_takes_no_time_from_the_garbage_collector(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such pods of one tenant would make the claims of all others end by more requests."""
+    monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 1000.0)
+    async with ample(world, make) as claim:
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.add(RESOURCE_CLAIMS, {**make.claim("vain"), "spec": make.claim_spec(1, "gpu", "none")})
+        world.api.add(PODS, make.pod("vain", claims=[make.use("vain")]))
+        await world.busy()
+        assert claim in world.cluster.claims
+
+
 async def test_a_pod_waits_in_silence_for_devices_of_a_pod_that_is_gone(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,14 +308,14 @@ class SchedulingCycle:
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
         classes = attempt.cycle_state.wanted_classes
-        if classes:
+        freed = self._cluster.drivers_of(classes) if decision.drivers is None else decision.drivers
+        if classes and freed:  # nothing that ends would help who asks for what no device is
             self._context.delayed_deletion.scarce()
-        drivers = decision.drivers
         wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room or self._cluster.nominated_pods.get(attempt.pod.metadata.uid) is not None,
             devices=bool(classes),
-            freed=self._cluster.drivers_of(classes) if drivers is None else drivers,
+            freed=freed,
             leftovers=attempt.cycle_state.extended.made is not None,
             hints=decision.hints,
             reason=decision.reason,
