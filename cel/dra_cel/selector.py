@@ -15,7 +15,7 @@ from .analysis.constants import Constants
 from .analysis.cost import estimate
 from .analysis.deciding_values import DecidingValues, Values, deciding_values
 from .analysis.driver_terms import driver_terms
-from .analysis.references import Reference, references
+from .analysis.references import Reference, drivers, references
 from .analysis.validators import validate
 from .basics import effort
 from .basics.errors import CompileError, CostLimitExceeded, EvaluationError
@@ -128,6 +128,11 @@ class Selector(Program):
     def references(self) -> frozenset[Reference]:
         """The attributes and capacities that the expression names."""
         return references(self._root, self._constants)
+
+    @cached_property
+    def drivers(self) -> frozenset[str]:
+        """The drivers that the expression names by ``==`` or ``in``."""
+        return drivers(self._root, self._constants)
 
     @cached_property
     def _driver_terms(self) -> list[MachineProgram]:

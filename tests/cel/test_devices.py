@@ -120,6 +120,22 @@ def test_references_name_what_is_looked_up_by_constant_names() -> None:
     }
 
 
+DRIVERS_NAMED = {
+    "device.driver == 'a' && device.attributes['b'].type == 'c'": {"a"},
+    "'a' == device.driver": {"a"},
+    "device.driver in ['a', 'b'] && 'c' in device.attributes['d']": {"a", "b"},
+    "device.driver == 'a' && 1 == 1 || device.driver == string('b')": {"a", "b"},
+    "cel.bind(it, device.driver, it == 'a' || it.startsWith('b'))": {"a"},
+    "device.driver != 'a' && !(device.driver in ['b'])": set(),
+    "device.driver == device.driver && device.driver.matches('a') && 'b' == 'c'": set(),
+}
+
+
+@pytest.mark.parametrize("expression", DRIVERS_NAMED)
+def test_drivers_are_what_the_driver_is_compared_with(expression: str) -> None:
+    assert Selector(expression, device_selectors()).drivers == DRIVERS_NAMED[expression]
+
+
 def test_published_names_are_qualified() -> None:
     device = prepare(DRIVER, convert(Device, RAW))
     assert f"{DRIVER}/model" in device.published()

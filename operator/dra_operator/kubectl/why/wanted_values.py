@@ -8,7 +8,7 @@ from typing import Final
 from dra_cel import Reference
 
 from dra_operator.allocator import Refusal
-from dra_operator.kubectl.why.fixes.selector_remedies import LITERAL, references_of
+from dra_operator.kubectl.why.fixes.selector_remedies import drivers_of, references_of
 from dra_operator.scheduling import CycleState
 from dra_operator.wording import counted, listed
 
@@ -38,12 +38,7 @@ def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, publishe
 
 def _drivers(expressions: set[str], published: Published, *, is_nowhere: bool) -> Iterator[str]:
     """``is_nowhere``: no node has a device that is meant."""
-    asked = {
-        found[1] or found[2] or ""
-        for expression in expressions
-        if "device.driver ==" in expression
-        for found in LITERAL.finditer(expression)
-    }
+    asked = {driver for expression in expressions for driver in drivers_of(expression)}
     if known := sorted(asked & set(published.drivers)):
         for driver in known if is_nowhere else ():
             number = counted(published.drivers[driver], "device")

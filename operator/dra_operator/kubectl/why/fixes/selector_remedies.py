@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.resource import CELDeviceSelector, DeviceClass, DeviceSelector
-from dra_cel import CompileError, Reference, compile, device_selectors
+from dra_cel import CompileError, Reference, Selector, compile, device_selectors
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
@@ -111,10 +111,21 @@ def _values(expression: str, read: Iterable[Reference], published: Published) ->
 
 def references_of(expression: str) -> frozenset[Reference]:
     """The names that a selector reads; none if it does not compile."""
+    selector = _compiled(expression)
+    return selector.references if selector is not None else frozenset()
+
+
+def drivers_of(expression: str) -> frozenset[str]:
+    """The drivers that a selector names; none if it does not compile."""
+    selector = _compiled(expression)
+    return selector.drivers if selector is not None else frozenset()
+
+
+def _compiled(expression: str) -> Selector | None:
     try:
-        return compile(expression, device_selectors(list_attributes=True)).references
+        return compile(expression, device_selectors(list_attributes=True))
     except CompileError:
-        return frozenset()
+        return None
 
 
 def _braced(text: str) -> str:
