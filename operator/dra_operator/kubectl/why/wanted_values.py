@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from dra_api.core import Node
 from dra_cel import Reference
 
-from dra_operator.allocator import Refusal
+from dra_operator.allocator import AllocationError, Inventory, Refusal
 from dra_operator.kubectl.why.fixes.selector_remedies import drivers_of, references_of
 from dra_operator.scheduling import CycleState
 from dra_operator.wording import counted, listed
@@ -31,16 +32,18 @@ def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, publishe
         for alternative in stage.alternatives
         for selector in alternative.selectors
     }
-    yield from _drivers(expressions, published, is_nowhere=not any(it.devices or it.pools for it in refusals))
+    yield from _drivers(expressions, published, cycle_state)
     for name in sorted({name for expression in expressions for name in references_of(expression)}):
         yield _values(name, published)
 
 
-def _drivers(expressions: set[str], published: Published, *, is_nowhere: bool) -> Iterator[str]:
-    """``is_nowhere``: no node has a device that is meant."""
+def _drivers(expressions: set[str], published: Published, cycle_state: CycleState) -> Iterator[str]:
     asked = {driver for expression in expressions for driver in drivers_of(expression)}
     if known := sorted(asked & set(published.drivers)):
-        for driver in known if is_nowhere else ():
+        inventory = cycle_state.allocator.inventory
+        for driver in known:
+            if any(_has_some_of(driver, node.node, inventory) for node in cycle_state.nodes):
+                continue
             number = counted(published.drivers[driver], "device")
             places = listed(published.places(driver), SHOWN_VALUES)
             yield f"driver {driver} publishes {number}, for none of these nodes: for {places}"
@@ -49,6 +52,18 @@ def _drivers(expressions: set[str], published: Published, *, is_nowhere: bool) -
         there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())
         others = f"drivers that publish devices: {there}" if there else "no driver publishes devices"
         yield f"no ResourceSlice in the cluster is of driver {driver}: is it running? {others}"
+
+
+def _has_some_of(driver: str, node: Node, inventory: Inventory) -> bool:
+    """Whether devices of a driver are for a node, be they free or not; also if that cannot be told now."""
+    try:
+        view = inventory.view(node)
+    except AllocationError:
+        return True
+    unclear = {pool.pool.driver for pool in view.troubled} | {pool.pool.driver for pool in view.outdated}
+    return driver in unclear or any(
+        view.driver(number) == driver for number in range(len(view.devices)) if view.here >> number & 1
+    )
 
 
 def _values(name: Reference, published: Published) -> str:
