@@ -88,6 +88,8 @@ def test_help_names_every_policy() -> None:
         (["--seed", "a"], "--seed: 'a' is not a seed; write a number"),
         (["--inflate", "0"], "--inflate: expected a number above 0"),
         (["--inflate", "nan"], "--inflate: expected a number above 0"),
+        (["--inflate", "0.1"], "--inflate: with 0.1 and seed 1 no pod is left that asks for a GPU, nothing to measure"),
+        (["--inflate", "0.1", "-o", "json"], "--inflate: with 0.1 and seed 1 no pod is left"),
         (["--moves", "0"], "--moves: expected a percentage above 0"),
         (["--moves", "1", "--gangs"], "--moves, --gangs: not together"),
         (["--jobs", "0"], "--jobs: expected a number from 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -12,7 +12,8 @@ from dra_operator.commands.object_files import BadInput
 from dra_operator.quality.jobs import read_trace
 from dra_operator.quality.seeds import read_seeds
 from dra_operator.quality.study import Cluster, RunResult, result
-from dra_operator.quality.trace import TraceError, read_nodes
+from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes
+from dra_operator.quality.workload import workload
 
 from .arguments import DEFAULT_POLICIES, NAMES
 from .plot import plotted
@@ -32,6 +33,7 @@ def run_trace(options: argparse.Namespace) -> int:
         raise BadInput(f"--seed: {error}") from None
     jobs = jobs_of(options)
     cluster = _cluster(options)
+    _check_arrivals(cluster, seeds)
     wanted = [(policy, seed) for policy in policies for seed in seeds]
     found = sorted(
         results(partial(_one, cluster), wanted, jobs, "runs"), key=lambda it: (policies.index(it.policy), it.seed)
@@ -70,6 +72,20 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     if not any(pod.shape.gpus for pod in cluster.pods):
         raise BadInput(f"{options.trace}: no pod asks for a GPU, nothing to measure; see its column num_gpu")
     return cluster
+
+
+def _check_arrivals(cluster: Cluster, seeds: Sequence[int]) -> None:
+    """Which pods ``--inflate`` removes depends on the seed. Raises BadInput if none is left that asks for a GPU."""
+    goal = cluster.inflate * WHOLE_MILLI * sum(node.gpus for node in cluster.nodes)
+    if not goal or goal >= max(pod.shape.total for pod in cluster.pods):
+        return  # the last pod is removed only if it asks for more than that
+    for seed in seeds:
+        arrivals = workload(cluster.pods, cluster.nodes, seed, cluster.inflate).arrivals
+        if not any(pod.shape.gpus for pod in arrivals):
+            raise BadInput(
+                f"--inflate: with {cluster.inflate:g} and seed {seed} no pod is left that asks for a GPU, nothing to "
+                "measure; write a larger number"
+            )
 
 
 def _read(path: str, reader: Callable[[Iterable[str]], T]) -> T:
