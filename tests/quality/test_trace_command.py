@@ -77,6 +77,22 @@ def test_json_and_the_picture_have_a_line_for_each_policy(
     assert [it.text for it in titles] == ["best-fit, fgd"] * 2  # lines on each other; allocation, fragmentation
 
 
+@pytest.mark.parametrize(
+    ("node", "demand"),
+    [("n1,16000,4", "100 %"), ("n1,10,16", "50 % ")],
+    ids=["each pod asks for more than there is", "no node has the cpu"],
+)
+def test_a_cluster_that_takes_no_pod_stays_empty(
+    tables: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], node: str, demand: str
+) -> None:
+    (tmp_path / "nodes.csv").write_text(f"sn,cpu_milli,gpu\n{node}\n")
+    (tmp_path / "pods.csv").write_text("name,cpu_milli,num_gpu\na,1000,8\n")
+    assert main([*tables, "--policy", "first-fit", "--moves", "5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"first-fit  1     {demand}   0.00 %     100.00 %"
+    assert "0 moved pods (0.00 %) give room to 0 refused ones" in lines[-1]
+
+
 def test_help_names_every_policy() -> None:
     assert set(NAMES) == set(POLICIES)
 

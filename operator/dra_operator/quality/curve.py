@@ -26,10 +26,14 @@ class Curve(NamedTuple):
     """Percent of the cluster's GPUs that pods have."""
     lost: Floats
     """Percent of the idle GPUs that are lost to the typical pods (F)."""
+    lost_at_first: float
+    """That of the empty cluster."""
 
     def at(self, percent: int) -> tuple[float, float]:
         """Both figures at a percent of demand, or at the highest below."""
         known = np.nonzero(~np.isnan(self.allocated[: percent + 1]))[0]
+        if not len(known):
+            return 0.0, self.lost_at_first  # the first pod asks for more than that
         return float(self.allocated[known[-1]]), float(self.lost[known[-1]])
 
 
@@ -41,13 +45,15 @@ def measured(run: Run) -> Curve:
     placed = np.array([it.node != NO_NODE_NUMBER for it in placements])
     asked = np.array([it.pod.shape.total for it in placements], np.int64)
     growth = [lost_in[it.reached] - lost_in[it.left] if it.node != NO_NODE_NUMBER else 0.0 for it in placements]
-    lost = lost_in[run.empty].sum() + np.cumsum(growth)
+    at_first = lost_in[run.empty].sum()
+    lost = at_first + np.cumsum(growth)
     used = np.cumsum(np.where(placed, asked, 0))
     idle = capacity - used
     arrived = 100 * np.cumsum(asked) / capacity
     ratio = np.divide(100 * lost, idle, out=np.zeros(len(idle)), where=idle > 0)
     percents = np.rint(arrived).astype(np.int64)
-    return Curve(*(_means(percents, np.round(it, PERCENT_DIGITS)) for it in (100 * used / capacity, ratio)))
+    allocated, lost_percents = (_means(percents, np.round(it, PERCENT_DIGITS)) for it in (100 * used / capacity, ratio))
+    return Curve(allocated, lost_percents, float(np.round(100 * at_first / capacity, PERCENT_DIGITS)))
 
 
 def _lost_in(run: Run) -> Floats:

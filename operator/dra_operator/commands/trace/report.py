@@ -45,7 +45,7 @@ def table(results: Sequence[RunResult]) -> Iterator[str]:
 
 def _moved(name: str, found: Sequence[Moves]) -> str:
     runs = len(found)
-    share = Mean.of([100 * it.moved / it.pods for it in found]).value
+    share = Mean.of([100 * it.moved / it.pods if it.pods else 0.0 for it in found]).value
     gained = [100 * (it.after - it.before) / it.capacity for it in found]
     moved, placed = sum(it.moved for it in found) / runs, sum(it.placed for it in found) / runs
     return (
