@@ -102,12 +102,30 @@ def test_a_stream_gets_an_answer_to_every_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [json.dumps(small_case(name="good")), "{", json.dumps(small_case(name="bad", mode="best")), "", "7"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    typed_in(monkeypatch, "\n".join(lines).encode())
     good, broken, bad, number = answers(capsys, Path("-"), code=2)
     assert (good["name"], good["nodes"][0]["outcome"]) == ("good", "allocated")
     assert (broken["name"], "not JSON" in broken["error"]) == (None, True)
     assert (bad["name"], "mode" in bad["error"]) == ("bad", True)
     assert "expected an object" in number["error"]
+
+
+def test_a_line_that_is_no_text_is_reported_and_the_others_are_answered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = b"\xff{}\n" + json.dumps(small_case(name="good")).encode()
+    typed_in(monkeypatch, text)
+    broken, good = answers(capsys, Path("-"), code=2)
+    assert "case 0: not JSON: 'utf-8' codec can't decode byte 0xff" in broken["error"]
+    assert good["name"] == "good"
+    (tmp_path / "cases.jsonl").write_bytes(text)
+    (good,) = answers(capsys, tmp_path / "cases.jsonl", code=2)
+    assert good["name"] == "good"
+
+
+def typed_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Standard input has this, of which it knows that it is UTF-8."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
 
 
 def test_json_lines_may_be_compressed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

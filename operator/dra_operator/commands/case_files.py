@@ -72,12 +72,12 @@ def add_cases_argument(parser: argparse.ArgumentParser) -> None:
 def read_cases(path: str) -> tuple[Iterable[Any], JSON]:
     """The cases of a file, and what they share. Raises BadInput."""
     if path == STDIN:
-        return _each_line(sys.stdin), {}
-    text = _read_text(path)
+        return _each_line(sys.stdin.buffer), {}
+    data = _read(path)
     if path.removesuffix(".gz").endswith(".jsonl"):
-        return _each_line(text.splitlines()), {}
+        return _each_line(data.splitlines()), {}
     try:
-        document = json.loads(text)
+        document = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}; for Kubernetes objects in YAML use -f") from error
     shared = document if isinstance(document, dict) else {}
@@ -87,20 +87,20 @@ def read_cases(path: str) -> tuple[Iterable[Any], JSON]:
     return cases, shared
 
 
-def _read_text(path: str) -> str:
+def _read(path: str) -> bytes:
     try:
         data = Path(path).read_bytes()
-        return (gzip.decompress(data) if path.endswith(".gz") else data).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        return gzip.decompress(data) if path.endswith(".gz") else data
+    except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path}: {error}") from error
 
 
-def _each_line(lines: Iterable[str]) -> Iterator[Any]:
+def _each_line(lines: Iterable[bytes]) -> Iterator[Any]:
     """The cases of JSON Lines, with BadInput in the place of a line that is no JSON."""
     for line in lines:
         if line.strip():
             try:
-                yield json.loads(line)
+                yield json.loads(line.decode())
             except (ValueError, RecursionError) as error:
                 yield BadInput(f"not JSON: {error}")
 
