@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import yaml
 from dra_api.api_resources import Resource
 from dra_api.yaml_text import YAML_LEVELS, loader
 from dra_operator.commands.documents import documents
-from dra_operator.commands.object_files import BadInput, read_objects
+from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects
 from dra_operator.sources.kinds import WATCHED
 
 Json = dict[str, Any]
@@ -100,6 +102,19 @@ def test_a_directory_stands_for_its_files_in_order(tmp_path: Path) -> None:
 
 def test_a_directory_without_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"{tmp_path}: no .yaml, .yml or .json file in this directory"):
+        names(tmp_path)
+
+
+def test_a_path_that_cannot_be_looked_at_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="aaa: File name too long"):
+        names("a" * 5000)
+    assert not is_snapshot("a" * 5000)
+
+    def refused(self: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(BadInput, match=f"{tmp_path}: Permission denied"):
         names(tmp_path)
 
 

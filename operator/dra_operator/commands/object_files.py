@@ -7,6 +7,7 @@ what is of none of the kinds below is left out.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -92,16 +93,24 @@ def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
 
 def is_snapshot(path: str) -> bool:
     """Whether a path is read as Kubernetes objects: a directory, standard input, or a file named so."""
-    return path == STDIN or Path(path).is_dir() or Path(path).suffix in SUFFIXES
+    return path == STDIN or _is_directory(path) or Path(path).suffix in SUFFIXES
+
+
+def _is_directory(path: str) -> bool:
+    """Unlike ``Path.is_dir`` without an error for a name that is too long, or a place that may not be looked at."""
+    return os.path.isdir(path)
 
 
 def files(paths: Iterable[str]) -> Iterator[str]:
     """The paths, with its files in the place of a directory. Raises BadInput."""
     for path in paths:
-        if path == STDIN or not Path(path).is_dir():
+        if path == STDIN or not _is_directory(path):
             yield path
             continue
-        files = sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES and file.is_file())
+        try:
+            files = sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES and file.is_file())
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
         if not files:
             raise BadInput(f"{path}: no .yaml, .yml or .json file in this directory")
         yield from files
