@@ -92,6 +92,13 @@ def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) ->
         )
 
 
+def best_offer(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Offer | None:
+    """The largest of a node that is not cordoned; of equal ones that of a node without taints. None without any."""
+    cordoned = {state.name for state in pipeline.cluster.loaded_nodes() if state.node.spec.unschedulable}
+    offers = (it for it in offers_of(pipeline, class_, devices) if it.largest and it.node not in cordoned)
+    return max(offers, key=lambda offer: (offer.largest, not offer.keeps_away), default=None)
+
+
 def _largest(pipeline: Pipeline, class_: str, node: Node, most: int) -> int:
     """By halving: what a node can give of many devices it can give of fewer."""
     usage = pipeline.cluster.allocated_devices.usage

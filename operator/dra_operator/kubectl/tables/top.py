@@ -9,7 +9,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
-from dra_operator.kubectl.facts.classes import Members, offers_of
+from dra_operator.kubectl.facts.classes import Members, best_offer
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of
 from dra_operator.kubectl.facts.usage import UsageFact, usage_by_name, usage_of
 from dra_operator.kubectl.labels import selecting
@@ -65,9 +65,9 @@ def _by_namespace(devices: Sequence[DeviceFact]) -> Iterator[tuple[str, DeviceFa
 
 
 def _largest(made: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> str:
-    """The largest request that one node could serve now."""
-    best = max(offers_of(made, class_, devices), key=lambda offer: offer.largest, default=None)
-    return f"{best.largest} on {best.node}" if best is not None and best.largest else "0"
+    """The largest request that a node without cordon could serve now."""
+    best = best_offer(made, class_, devices)
+    return f"{best.largest} on {best.node}" if best is not None else "0"
 
 
 def _columns() -> list[Column[UsageFact]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dra_api.core import Pod
 
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.facts.classes import Members, offers_of
+from dra_operator.kubectl.facts.classes import Members, best_offer
 from dra_operator.kubectl.facts.devices import devices_of
 from dra_operator.kubectl.observed.pipeline import Pipeline
 
@@ -63,17 +63,12 @@ class LeftFact(Fact, frozen=True):
 
 
 def left_in(made: Pipeline) -> Sequence[LeftFact]:
-    """By class, as the view is now, on nodes that are not cordoned. Of equal nodes one without taints counts."""
+    """By class, as the view is now."""
     members, devices = Members(made), devices_of(made)
     found = []
     for name in members.classes:
-        offers = [
-            offer
-            for offer in offers_of(made, name, members.of(name, devices))
-            if not offer.keeps_away.startswith("cordoned")
-        ]
-        best = max(offers, key=lambda offer: (offer.largest, not offer.keeps_away), default=None)
-        if best is None or not best.largest:
+        best = best_offer(made, name, members.of(name, devices))
+        if best is None:
             found.append(LeftFact(device_class=name, largest=0))
         else:
             found.append(LeftFact(device_class=name, largest=best.largest, node=best.node, keeps_away=best.keeps_away))
