@@ -33,6 +33,7 @@ async def complete(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]
         (["w"], ["who", "why", ":4"]),
         (["top", ""], ["classes", "drivers", "namespaces", "nodes", ":4"]),
         (["devices", "--state", "t"], ["tainted", "taken", ":4"]),
+        (["devices", "--state", "u"], ["unusable", ":4"]),
         (["claims", "--p"], ["--pending", ":4"]),
         (["free", "-o", ""], ["json", "name", "wide", "yaml", ":4"]),
         (["x"], [":4"]),
