@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
@@ -16,6 +18,9 @@ from dra_operator.wording import counted, listed
 
 from .gang import together
 from .schedulers import idle_scheduler, was_looked_at
+
+END_OF_NAME: Final = r"(?![-\w]|\.\w)"
+"""No longer name has it as its beginning; the full stop of a sentence may follow."""
 
 
 class WaitingGroup(Fact, frozen=True):
@@ -56,11 +61,10 @@ def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) ->
 
 def _without_names(made: Pipeline, pod: Pod, text: str) -> str:
     """Pods that wait for the same differ in the names of their claims."""
-    names = {f"claim {pod.metadata.namespace}/{use.name}": "its claim" for use, _ in made.cluster.claims_of(pod)}
-    names |= {f'pod "{pod.key}": ': ""}
-    for name, instead in names.items():
-        text = text.replace(name, instead)
-    return text
+    for use, _ in made.cluster.claims_of(pod):
+        name = re.escape(f"claim {pod.metadata.namespace}/{use.name}")
+        text = re.sub(f"{name}{END_OF_NAME}", "its claim", text)
+    return text.replace(f'pod "{pod.key}": ', "")
 
 
 def is_waiting(pod: Pod) -> bool:
