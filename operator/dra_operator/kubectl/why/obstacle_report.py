@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dra_api.core import Pod
+from dra_api.core import NodeSelectorRequirement, Pod
 from dra_api.resource import ResourceClaim
 from dra_api.values.quantity import Quantity
 
@@ -66,9 +66,17 @@ def _unselected(pod: Pod, node: LoadedNode) -> Iterator[str]:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     for term in (required.node_selector_terms or ()) if required is not None and not missing else ():
-        for one in (*(term.match_expressions or ()), *(term.match_fields or ())):
-            has = f"{one.key}={labels[one.key]}" if one.key in labels else f"no label {one.key}"
-            yield f"spec.affinity.nodeAffinity asks for {requirement_text(one)}; {node.name} has {has}"
+        yield from _asked(term.match_expressions or (), "label", labels, node.name)
+        yield from _asked(term.match_fields or (), "field", {"metadata.name": node.name}, node.name)
+
+
+def _asked(
+    requirements: Iterable[NodeSelectorRequirement], kind: str, its: Mapping[str, str], node: str
+) -> Iterator[str]:
+    """``its``: the labels or fields that the node has."""
+    for one in requirements:
+        has = f"{one.key}={its[one.key]}" if one.key in its else f"no {kind} {one.key}"
+        yield f"spec.affinity.nodeAffinity asks for {requirement_text(one)}; {node} has {has}"
 
 
 def _volumes(cycle_state: CycleState) -> Iterator[str]:
