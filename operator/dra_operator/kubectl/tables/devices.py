@@ -9,7 +9,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, Table
-from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.facts.ages import age_of_first
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of
 from dra_operator.kubectl.labels import selecting
 from dra_operator.kubectl.observed.observed import Observed
@@ -44,9 +44,7 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
         Column[DeviceFact]("STATE", lambda it: it.state, colour=lambda it: COLOURS.get(it.state, "")),
         Column[DeviceFact]("CLAIM", lambda it: joined(holder.claim for holder in it.holders)),
         Column[DeviceFact]("PODS", lambda it: joined(pod for holder in it.holders for pod in holder.pods)),
-        Column[DeviceFact](
-            "SINCE", lambda it: min((age(one.since, now) for one in it.holders), default="") or "<none>"
-        ),
+        Column[DeviceFact]("SINCE", lambda it: age_of_first((one.since for one in it.holders), now) or "<none>"),
         Column[DeviceFact]("TAINTS", lambda it: joined(it.taints), wide=True),
         Column[DeviceFact](
             "LEFT",
