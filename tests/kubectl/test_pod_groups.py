@@ -11,11 +11,15 @@ from dra_api.core import Node, Pod
 from dra_api.events import Event
 from dra_api.meta import Object
 from dra_api.releases.release import Release
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.doctor.claims import claim_troubles
+from dra_operator.kubectl.doctor.devices import device_troubles
+from dra_operator.kubectl.facts.claims import claims_of
+from dra_operator.kubectl.facts.devices import devices_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.taint.losses import losses
 from dra_operator.kubectl.whatif.drain import drained
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -52,6 +56,49 @@ def test_doctor_names_the_pods_of_a_group_that_keep_a_claim_from_ending() -> Non
     [found] = claim_troubles(Observed([ending, *members, other], NOW))
     assert found.trouble.message.endswith("pods use it: PodGroup group")
     assert found.trouble.command == "kubectl delete pod a b -n ns"
+
+
+def sharing(device: str = "dev-0") -> Observed:
+    """Pods ``a`` and ``b`` run with a claim that is reserved for their group; ``ended`` does no more, ``apart`` has
+    another one."""
+    consumer = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "group", "uid": "group-uid"}
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
+    pods = []
+    for name in ("a", "apart", "ended", "b"):
+        claim = "other" if name == "apart" else "shared"
+        raw = Make.pod(name, [Make.use(claim)], "node-0", schedulingGroup={"podGroupName": "group"})
+        raw["metadata"]["uid"] = f"uid-{name}"
+        raw["status"] = {"phase": "Succeeded" if name == "ended" else "Running"}
+        pods.append(convert(Pod, raw))
+    objects: list[Object] = [
+        structs.replace(group(), spec=structs.replace(group().spec, resource_claims=None)),
+        convert(Node, Make.node("node-0")),
+        convert(ResourceSlice, Make.slice("node-0", 1)),
+        convert(ResourceClaim, {**Make.claim("shared", uid="claim"), "status": status}),
+    ]
+    return Observed([*objects, *pods], NOW)
+
+
+def test_the_pods_of_a_group_are_those_that_use_the_claim_which_is_reserved_for_it() -> None:
+    seen = sharing()
+    [claim] = claims_of(seen)
+    [device] = devices_of(pipeline(seen, ON))
+    assert (claim.state, claim.pods, claim.node) == ("allocated,reserved", ("a", "b"), "node-0")
+    assert [holder.pods for holder in device.holders] == [("a", "b")]
+
+
+def test_doctor_has_no_claim_deleted_that_pods_of_a_group_use() -> None:
+    [found] = device_troubles(sharing(device="gone"))
+    assert found.trouble.command == "kubectl delete pod a b -n ns"
+
+
+@pytest.mark.parametrize(("settings", "names"), [(ON, ["a", "b"]), (Settings(), [])])
+def test_a_taint_ends_the_pods_of_a_group_if_the_gates_are_on(settings: Settings, names: list[str]) -> None:
+    taint = {"key": "broken", "effect": "NoExecute"}
+    raw = {"metadata": {"name": "rule"}, "spec": {"deviceSelector": {"pool": "node-0"}, "taint": taint}}
+    found = losses(pipeline(sharing(), settings), convert(DeviceTaintRule, raw))
+    assert [pod.metadata.name for pod, loss in found if loss.seconds == 0] == names
 
 
 TEMPLATE = convert(ResourceClaimTemplate, Make.template())

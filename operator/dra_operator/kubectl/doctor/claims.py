@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, group_name, is_pod_group
+from dra_api.relations.references import claims_of_pod, is_pod_group
 from dra_api.resource import (
     FINALIZER,
     POD_CLAIM_NAME_ANNOTATION,
@@ -15,6 +15,7 @@ from dra_api.resource import (
 )
 
 from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.wording import counted, listed
 
@@ -64,7 +65,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
     others = [name for name in meta.finalizers or () if name != FINALIZER]
     if consumers:
         names = listed(f"PodGroup {it.name}" if is_pod_group(it) else it.name for it in consumers)
-        users = [user for it in consumers for user in _pods_of(seen, claim, it)]
+        users = [user.name for user in pods_of(seen, claim) if not is_gone(seen, claim, user)]
         command = kubectl("delete", "pod", *users, namespace=meta.namespace) if users else ""
         remedy = "it ends with its pods; if they are not needed any more, delete them"
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
@@ -85,15 +86,6 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         repair = Repair(text, meta.namespace, meta.name, "", operations)
         what = f"{message}: only the finalizer {FINALIZER} keeps it"
         yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, repair)
-
-
-def _pods_of(seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> list[str]:
-    """The names of the pods for which a consumer stands; of a PodGroup those that use the claim."""
-    if not is_pod_group(consumer):
-        return [consumer.name]
-    pods = (pod for pod in seen.every(Pod) if pod.metadata.namespace == claim.metadata.namespace)
-    members = (pod for pod in pods if group_name(pod) == consumer.name)
-    return [pod.metadata.name for pod in members if any(use.name == claim.metadata.name for use in claims_of_pod(pod))]
 
 
 def _stuck(claim: ResourceClaim, message: str, remedy: str, command: str = "") -> Diagnosis:

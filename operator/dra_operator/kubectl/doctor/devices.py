@@ -11,6 +11,7 @@ from dra_api.resource import ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import newest_slices
+from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.wording import counted, listed
 
@@ -48,23 +49,23 @@ def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
     """What claims hold and no driver publishes; then drivers that are absent where their devices are used."""
     pools = Pools(seen)
     for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
-        yield from _vanished(pools, claim)
+        yield from _vanished(seen, pools, claim)
     yield from _nodes_without_driver(seen, pools)
 
 
-def _vanished(pools: Pools, claim: ResourceClaim) -> Iterator[Diagnosis]:
+def _vanished(seen: Observed, pools: Pools, claim: ResourceClaim) -> Iterator[Diagnosis]:
     held = list(dict.fromkeys(DeviceId.of(result) for result in claim.results))
     gone = {device: why for device in held if (why := pools.absent(device))}
     if not gone:
         return
     meta = claim.metadata
     message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
-    consumers = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
-    remedy = "start the driver again if it should be there"
+    consumers = [user.name for user in pods_of(seen, claim)]
+    remedy, command = "start the driver again if it should be there", ""
     if consumers:
         command = kubectl("delete", "pod", *consumers, namespace=meta.namespace)
         remedy += "; otherwise delete the pods, so that they get other devices"
-    else:
+    elif not claim.status.reserved_for:
         command = kubectl("delete", "resourceclaim", meta.name, namespace=meta.namespace)
         remedy += "; otherwise delete the claim, which no pod uses"
     yield Diagnosis.of("vanished", f"claim {claim.key}", message, remedy=remedy, command=command)
@@ -75,9 +76,8 @@ def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     nodes = {node.metadata.name for node in seen.every(Node)}
     for claim in seen.every(ResourceClaim):
-        users = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
-        for name in users:
-            pod = seen.one(Pod, f"{claim.metadata.namespace}/{name}")
+        for user in pods_of(seen, claim):
+            pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
             if pod is None or pod_is_done(pod) or pod.spec.node_name not in nodes:
                 continue
             for driver in {result.driver for result in claim.results}:

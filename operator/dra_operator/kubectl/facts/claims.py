@@ -10,6 +10,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 
 
@@ -45,10 +46,9 @@ def claims_of(seen: Observed) -> list[ClaimFact]:
 
 def _fact(seen: Observed, claim: ResourceClaim, waiting: list[str]) -> ClaimFact:
     meta, allocation = claim.metadata, claim.status.allocation
-    reserved = [user.name for user in claim.status.reserved_for or ()]
-    state = "pending" if allocation is None else "allocated,reserved" if reserved else "allocated"
+    state = "pending" if allocation is None else "allocated,reserved" if claim.status.reserved_for else "allocated"
     owner = meta.controller
-    pods = reserved if allocation is not None else sorted(waiting)
+    pods = [user.name for user in pods_of(seen, claim)] if allocation is not None else sorted(waiting)
     found = (seen.one(Pod, f"{meta.namespace}/{name}") for name in pods)
     return ClaimFact(
         namespace=meta.namespace,

@@ -13,6 +13,7 @@ from msgspec import field
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
 from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline
 
@@ -104,7 +105,7 @@ def state_of(device: Device, holders: tuple[Holder, ...], *, is_usable: bool = T
 
 
 def _holder(seen: Observed, claim: ResourceClaim, admin: bool, consumed: dict[str, str]) -> Holder:
-    users = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
+    users = [user.name for user in pods_of(seen, claim)]
     pods = [pod for name in users if (pod := seen.one(Pod, f"{claim.metadata.namespace}/{name}")) is not None]
     owner = next((f"{ref.kind}/{ref.name}" for pod in pods if (ref := pod.metadata.controller) is not None), "")
     allocation = claim.status.allocation

@@ -8,7 +8,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
+from dra_api.core import Pod
 from dra_api.meta import Object
+from dra_api.relations.references import group_name
 from dra_api.releases.release import NEWEST, Release
 
 T = TypeVar("T", bound=Object)
@@ -41,6 +43,15 @@ class Observed:
         found: dict[type[Object], dict[str, Any]] = {}
         for obj in self.objects:
             found.setdefault(type(obj), {})[obj.key] = obj
+        return found
+
+    @cached_property
+    def pods_by_group(self) -> Mapping[str, Sequence[Pod]]:
+        """The pods of each PodGroup, by ``namespace/name`` of the group."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self.every(Pod):
+            if (name := group_name(pod)) is not None:
+                found.setdefault(f"{pod.metadata.namespace}/{name}", []).append(pod)
         return found
 
     def every(self, kind: type[T]) -> Sequence[T]:

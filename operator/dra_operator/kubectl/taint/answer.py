@@ -43,7 +43,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         lines = list(manifest(rule, made.settings.release or seen.release))
         return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
     selected = [one for one, id_ in zip(facts, published, strict=True) if is_meant(selector, id_)]
-    found = _with_targets(seen, rule, settings)
+    found = _with_targets(made, rule, settings)
     is_harmless = all(loss.seconds is None or (loss.target and loss.owner) for loss in found)
     lines = [*_head(rule, selected), *map(_line, found)]
     value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}
@@ -60,11 +60,12 @@ def _gates(made: Pipeline) -> Iterator[str]:
         yield "the feature gate DRADeviceTaintRules is off: a rule has no effect until it is turned on"
 
 
-def _with_targets(seen: Observed, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:
+def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:
     if rule.spec.taint.effect != NO_EXECUTE:
         return []
-    found = list(losses(seen, rule, seen.taken))
+    found = list(losses(made, rule))
     leaving = [pod for pod, loss in found if loss.seconds is not None]
+    seen = made.seen
     overlay = Overlay(pipeline(replace(seen, objects=tainted(seen.objects, rule)), settings))
     for pod in leaving:
         overlay.evict(pod)

@@ -7,14 +7,15 @@ from datetime import datetime
 
 from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.relations.references import pod_is_done
+from dra_api.relations.references import is_reserved_for, pod_is_done
 from dra_api.resource import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
 from dra_operator.eviction import DeviceTaints, claim_eviction, selects
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.facts.consumers import pods_of
+from dra_operator.kubectl.observed.pipeline import Pipeline
 
 
 class Loss(Fact, frozen=True):
@@ -33,19 +34,20 @@ class Loss(Fact, frozen=True):
     why: str = ""
 
 
-def losses(seen: Observed, rule: DeviceTaintRule, now: datetime) -> Iterator[tuple[Pod, Loss]]:
+def losses(made: Pipeline, rule: DeviceTaintRule) -> Iterator[tuple[Pod, Loss]]:
     """In the order of the pods' names; pods without a node, and pods that end anyway, lose nothing."""
-    holders: dict[str, list[ResourceClaim]] = {}
-    for claim in seen.every(ResourceClaim):
+    holders: dict[str, dict[str, ResourceClaim]] = {}
+    for claim in made.seen.every(ResourceClaim):
         if any(selects(rule, DeviceId.of(result)) for result in claim.results):
-            for user in claim.status.reserved_for or ():
-                holders.setdefault(f"{claim.metadata.namespace}/{user.name} {user.uid}", []).append(claim)
-    for key, claims in sorted(holders.items()):
-        pod = seen.one(Pod, key.partition(" ")[0])
-        if pod is None or pod.metadata.uid != key.partition(" ")[2] or pod_is_done(pod):
+            for user in pods_of(made.seen, claim):
+                holders.setdefault(f"{claim.metadata.namespace}/{user.name}", {})[claim.key] = claim
+    for key, held in sorted(holders.items()):
+        pod = made.cluster.pods.get(key)  # which has no group if the gates are off
+        if pod is None or pod_is_done(pod):
             continue
-        if pod.spec.node_name and pod.metadata.deletion_timestamp is None:
-            yield pod, _loss(pod, claims, rule, now)
+        claims = [claim for claim in held.values() if is_reserved_for(pod, claim)]
+        if claims and pod.spec.node_name and pod.metadata.deletion_timestamp is None:
+            yield pod, _loss(pod, claims, rule, made.now)
 
 
 def _loss(pod: Pod, claims: Sequence[ResourceClaim], rule: DeviceTaintRule, now: datetime) -> Loss:
