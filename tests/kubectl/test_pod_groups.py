@@ -101,6 +101,23 @@ def test_a_taint_ends_the_pods_of_a_group_if_the_gates_are_on(settings: Settings
     assert [pod.metadata.name for pod, loss in found if loss.seconds == 0] == names
 
 
+@pytest.mark.parametrize(("release", "is_kept"), [(Release.V1_37, False), (Release.V1_36, True)])
+def test_the_last_pod_of_a_group_takes_the_reservation_along_but_in_136(release: Release, is_kept: bool) -> None:
+    seen = sharing()
+    overlay = Overlay(pipeline(seen, Settings(gates=ON.gates, release=release)))
+
+    def devices() -> int:
+        return sum(len(claim.results) for claim in overlay.cluster.claims)
+
+    left = []
+    with overlay.attempt():
+        for pod in seen.every(Pod):
+            if pod.metadata.name != "ended":
+                overlay.evict(pod)
+                left.append(devices())
+    assert (left[0], left[-1], devices()) == (1, int(is_kept), 1)
+
+
 TEMPLATE = convert(ResourceClaimTemplate, Make.template())
 OWNER = {
     "apiVersion": "scheduling.k8s.io/v1beta1",

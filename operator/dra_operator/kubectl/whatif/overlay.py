@@ -15,8 +15,14 @@ from itertools import count
 from dra_api.core import Node, Pod, PodStatus
 from dra_api.meta import Object
 from dra_api.relations.quota import ResourceQuota
-from dra_api.relations.references import is_reserved_for
-from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
+from dra_api.relations.references import is_pod_group, is_reserved_for, stands_for
+from dra_api.releases.release import Release
+from dra_api.resource import (
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceClaimStatus,
+    ResourceClaimTemplate,
+)
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError, DeviceId
@@ -188,18 +194,29 @@ class Overlay:
         lost: list[str] = []
         claims = {claim.key: claim for _, claim in self.cluster.claims_of(pod) if claim is not None}
         own = {claim.key: claim for claim in self.cluster.claims_owned_by(pod)}
+        if (held := self.cluster.loads.take_out(pod.metadata.uid)) is not None:
+            self._undo.append(partial(self.cluster.loads.place, pod, *held))
+        self._put(replace(pod, status=replace(pod.status, phase="Failed")))
         for key, claim in (claims | own).items():
             if key not in own and not is_reserved_for(pod, claim):
                 continue
             lost += [str(DeviceId.of(given)) for given in claim.results]
-            left = tuple(user for user in claim.status.reserved_for or () if user.uid != pod.metadata.uid)
+            left = tuple(user for user in claim.status.reserved_for or () if self._outlasts(user, claim, pod))
             is_kept = key not in own and (left or is_immediate(claim))
             status = replace(claim.status, reserved_for=left) if is_kept else ResourceClaimStatus()
             self._put(replace(claim, status=status))
-        if (held := self.cluster.loads.take_out(pod.metadata.uid)) is not None:
-            self._undo.append(partial(self.cluster.loads.place, pod, *held))
-        self._put(replace(pod, status=replace(pod.status, phase="Failed")))
         return tuple(lost)
+
+    def _outlasts(self, consumer: ResourceClaimConsumerReference, claim: ResourceClaim, pod: Pod) -> bool:
+        """Whether a reservation of the claim outlasts the pod, which has ended: that for its PodGroup ends with the
+        last of the pods, up to 1.36 with the group."""
+        if not (is_pod_group(consumer) and stands_for(consumer, pod)):
+            return consumer.uid != pod.metadata.uid
+        groups, features = self.cluster.groups, self.cluster.features
+        is_there = groups.store.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid) is not None
+        if not features.workload_resource_claims or (is_there and features.release < Release.V1_37):
+            return True
+        return groups.needs(claim, consumer)
 
     def successor(self, pod: Pod) -> Pod:
         """The pod that its controller makes in its place; ``~`` keeps its name apart from those of real pods."""
