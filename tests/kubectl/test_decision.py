@@ -11,12 +11,14 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, ResourceClaim
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.kubectl.registry import COMMANDS
 from dra_operator.kubectl.why.answer import answer
+from msgspec.structs import replace
+from objects import Make
 
 NODE = convert(Node, {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "2", "pods": "110"}}})
 
@@ -92,3 +94,39 @@ def test_an_allocation_whose_node_selector_cannot_be_read_is_named(planned: list
     ]
     assert code is ExitCode.IN_THE_WAY
     assert planned == []
+
+
+def _immediate(claim: ResourceClaim) -> ResourceClaim:
+    return replace(claim, metadata=replace(claim.metadata, annotations={"dra.kopf.dev/allocate": "immediate"}))
+
+
+def _used(claim: ResourceClaim) -> ResourceClaim:
+    users = (convert(ResourceClaimConsumerReference, {"resource": "pods", "name": "holder", "uid": "holder"}),)
+    return replace(claim, status=replace(claim.status, reserved_for=users))
+
+
+SLICE = Make.slice("node-1", 1)
+SLICE["spec"]["devices"] = [{"name": "gpu-0"}]
+GPU: list[Object] = [convert(DeviceClass, Make.device_class()), convert(ResourceSlice, SLICE)]
+ON_NODE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+ELSEWHERE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-2"]}]}
+NOT_IMMEDIATE = "remove the annotation dra.kopf.dev/allocate from claim team/"
+
+
+@pytest.mark.parametrize(("is_immediate", "first"), [(False, ""), (True, f"{NOT_IMMEDIATE}held and ")])
+def test_an_immediate_claim_keeps_its_device_until_its_annotation_is_removed(is_immediate: bool, first: str) -> None:
+    held = _used(_claim(ON_NODE))
+    held = replace(held, metadata=replace(held.metadata, name="held", uid="held"))
+    pods = [_pod("holder", "1", node="node-1", claims=["held"]), _pod("waits", "1", claims=["gpu"])]
+    lines, _ = _why([NODE, *GPU, _immediate(held) if is_immediate else held, _claim(), *pods])
+    end = "wait until pod team/holder ends, or delete it (frees gpu.example.com/node-1/gpu-0)"
+    assert lines[-1].strip() == f"on node-1: {first}{end}"
+
+
+@pytest.mark.parametrize(("is_immediate", "first"), [(False, ""), (True, f"{NOT_IMMEDIATE}gpu and ")])
+def test_an_immediate_claim_stays_elsewhere_until_its_annotation_is_removed(is_immediate: bool, first: str) -> None:
+    claim = _used(_claim(ELSEWHERE))
+    pods = [_pod("holder", "1", node="node-2", claims=["gpu"]), _pod("waits", "1", claims=["gpu"])]
+    lines, _ = _why([NODE, *GPU, _immediate(claim) if is_immediate else claim, *pods])
+    end = "wait until the other consumers of claim team/gpu end, or delete them: team/holder"
+    assert lines[-1].strip() == f"on node-1: {first}{end}"

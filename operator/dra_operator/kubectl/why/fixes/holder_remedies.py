@@ -1,9 +1,12 @@
-"""Remedies that free devices: the pods that hold them end, or the claim that no pod uses is deleted."""
+"""Remedies that free devices: the pods that hold them end, or the claim that no pod uses is deleted.
+
+An immediate claim keeps its devices when its pods end, so that its annotation has to be removed as well.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -14,7 +17,7 @@ from msgspec.structs import replace
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
 from dra_operator.scheduling import CycleState
-from dra_operator.scheduling.state import LoadedNode
+from dra_operator.scheduling.state import ANNOTATION, LoadedNode, is_immediate
 from dra_operator.wording import listed
 
 from .change import Change, Edit
@@ -56,6 +59,8 @@ def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Colle
         return
     if others:
         text = f"wait until the other consumers of claim {names} end, or delete them: {listed(others)}"
+        if kept := [claim.key for claim in claims if is_immediate(claim)]:
+            text = f"{_no_more_immediate(kept)} and {text}"
     else:
         text = f"delete claim {names} and create it again, so that it gets other devices"
     yield Change(text, (*edits, *(Edit(Pod, key, None) for key in others)), 4 + len(others))
@@ -77,7 +82,8 @@ def _ended(cluster: Cluster, waiting: Pod, claims: tuple[ResourceClaim, ...], de
     pods = {pod.key: pod for claim in claims for pod in users(cluster, claim)}
     unused = [claim.key for claim in claims if not claim.status.reserved_for]
     edits = [Edit(ResourceClaim, claim.key, None) for claim in claims] + [Edit(Pod, key, None) for key in pods]
-    parts = []
+    kept = [claim.key for claim in claims if claim.status.reserved_for and is_immediate(claim)]
+    parts = [_no_more_immediate(kept)] if kept else []
     if pods:
         one = len(pods) == 1
         names = listed((_named(pod, waiting) for pod in pods.values()), 4)
@@ -91,7 +97,11 @@ def _ended(cluster: Cluster, waiting: Pod, claims: tuple[ResourceClaim, ...], de
         parts.append(f"wait until the consumers of claim{'s' * (len(unknown) > 1)} {listed(unknown)} end")
     text = f"{' and '.join(parts)} (frees {listed(map(str, devices))})"
     higher = any((pod.spec.priority or 0) > (waiting.spec.priority or 0) for pod in pods.values())
-    return Change(text, tuple(edits), 3 + len(claims) + len(pods) + 2 * higher, "holders")
+    return Change(text, tuple(edits), 3 + len(claims) + len(pods) + len(kept) + 2 * higher, "holders")
+
+
+def _no_more_immediate(keys: Sequence[str]) -> str:
+    return f"remove the annotation {ANNOTATION} from claim{'s' * (len(keys) > 1)} {listed(keys)}"
 
 
 def _named(pod: Pod, waiting: Pod) -> str:
