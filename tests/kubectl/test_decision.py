@@ -1,22 +1,23 @@
-"""When ``why`` needs the joint decision, and a claim on which no node can be asked."""
+"""What ``why`` says of a pod before, and after, nodes are asked, and when it needs the joint decision."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.observed.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.registry import COMMANDS
 from dra_operator.kubectl.why.answer import answer
+from dra_operator.kubectl.why.everything import waiting_groups
 from msgspec.structs import replace
 from objects import Make
 
@@ -130,3 +131,41 @@ def test_an_immediate_claim_stays_elsewhere_until_its_annotation_is_removed(is_i
     lines, _ = _why([NODE, *GPU, _immediate(claim) if is_immediate else claim, *pods])
     end = "wait until the other consumers of claim team/gpu end, or delete them: team/holder"
     assert lines[-1].strip() == f"on node-1: {first}{end}"
+
+
+PERMITS: Final = "resource.kubernetes.io/admin-access"
+LABEL: Final = f"the label {PERMITS}: true on namespace team"
+REFUSED: Final = f"gets no devices: claim team/gpu: admin access to devices requires {LABEL}"
+
+
+def _admin(*labels: str) -> list[Object]:
+    """The claim asks for admin access; the namespace has these labels."""
+    claim = _claim()
+    [request] = claim.spec.devices.requests or ()
+    assert request.exactly is not None
+    requests = (replace(request, exactly=replace(request.exactly, admin_access=True)),)
+    spec = replace(claim.spec, devices=replace(claim.spec.devices, requests=requests))
+    namespace = convert(Namespace, {"metadata": {"name": "team", "labels": dict.fromkeys(labels, "true")}})
+    return [NODE, *GPU, replace(claim, spec=spec), namespace]
+
+
+def _groups(objects: list[Object]) -> list[str]:
+    seen = Observed(objects, datetime.now(UTC), namespace="team")
+    return [it.reason for it in waiting_groups(pipeline(seen), seen.every(Pod))]
+
+
+def test_a_claim_gets_no_admin_access_in_a_namespace_without_the_label() -> None:
+    pod = _pod("waits", "1", claims=["gpu"])
+    assert _why([*_admin(), pod]) == ([f"pod team/waits {REFUSED}"], ExitCode.IN_THE_WAY)
+    assert _groups([*_admin(), pod]) == [REFUSED.replace("claim team/gpu", "its claim")]
+    assert _why([*_admin(PERMITS), pod])[1] is ExitCode.CLEAR
+    assert _groups([*_admin(PERMITS), pod]) == ["nothing holds it back"]
+
+
+def test_a_pod_waits_for_one_of_its_gang_that_gets_no_admin_access() -> None:
+    gang = {"dra.kopf.dev/gang": "pair", "dra.kopf.dev/gang-size": "2"}
+    pods = [_pod("waits", "1"), _pod("other", "1", claims=["gpu"])]
+    pods = [replace(pod, metadata=replace(pod.metadata, annotations=gang)) for pod in pods]
+    expected = f"pod team/waits: waits for pod other of its gang, which {REFUSED}"
+    assert _why([*_admin(), *pods]) == ([expected], ExitCode.IN_THE_WAY)
+    assert _why([*_admin(PERMITS), *pods])[1] is ExitCode.CLEAR

@@ -1,8 +1,8 @@
-"""Claims that a pod still waits for: who makes them, and what the API server would say to that."""
+"""What the API server would say to a pod's claims: to those that are still to be made, and to their allocation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.events import Event
@@ -19,6 +19,12 @@ from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling.state import size_refusal
 
 EVENT = "FailedResourceClaimCreation"
+
+
+def refused_devices(made: Pipeline, claims: Iterable[ResourceClaim]) -> str:
+    """Why the API server would refuse the allocation; empty if it would not."""
+    refused = admin_refusal(claims, made.cluster)
+    return f"gets no devices: {refused.reason}" if refused is not None else ""
 
 
 def unmade(made: Pipeline, pod: Pod) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dra_operator.scheduling import CycleState, Plan, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
+from .claim_making import refused_devices
 from .gang import together
 from .schedulers import idle_scheduler, was_looked_at
 
@@ -79,6 +80,8 @@ def _verdict(made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]]) -> tu
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
         return found.text, False
+    if refused := refused_devices(made, found.resource_claims):
+        return refused, False
     wish = made.cluster.gang_of(pod)
     if isinstance(wish, Gang) and wish.key in gangs:
         return gangs[wish.key]

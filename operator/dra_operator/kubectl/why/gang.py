@@ -18,6 +18,7 @@ from dra_operator.scheduling.preemption import GangNomination, preempt_for_gang
 from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
 from dra_operator.wording import listed
 
+from .claim_making import refused_devices
 from .preemption import terms_of, who_ends
 
 SHOWN_GANG_PODS: Final = 8
@@ -85,10 +86,11 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
         if other.key == pod.key or len(states) == wanted:
             continue
         found = pre_filter(other, snapshot)
-        if isinstance(found, CycleState):
+        refused = refused_devices(made, found.resource_claims) if isinstance(found, CycleState) else found.text
+        if isinstance(found, CycleState) and not refused:
             states.append(found)
         else:
-            hindered = hindered or f"pod {other.metadata.name} of its gang, which {found.text}"
+            hindered = hindered or f"pod {other.metadata.name} of its gang, which {refused}"
     if len(states) < wanted:
         return Together(gang, hindered=hindered or "other pods of its gang")
     return _planned(made, gang, states, same_values(cluster, gang, running), preempts=preempts)

@@ -26,7 +26,7 @@ from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_UNMADE
 from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
 
-from .claim_making import unmade
+from .claim_making import refused_devices, unmade
 from .decision import Decision, decide
 from .fixes.change import Fix
 from .fixes.search import FixSearch
@@ -56,6 +56,9 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
             report.add(unmade(made, pod))
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
             report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+        return report
+    if refused := refused_devices(made, found.resource_claims):
+        report.object_to(f"{title(pod)} {refused}", indent=0)
         return report
     for binding in found.failed.values():
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
