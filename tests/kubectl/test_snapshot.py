@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from dra_api.releases.release import Release
@@ -92,6 +92,28 @@ def test_what_was_read_is_not_made_into_a_text_when_the_reads_end() -> None:
     seen = load(str(CLUSTER))
     assert len(seen.objects) > 5
     assert len(repr(seen)) < 200
+
+
+NODE: Final = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}}'
+HEADER: Final = '{"kind": "List", "snapshot": {"namespace": "team"}, "items": []}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "objects", "namespace"),
+    [
+        ("begins-empty.yaml", f"---\n---\n{NODE}", 1, "default"),
+        ("begins-with-a-comment.yaml", f"# a comment\n---\n---\n{HEADER}\n---\n{NODE}", 1, "team"),
+        ("list.yaml", f"- {NODE}", 1, "default"),
+        ("list.json", f"[{NODE}]", 1, "default"),
+        ("null.json", "null", 0, "default"),
+    ],
+)
+def test_a_file_may_begin_with_an_empty_document_or_be_a_list(
+    name: str, text: str, objects: int, namespace: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    seen = load(str(tmp_path / name))
+    assert (len(seen.objects), seen.namespace) == (objects, namespace)
 
 
 @pytest.mark.parametrize(

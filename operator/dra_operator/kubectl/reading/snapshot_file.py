@@ -37,6 +37,9 @@ class _File(Struct):
     snapshot: Header | None = None
 
 
+_Document = _File | list[Any] | None  # a list of objects, or nothing, has no header
+
+
 def load(path: str) -> Observed:
     """What a file holds. Raises Problem."""
     if path in (STDIN, ""):
@@ -76,11 +79,14 @@ def _header(path: str) -> Header:
     text = read_text(path)
     try:
         if path.endswith(".json"):
-            return msgspec.json.decode(text, type=_File).snapshot or Header()
-        first = documents(text)[:1]
-        return msgspec.convert(first[0], _File).snapshot or Header() if first else Header()
+            found = msgspec.json.decode(text, type=_Document)
+        else:
+            first = next((document for document in documents(text) if document is not None), None)
+            found = msgspec.convert(first, _Document)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise BadInput(f"{path}: snapshot: {error}") from error
+    said = found.snapshot if isinstance(found, _File) else None
+    return said or Header()
 
 
 def _release(text: str) -> Release:
