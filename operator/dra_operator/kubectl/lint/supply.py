@@ -7,16 +7,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from dra_api.resource import DeviceSelector, ResourceClaim
 
-from dra_operator.allocator import Allocated, Failed, GaveUp, Refusal, Rule, Usage
+from dra_operator.allocator import Allocated, Failed, GaveUp, PoolError, Refusal, Rule, Usage
 from dra_operator.kubectl.facts.devices import devices_of, published
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
 from dra_operator.wording import counted
 
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
+
+
+class Matching(NamedTuple):
+    """The devices that match a request."""
+
+    by_node: Counter[str]
+    free: int = 0
+    unusable: int = 0
+    """In pools of which slices are missing."""
+    fault: str = ""
+    """The first error that a selector raised."""
 
 
 class Supply:
@@ -31,33 +43,40 @@ class Supply:
             for device in slice_.spec.devices or ()
         ]
 
-    def matching(self, selectors: Sequence[DeviceSelector]) -> tuple[Counter[str], int, str]:
-        """Matching devices by node, how many of them are free, and the first error that a selector raised."""
-        compiled, by_node, free = self._made.allocator.inventory.compiled, Counter[str](), 0
+    def matching(self, selectors: Sequence[DeviceSelector]) -> Matching:
+        """The published devices that all selectors match."""
+        compiled, by_node, states = self._made.allocator.inventory.compiled, Counter[str](), Counter[str]()
         tests = [compiled.predicate(one.cel.expression) for one in selectors if one.cel is not None]
         for driver, device, node, state in self._devices:
             try:
                 if not all(test(driver, device) for test in tests):
                     continue
             except Exception as error:  # the evaluator has an error of its own for each way to fail
-                return by_node, free, f"fails on device {driver}/{device.name}: {error}"
+                return Matching(by_node, fault=f"fails on device {driver}/{device.name}: {error}")
             by_node[node] += 1
-            free += state == "free"
-        return by_node, free, ""
+            states[state] += 1
+        return Matching(by_node, states["free"], states["unusable"])
 
     def refusal(self, claim: ResourceClaim) -> tuple[Severity, str] | None:
         """Why no node could serve the claim with all devices free; None if one could, or if that is not known.
 
-        A warning if it may pass by itself: a taint, or a pool that is being published.
+        A warning if it is no fault of the claim, and may pass: a taint, or a pool that is being published or invalid.
+        A request for all devices minds such a pool of any driver (allocator.md section 7).
         """
         refusals: list[Refusal] = []
+        pool_error: PoolError | None = None
         for state in self._made.cluster.loaded_nodes():
             outcome = self._made.allocator.allocate(state.node, [claim], Usage())
             if isinstance(outcome, Allocated | GaveUp):
                 return None
-            if isinstance(outcome, Failed):
+            if not isinstance(outcome, Failed):
+                refusals.append(outcome.refusal)
+            elif isinstance(outcome.error, PoolError):
+                pool_error = pool_error or outcome.error
+            else:
                 return Severity.ERROR, str(outcome.error)
-            refusals.append(outcome.refusal)
+        if pool_error is not None:
+            return Severity.WARNING, str(pool_error)
         if not refusals:
             return None
         best = max(refusals, key=lambda one: one.closeness)
@@ -67,7 +86,7 @@ class Supply:
 
 
 def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
-    """A note on each request, or an error if it can never be served."""
+    """A note on each request, or an error if it can never be served; then one on the claim, if no request is short."""
     for manifest, claim, spec in claims_in(around.manifests):
         if manifest.title in around.refused:
             continue
@@ -77,25 +96,22 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
         ]
         yield from found
         has_choice = any(request.first_available for request in claim.spec.devices.requests or ())
-        refusal = supply.refusal(claim) if has_choice or not _has_error(found) else None
+        is_open = has_choice or all(one.severity is Severity.NOTE for one in found)
+        refusal = supply.refusal(claim) if is_open else None
         if refusal is not None:
             severity, why = refusal
             text = f"no node could serve it, even with all devices free: {why}"
             yield manifest.finding(severity, f"{spec}.devices", text)
 
 
-def _has_error(found: list[Finding]) -> bool:
-    return any(one.severity is Severity.ERROR for one in found)
-
-
 def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:
     class_ = around.device_class(wanted.device_class_name)
     selectors = (*((class_.spec.selectors if class_ is not None else None) or ()), *(wanted.selectors or ()))
-    by_node, free, fault = supply.matching(selectors)
-    if fault:
+    found = supply.matching(selectors)
+    if found.fault:
         remedy = "no pod of the claim gets a node where such a device is; allow for devices without the name"
-        return manifest.finding(Severity.ERROR, path, f"{fault}; {remedy}")
-    number, most = by_node.total(), max(by_node.values(), default=0)
+        return manifest.finding(Severity.ERROR, path, f"{found.fault}; {remedy}")
+    number, most = found.by_node.total(), max(found.by_node.values(), default=0)
     needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1
     # One of several alternatives may be beyond this cluster: then the next is taken.
     severity = Severity.ERROR if hasattr(wanted, "admin_access") else Severity.WARNING
@@ -104,6 +120,9 @@ def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundi
         return manifest.finding(severity, path, text + (" and the selectors" if wanted.selectors else ""))
     if needs > number:
         has = counted(number, "device of the cluster matches", "devices of the cluster match")
+        if found.unusable:
+            text = f"asks for {needs}, but {has}, {found.unusable} of them in pools that lack slices"
+            return manifest.finding(Severity.WARNING, path, text)
         return manifest.finding(severity, path, f"asks for {needs}, but {has}")
-    text = f"{counted(number, 'device matches', 'devices match')}, at most {most} on one node; {free} free now"
+    text = f"{counted(number, 'device matches', 'devices match')}, at most {most} on one node; {found.free} free now"
     return manifest.finding(Severity.NOTE, path, text)
