@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Node, Pod
+from dra_api.core import Node, NodeSelector, Pod
 from dra_api.events import Event
 from dra_api.meta import Object
 from dra_api.releases.release import Release
@@ -86,6 +86,28 @@ def test_the_pods_of_a_group_are_those_that_use_the_claim_which_is_reserved_for_
     [device] = devices_of(pipeline(seen, ON))
     assert (claim.state, claim.pods, claim.node) == ("allocated,reserved", ("a", "b"), "node-0")
     assert [holder.pods for holder in device.holders] == [("a", "b")]
+
+
+def test_why_has_no_claim_deleted_that_pods_of_a_group_use_elsewhere() -> None:
+    seen = sharing()
+    [claim] = seen.every(ResourceClaim)
+    assert claim.status.allocation is not None
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}
+    selector = convert(NodeSelector, {"nodeSelectorTerms": [term]})
+    status = structs.replace(claim.status, allocation=structs.replace(claim.status.allocation, node_selector=selector))
+    waits = convert(Pod, Make.pod("waits", [Make.use("shared")], schedulingGroup={"podGroupName": "group"}))
+    more: list[Object] = [
+        structs.replace(claim, status=status),
+        convert(DeviceClass, Make.device_class()),
+        convert(Node, Make.node("node-1")),
+        convert(ResourceSlice, Make.slice("node-1", 1)),
+        waits,
+    ]
+    cordoned = convert(Node, {**Make.node("node-0"), "spec": {"unschedulable": True}})
+    left = [it for it in seen.objects if not isinstance(it, ResourceClaim | Node)]
+    fixes = [fix.text for fix in why_pod(pipeline(Observed([*left, cordoned, *more], NOW), ON), waits).fixes]
+    assert "wait until the other consumers of claim ns/shared end, or delete them: ns/a, ns/apart, ns/b" in fixes
+    assert not any("delete claim" in text for text in fixes)
 
 
 def test_doctor_has_no_claim_deleted_that_pods_of_a_group_use() -> None:

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Final
 
 from dra_api.core import Pod
+from dra_api.relations.references import is_pod_group
 from dra_api.resource import ResourceClaim, ResourceClaimStatus
 from msgspec.structs import replace
 
@@ -50,7 +51,7 @@ def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Colle
     others = {
         pod.key: pod
         for claim in claims
-        for pod in users(cluster, claim)
+        for pod in (*users(cluster, claim), *_placed_members(cluster, claim))
         if pod.metadata.uid != cycle_state.pod.metadata.uid
     }
     edits = [Edit(ResourceClaim, claim.key, replace(claim, status=ResourceClaimStatus())) for claim in claims]
@@ -71,6 +72,14 @@ def users(cluster: Cluster, claim: ResourceClaim) -> list[Pod]:
     names = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
     found = (cluster.pods.get(f"{claim.metadata.namespace}/{name}") for name in names)
     return [pod for pod in found if pod is not None]
+
+
+def _placed_members(cluster: Cluster, claim: ResourceClaim) -> Iterator[Pod]:
+    """Pods of the PodGroups that it is reserved for: it keeps its devices as long as one of them has a node."""
+    for consumer in filter(is_pod_group, claim.status.reserved_for or ()):
+        for pod in cluster.groups.active(f"{claim.metadata.namespace}/{consumer.name}"):
+            if pod.spec.node_name:
+                yield pod
 
 
 def _ease(cluster: Cluster, claim: ResourceClaim) -> tuple[int, int, str]:
