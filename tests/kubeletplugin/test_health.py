@@ -43,6 +43,7 @@ class Reporting(Plain):
     def __init__(self) -> None:
         self.reports: asyncio.Queue[Any] = asyncio.Queue()
         self.errors: list[PluginError] = []
+        self.failure: BaseException | None = None  # what its handler of errors raises
         self.begun = 0
 
     async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
@@ -55,6 +56,8 @@ class Reporting(Plain):
 
     def handle_error(self, error: PluginError, message: str) -> None:
         self.errors.append(error)
+        if self.failure:
+            raise self.failure
 
 
 @pytest.fixture
@@ -140,6 +143,23 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     assert "Traceback" in caplog.text
     driver.reports.put_nowait([GOOD])
     assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("a bug of the driver"), asyncio.CancelledError()])
+async def test_a_driver_whose_handler_of_errors_fails_is_asked_again(
+    kubelet: FakeKubelet,
+    driver: Reporting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: BaseException,
+) -> None:
+    """Its devices were unknown from then on, and no line of the log said so."""
+    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._HEALTH_RETRY_SECONDS", 0.01)
+    driver.failure = failure
+    driver.reports.put_nowait(ZeroDivisionError("the bus hangs"))
+    driver.reports.put_nowait([GOOD])
+    assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+    assert "the driver's handle_error failed; its health is called again" in caplog.text
 
 
 async def test_a_message_that_no_utf8_can_have_is_told_with_an_escape(kubelet: FakeKubelet, driver: Reporting) -> None:

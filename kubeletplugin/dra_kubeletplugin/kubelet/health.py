@@ -70,8 +70,15 @@ class HealthReports:
                 failed = HealthFailed(
                     f"the driver's health failed and is called again: {str(error) or type(error).__name__}"
                 )
-                self._driver.handle_error(failed, "cannot report the health of devices")
+                self._tell(failed)
             await asyncio.sleep(_HEALTH_RETRY_SECONDS)
+
+    def _tell(self, failed: HealthFailed) -> None:
+        """Give the error to the driver's handler, which may fail: the driver is asked again all the same."""
+        try:
+            self._driver.handle_error(failed, "cannot report the health of devices")
+        except (Exception, *ENDINGS):  # nothing is awaited here, so an ending is the handler's own
+            log.exception("the driver's handle_error failed; its health is called again")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve it in all versions, if it is to be served."""
