@@ -315,6 +315,83 @@ async def test_a_damaged_record_concerns_its_claim_only(
     await prepared(node, allocated("a", "p/gpu-0"))
 
 
+def _into_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _copied(path: Path) -> None:
+    path.with_name(f"{path.stem} (copy).json").write_bytes(path.read_bytes())
+
+
+@pytest.fixture
+def bad_sector(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """A file that the disk cannot read any more."""
+
+    def spoil(path: Path) -> None:
+        opened = Path.open
+
+        def fail(self: Path, *args: Any, **named: Any) -> Any:
+            if self == path and path.exists():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+            return opened(self, *args, **named)
+
+        monkeypatch.setattr(Path, "open", fail)
+
+    return spoil
+
+
+async def _others_go_on(node: NodeWorld) -> None:
+    """A process starts, writes the missing files of claim c, and prepares b."""
+    for file in node.cdi_files():
+        file.unlink()
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert node.containers("uid-of-c") == ["DEVICE=p/gpu-2"]
+    await prepared(node, allocated("b", "p/gpu-1"))
+    assert {claim.name for claim in node.prepared.claims()} >= {"b", "c"}
+
+
+@pytest.mark.parametrize("damage", [_into_a_folder, _copied], ids=["a folder in its place", "a copy beside it"])
+async def test_what_is_no_record_stops_no_other_claim(node: NodeWorld, damage: Callable[[Path], None]) -> None:
+    """Every claim of the node was refused, and no CDI file came back at a start."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    await prepared(node, allocated("c", "p/gpu-2"))
+    damage(node.root / "claims/uid-of-a.json")
+    await _others_go_on(node)
+
+
+async def test_a_record_on_a_bad_sector_stops_no_other_claim_and_can_be_removed(
+    node: NodeWorld, bad_sector: Callable[[Path], None]
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    await prepared(node, allocated("c", "p/gpu-2"))
+    path = node.root / "claims/uid-of-a.json"
+    bad_sector(path)
+    await _others_go_on(node)
+    error = await refused(node, allocated("a", "p/gpu-0"))
+    assert isinstance(error, CheckpointCorrupted)
+    assert f"the checkpoint {path} cannot be read: [Errno 5] Input/output error" in str(error)
+    assert await node.prepared.unprepare(ref("a")) is None
+    await prepared(node, allocated("a", "p/gpu-0"))
+
+
+async def test_a_record_that_cannot_be_read_for_a_while_refuses_all_claims(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds which device is not known then."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    node.start()
+
+    def fail(self: Path, *args: Any, **named: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail)
+        assert "Too many open files" in str(await refused(node, allocated("b", "p/gpu-0")))
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
+
+
 NEWER: list[tuple[str, dict[str, Any], list[str]]] = [
     ("that says what it holds", {}, ["gpu-0"]),
     ("of which nothing is understood", {"record": "v9"}, ["gpu-0", "gpu-3"]),

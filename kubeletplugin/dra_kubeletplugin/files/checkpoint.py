@@ -3,7 +3,8 @@
 A record says which allocation was prepared, how it was answered, and how far the work is (``phase``). It is the only
 memory of prepared claims: a restarted plugin, and the other instance of a rolling update, read the same files.
 
-- A file is replaced in one step, and carries a checksum. A torn or edited file is an error of its own claim only.
+- A file is replaced in one step, and carries a checksum. A torn or edited file, one on a bad sector, or a folder in its
+  place is an error of its own claim only. A file whose name is no uid is about no claim.
 - ``boot_id`` says when: after a reboot devices have lost what was done to them, and a record of an earlier boot is
   no longer an answer.
 - ``format`` counts the versions of the file, and ``readableFrom`` is the oldest version that understands it. New
@@ -14,6 +15,7 @@ memory of prepared claims: a restarted plugin, and the other instance of a rolli
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -34,6 +36,9 @@ _LARGEST_RECORD_BYTES = 16 * 2**20
 """Bytes of a file. A device takes about 500, a claim has at most 32."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
+_LASTING = frozenset({errno.EIO, errno.EISDIR})
+"""Errors of reading one file that stay: a bad sector, a folder in its place. Others, such as too many open files, may
+concern all files and pass; to go on without records then would give devices away that are in use."""
 
 Phase = Literal["preparing", "prepared", "unpreparing"]
 
@@ -129,6 +134,8 @@ class ClaimRecords:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if error.errno in _LASTING:
+                raise CheckpointCorrupted(path, str(error)) from error
             raise ClaimError(f"cannot read the checkpoint {path}: {error}") from error
 
     def write(self, record: ClaimRecord, *, durable: bool) -> None:
@@ -190,7 +197,7 @@ class ClaimRecords:
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
-                    if _is_record(entry):
+                    if _is_record(entry.name):
                         with suppress(FileNotFoundError):  # another instance has just unprepared the claim
                             found = entry.stat()
                             yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -199,7 +206,7 @@ class ClaimRecords:
 
     def uids(self) -> list[str]:
         """The claims that have a file, readable or not."""
-        return [path.stem for path in self.folder.glob("[!.]*.json")]
+        return [path.stem for path in self.folder.glob("[!.]*.json") if _is_record(path.name)]
 
     def remove_unfinished(self) -> None:
         """Remove what a killed process was writing. Raises OSError."""
@@ -228,8 +235,9 @@ def boot_id() -> str:
         return ""
 
 
-def _is_record(entry: os.DirEntry[str]) -> bool:
-    return entry.name.endswith(".json") and not entry.name.startswith(".")
+def _is_record(name: str) -> bool:
+    """Whether a file has the name of a record; one such as ``<uid> (copy).json`` has not."""
+    return name.endswith(".json") and _UID.fullmatch(name.removesuffix(".json")) is not None
 
 
 def _encoded(record: ClaimRecord) -> bytes:
