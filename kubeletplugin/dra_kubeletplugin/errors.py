@@ -88,13 +88,17 @@ class DeviceInUse(ClaimError):
 
 
 class HostPartInUse(ClaimError):
-    """Another claim was given a part of the host that a device owns, and its containers may run."""
+    """Another claim was given a part of the host that a device owns, and its containers may run.
 
-    def __init__(self, device: str, part: str, holder: str) -> None:
-        super().__init__(
-            f"device {device} is at {part}, which was given to claim {holder}, whose containers may still use it: "
-            "delete the pods of that claim, or bring its device back"
-        )
+    If the other device has ``moved``, that claim has another part of the host now.
+    """
+
+    def __init__(self, device: str, part: str, holder: str, *, moved: bool = False) -> None:
+        given = f"device {device} is at {part}, which was given to claim {holder}, whose containers may still use it"
+        if moved:
+            super().__init__(f"{given}, although its device is elsewhere now: delete the pods of that claim")
+        else:
+            super().__init__(f"{given}: delete the pods of that claim, or bring its device back")
 
 
 class DeviceNotPublished(ClaimError):

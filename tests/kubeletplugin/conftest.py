@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +65,17 @@ def claim(api: PluginApi) -> MakeClaim:
 def node(tmp_path: Path) -> NodeWorld:
     """The prepared claims of one node, without sockets."""
     return NodeWorld(tmp_path)
+
+
+@pytest.fixture
+def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], None]:
+    """The machine starts again, with an empty /run."""
+
+    def boot() -> None:
+        for name in ("files.checkpoint", "claims.prepared"):
+            monkeypatch.setattr(f"dra_kubeletplugin.{name}.boot_id", lambda: "after-the-reboot")
+        for path in (*node.cdi_files(), *node.hardware.iterdir()):
+            path.unlink()
+        node.start()
+
+    return boot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -107,6 +108,61 @@ async def test_two_devices_that_say_to_be_at_one_place_are_not_both_given(node: 
     node.driver.answer = at({"gpu-0": "z", "gpu-1": "z"})
     await again(node, "gpu-0", "gpu-1")
     assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=z"], [])
+
+
+async def moved(node: NodeWorld) -> None:
+    """Claim a was prepared with gpu-0 at x, which is at y now, and gpu-1 is at x."""
+    node.driver.answer = at({"gpu-0": "x"})
+    await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    await again(node, "gpu-0")
+    assert node.containers("uid-of-a") == ["AT=y"]
+
+
+async def test_what_a_device_owned_before_it_moved_is_given_to_no_new_claim(node: NodeWorld) -> None:
+    """Containers of claim a may still use it."""
+    await moved(node)
+    for _ in range(2):
+        error = await node.prepared.prepare(allocated("b", "p/gpu-1"))
+        assert isinstance(error, HostPartInUse)
+        assert "gpu-1 is at x, which was given to claim default/a, whose containers may still use it" in str(error)
+        answer = node.driver.answer
+        node.start()  # another process knows it as well
+        node.driver.answer = answer
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
+
+
+async def test_what_a_device_owned_is_remembered_until_it_owns_it_again(node: NodeWorld) -> None:
+    await moved(node)
+    node.driver.answer = at({"gpu-0": "z", "gpu-1": "x"})
+    await again(node, "gpu-0")
+    node.driver.answer = at({"gpu-1": "x"})
+    await again(node, "gpu-0")
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x", "gpu-2": "z"})
+    assert not isinstance(await node.prepared.prepare(allocated("a", "p/gpu-0")), Exception), "as a kubelet asks"
+    for device in ("gpu-1", "gpu-2"):
+        assert isinstance(await node.prepared.prepare(allocated("b", f"p/{device}")), HostPartInUse)
+    file = json.loads(node.records.path("uid-of-a").read_text())
+    assert (file["record"]["had"], file["readableFrom"]) == (["x", "z"], 1), "versions that do not know it ignore it"
+
+
+async def test_after_a_reboot_no_container_has_what_a_device_owned(node: NodeWorld, reboot: Callable[[], None]) -> None:
+    await moved(node)
+    reboot()
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    for name in ("a", "b"):
+        device = {"a": "gpu-0", "b": "gpu-1"}[name]
+        assert not isinstance(await node.prepared.prepare(allocated(name, f"p/{device}")), Exception)
+    assert (node.containers("uid-of-a"), node.containers("uid-of-b")) == (["AT=y"], ["AT=x"])
+
+
+async def test_an_administrator_takes_nothing_that_a_device_owned(node: NodeWorld) -> None:
+    await moved(node)
+    answer = await node.prepared.prepare(allocated("b", "p/gpu-1", adminAccess=True))
+    assert not isinstance(answer, Exception)
+    await again(node, "gpu-1")
+    assert isinstance(await node.prepared.prepare(allocated("c", "p/gpu-1")), HostPartInUse)
 
 
 TOGETHER = [

@@ -30,20 +30,6 @@ from dra_kubeletplugin.files.checkpoint import FORMAT_VERSION, ClaimRecord, Clai
 from node_world import DRIVER, NodeWorld, allocated, ref
 
 
-@pytest.fixture
-def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], None]:
-    """The machine starts again, with an empty /run."""
-
-    def boot() -> None:
-        for name in ("files.checkpoint", "claims.prepared"):
-            monkeypatch.setattr(f"dra_kubeletplugin.{name}.boot_id", lambda: "after-the-reboot")
-        for path in (*node.cdi_files(), *node.hardware.iterdir()):
-            path.unlink()
-        node.start()
-
-    return boot
-
-
 async def prepared(node: NodeWorld, claim: ResourceClaim) -> Prepared:
     """The devices; the claim must be prepared."""
     devices = await node.prepared.prepare(claim)

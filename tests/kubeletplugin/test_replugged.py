@@ -116,6 +116,11 @@ async def bench(tmp_path: Path, settings: PluginSettings, api: PluginApi, claim:
 def swap(host: FakeHost) -> None:
     """Both are pulled, and plugged in again in the other order."""
     pull(host)
+    swap_back(host)
+
+
+def swap_back(host: FakeHost) -> None:
+    """Both are plugged in, in the other order."""
     host.serial_adapter("ttyUSB0", "1-4", serial="B")
     host.serial_adapter("ttyUSB1", "1-2", serial="A")
 
@@ -173,6 +178,21 @@ async def test_the_node_of_a_pulled_adapter_is_nobody_elses_while_its_pod_may_ru
         assert "device s-b is at /dev/ttyUSB0, which was given to claim default/a" in error
         assert "delete the pods of that claim, or bring its device back" in error
         assert bench.given() == {}
+        assert await node.unprepare("a") == ""
+        assert await node.prepare("b") == ""
+        assert bench.given() == {"b": "/dev/ttyUSB0"}
+
+
+async def test_the_node_that_an_adapter_had_is_given_to_no_new_claim_while_its_pod_may_run(bench: Bench) -> None:
+    async with bench.run() as node:
+        assert await node.prepare("a") == ""  # its container opens /dev/ttyUSB0
+        pull(bench.host)
+        await becomes(lambda: bench.given() == {})
+        swap_back(bench.host)
+        await becomes(lambda: bench.given() == {"a": "/dev/ttyUSB1"})
+        error = await node.prepare("b")
+        assert "device s-b is at /dev/ttyUSB0, which was given to claim default/a" in error
+        assert "although its device is elsewhere now: delete the pods of that claim" in error
         assert await node.unprepare("a") == ""
         assert await node.prepare("b") == ""
         assert bench.given() == {"b": "/dev/ttyUSB0"}

@@ -3,11 +3,17 @@
 A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
 run. Administrators' access and different shares of a device do not exclude each other. The same holds for what devices
 own, such as device nodes: an adapter that is plugged in may get the node that another claim's containers have.
+
+A device that moves owns other parts of the host. What it owned before, containers that run may still use, until the
+claim is unprepared or the node starts again. So the record keeps it (``had``), and a new claim does not get it. Claims
+that were prepared before do: their devices may have changed places, and each would wait for the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice
 from dra_kubeletplugin.errors import DeviceInUse, HostPartInUse
@@ -33,8 +39,11 @@ class Conflicts:
                 if newer.holds is None or any(device.excludes(held) for held in newer.holds):
                     raise DeviceInUse(device.pool, device.device, f"{path.stem} (by a newer version)", path)
 
-    def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
-        """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count."""
+    def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = (), is_new: bool = False) -> None:
+        """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count.
+
+        For a claim that ``is_new``, also if another claim had it before its device moved.
+        """
         for other in self._others(wanted):
             if other.uid in beside:
                 continue
@@ -43,11 +52,24 @@ class Conflicts:
                 for part in mine.owns:
                     if part in theirs and not _are_one(mine, theirs[part]):
                         raise HostPartInUse(mine.device, part, str(other.ref))
+                    if is_new and part in other.had:
+                        raise HostPartInUse(mine.device, part, str(other.ref), moved=True)
 
     def _others(self, wanted: ClaimRecord) -> Iterator[ClaimRecord]:
         for other in self._records.all().values():
             if other.uid != wanted.uid and other.boot_id == wanted.boot_id:
                 yield other
+
+
+def with_answer(record: ClaimRecord, devices: tuple[PreparedDevice, ...]) -> ClaimRecord:
+    """The record with the devices as the driver answers now, which remembers what they owned before."""
+    changed = replace(record, devices=devices)
+    had = {*record.had, *_owned(record)} - _owned(changed)
+    return replace(changed, had=tuple(sorted(had)))
+
+
+def _owned(record: ClaimRecord) -> set[str]:
+    return {part for device in _exclusive(record) for part in device.owns}
 
 
 def _exclusive(record: ClaimRecord) -> Iterator[PreparedDevice]:

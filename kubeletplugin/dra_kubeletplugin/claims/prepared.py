@@ -24,7 +24,7 @@ Each step leaves a state from which the same call, made again by another process
 - Unpreparing needs no room on the disk: without the record "unpreparing" it goes on.
 - Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
-  "preparing" until one of the next attempts succeeds.
+  "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from dra_kubeletplugin.kubelet.interceptor import request_id
 
 from .allocated import fingerprint, held_devices, own_part
 from .answers import prepared_by
-from .conflicts import Conflicts
+from .conflicts import Conflicts, with_answer
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class PreparedClaims:
             if [_in_containers(device) for device in devices] == [_in_containers(device) for device in record.devices]:
                 return None
             await asyncio.to_thread(self._withdraw, record)
-        return msgspec.structs.replace(record, phase="preparing", devices=devices)
+        return with_answer(msgspec.structs.replace(record, phase="preparing"), devices)
 
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
@@ -206,19 +206,20 @@ class PreparedClaims:
             log.warning("claim %s was prepared for another allocation: unpreparing that first", claim.key)
             await self._undo(record.ref, record)
         elif record and record.boot_id == wanted.boot_id:
-            wanted = msgspec.structs.replace(wanted, devices=record.devices)  # its containers may have what they own
+            # its containers may have what these own, and owned
+            wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had)
         self._refuse_unpublished(wanted)
         async with self._deciding():
             self._conflicts.refuse_held(wanted)
             self._records.write(wanted, durable=False)
         with span("driver", claim=claim.key):
             devices = await prepared_by(self._driver, self._name, claim)
-        return await self._finish(msgspec.structs.replace(wanted, devices=devices))
+        return await self._finish(with_answer(wanted, devices), is_new=not wanted.devices)
 
-    async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
+    async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = (), is_new: bool = False) -> Prepared:
         if any(device.owns for device in record.devices):
             async with self._deciding():
-                self._conflicts.refuse_owned(record, beside=beside)
+                self._conflicts.refuse_owned(record, beside=beside, is_new=is_new)
                 self._records.write(record, durable=False)
         return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared"))
 

@@ -67,7 +67,8 @@ class ClaimRecord(_Part, frozen=True):
 
     In the phase ``preparing`` it has devices if their files were withdrawn, or are not written yet. ``allocated`` is
     the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
-    ``generations`` counts, by request, how often the metadata of its devices were changed since.
+    ``generations`` counts, by request, how often the metadata of its devices were changed since. ``had`` is what its
+    devices owned since this boot and own no more: containers that run may still use it.
     """
 
     uid: str
@@ -81,6 +82,7 @@ class ClaimRecord(_Part, frozen=True):
     pod_claim_name: str = ""
     generations: dict[str, int] = {}  # msgspec copies defaults
     allocated: str = ""
+    had: tuple[str, ...] = ()
 
     @property
     def ref(self) -> ClaimRef:
