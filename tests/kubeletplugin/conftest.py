@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,3 +81,20 @@ def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], Non
         node.start()
 
     return boot
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Fills the disk that has a folder: no file can be made there any more."""
+
+    def fill(folder: Path) -> None:
+        opened = os.open
+
+        def refuse(path: Any, flags: int, *more: Any, **named: Any) -> int:
+            if flags & os.O_CREAT and Path(path).is_relative_to(folder) and not os.path.exists(path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            return opened(path, flags, *more, **named)
+
+        monkeypatch.setattr("os.open", refuse)
+
+    return fill

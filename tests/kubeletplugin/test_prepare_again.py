@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_kubeletplugin import ClaimError, ContainerEdits, HostPartInUse, Prepared
-from node_world import NodeWorld, allocated, ref
+from node_world import DRIVER, NodeWorld, allocated, ref
 
 Answer = Callable[[Prepared], Any]
 
@@ -108,6 +109,64 @@ async def test_two_devices_that_say_to_be_at_one_place_are_not_both_given(node: 
     node.driver.answer = at({"gpu-0": "z", "gpu-1": "z"})
     await again(node, "gpu-0", "gpu-1")
     assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=z"], [])
+
+
+async def unrecorded(node: NodeWorld, full: Callable[[Path], None]) -> None:
+    """gpu-0 at x and gpu-1 at y are pulled, gpu-2 is at y; the disk of the records is full, not that of CDI files."""
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    for name in ("0", "1"):
+        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    node.driver.answer = at({"gpu-2": "y"})
+    full(node.root / "claims")
+    await again(node, "gpu-0", "gpu-1")
+
+
+async def test_a_full_disk_keeps_no_claim_from_being_withdrawn(node: NodeWorld, full: Callable[[Path], None]) -> None:
+    """Containers of the second claim got the device that is at y now, for as long as the disk was full."""
+    await unrecorded(node, full)
+    assert node.cdi_files() == []
+    assert node.prepared.claims() == []
+    assert isinstance(await node.prepared.prepare(allocated("0", "p/gpu-0")), ClaimError), "as a kubelet asks"
+    assert node.cdi_files() == []
+    assert await node.prepared.unprepare(ref("0")) is None
+    assert node.driver.calls[-1] == "unprepare 0: p/gpu-0"
+
+
+async def test_what_was_withdrawn_on_a_full_disk_comes_back_when_there_is_room(
+    node: NodeWorld, full: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await unrecorded(node, full)
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    await again(node)
+    assert node.cdi_files() == []
+    monkeypatch.undo()
+    await again(node)
+    assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=x"], ["AT=y"])
+    assert sorted(claim.name for claim in node.prepared.claims()) == ["0", "1"]
+
+
+async def test_what_another_instance_writes_counts_instead_of_what_found_no_room(
+    node: NodeWorld, full: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await unrecorded(node, full)
+    monkeypatch.undo()
+    old = node.prepared
+    node.start()
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "z"})
+    await again(node, "gpu-1")
+    assert [claim.devices[0].owns for claim in old.claims()] == [("z",)]
+
+
+async def test_a_cdi_file_that_cannot_be_removed_keeps_no_other_claim_from_being_withdrawn(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    for name in ("0", "1"):
+        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    stuck = node.root / "cdi" / f"{DRIVER}-uid-of-0-req-0.json"
+    stuck.unlink()
+    stuck.mkdir()
+    node.driver.answer = at({})
+    await again(node, "gpu-0", "gpu-1")
+    assert node.cdi_files() == [stuck]
 
 
 async def moved(node: NodeWorld) -> None:

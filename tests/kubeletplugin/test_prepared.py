@@ -448,29 +448,16 @@ async def test_a_full_disk_fails_the_claim_and_leaves_no_half_file(
     await prepared(node, allocated("a", "p/gpu-0"))
 
 
-@pytest.fixture
-def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fills the disk: no file can be made any more."""
-    opened = os.open
-
-    def refuse(path: Any, flags: int, *more: Any, **named: Any) -> int:
-        if flags & os.O_CREAT and not os.path.exists(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return opened(path, flags, *more, **named)
-
-    return lambda: monkeypatch.setattr("os.open", refuse)
-
-
-async def test_unpreparing_needs_no_room(node: NodeWorld, full: Callable[[], None]) -> None:
+async def test_unpreparing_needs_no_room(node: NodeWorld, full: Callable[[Path], None]) -> None:
     """Otherwise the pod that fills the disk could never be deleted."""
     await prepared(node, allocated("a", "p/gpu-0"))
-    full()
+    full(node.root)
     assert await node.prepared.unprepare(ref("a")) is None
     assert node.leftovers() == []
 
 
-async def test_a_claim_that_finds_no_room_leaves_nothing(node: NodeWorld, full: Callable[[], None]) -> None:
-    full()
+async def test_a_claim_that_finds_no_room_leaves_nothing(node: NodeWorld, full: Callable[[Path], None]) -> None:
+    full(node.root)
     error = await refused(node, allocated("a", "p/gpu-0"))
     assert "cannot write the checkpoint" in str(error)
     assert "No space left on device" in str(error)

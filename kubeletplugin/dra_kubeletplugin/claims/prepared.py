@@ -21,7 +21,8 @@ Each step leaves a state from which the same call, made again by another process
   which of its devices are gone. ``offers`` tells.
 - A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone; but
   not one of a newer version.
-- Unpreparing needs no room on the disk: without the record "unpreparing" it goes on.
+- Unpreparing needs no room on the disk: without the record "unpreparing" it goes on. Nor does withdrawing CDI files:
+  without room for the record, this process keeps it in memory.
 - Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
   "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim.
@@ -145,7 +146,13 @@ class PreparedClaims:
         First nothing is left that says otherwise than the driver does now, then the new answers are written: of two
         devices that changed places each gets what the other one had.
         """
-        changed = [record for uid in uids if (record := await self._changed(uid))]
+        changed = []
+        for uid in uids:
+            try:
+                if record := await self._changed(uid):
+                    changed.append(record)
+            except Exception as error:  # the next ones must be withdrawn all the same
+                _tell("prepare", f"with the uid {uid}", error)
         while changed:
             record = changed.pop(0)
             try:
@@ -175,7 +182,8 @@ class PreparedClaims:
 
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
-        self._records.write(msgspec.structs.replace(record, phase="preparing"), durable=False)
+        if error := self._records.write_or_keep(msgspec.structs.replace(record, phase="preparing")):
+            log.warning("the CDI files of claim %s are withdrawn without recording that: %s", record.ref, error)
 
     async def tidy(self, *, sweep: bool) -> None:
         """Bring the CDI files in line with the records, as a process finds them when it starts.

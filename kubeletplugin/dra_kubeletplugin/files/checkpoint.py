@@ -9,6 +9,8 @@ memory of prepared claims: a restarted plugin, and the other instance of a rolli
   no longer an answer.
 - ``format`` counts the versions of the file, and ``readableFrom`` is the oldest version that understands it. New
   fields leave ``readableFrom`` alone, so that a driver can be rolled back; older readers ignore them.
+- A record that finds no room on the disk can be kept in memory instead, as long as its file does not change. Only this
+  process knows it then.
 - Every format has ``record`` with ``bootId`` and ``holds`` as they are here: who cannot read the rest knows at least
   which devices are not to be given to others.
 """
@@ -120,6 +122,7 @@ class ClaimRecords:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, _Known] = {}
+        self._unwritten: dict[str, _Known] = {}  # by uid, with the version of the file that it takes the place of
 
     def create(self) -> bool:
         """Make the folder; False if it was there. Raises OSError."""
@@ -132,6 +135,9 @@ class ClaimRecords:
         path = self.path(uid)
         try:
             with path.open("rb") as file:
+                unwritten = self._unwritten.get(uid)
+                if unwritten and unwritten.version == _version(os.fstat(file.fileno())):
+                    return unwritten.record
                 return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
         except FileNotFoundError:
             return None
@@ -155,6 +161,7 @@ class ClaimRecords:
                     file.flush()
                     os.fsync(descriptor)
             os.replace(hidden, path)
+            self._unwritten.pop(record.uid, None)
             if durable:
                 self._sync_folder()
         except OSError as error:
@@ -162,11 +169,22 @@ class ClaimRecords:
                 Path(hidden).unlink(missing_ok=True)
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
 
+    def write_or_keep(self, record: ClaimRecord) -> ClaimError | None:
+        """Replace the record of a claim; returns why it is only kept in memory, if it is."""
+        try:
+            self.write(record, durable=False)
+        except ClaimError as error:
+            with suppress(OSError):  # without its file the claim is unknown
+                self._unwritten[record.uid] = _Known(_version(os.stat(self.path(record.uid))), record)
+            return error
+        return None
+
     def remove(self, uid: str) -> None:
         """Forget a claim for good; an unknown one is fine."""
         path = self.path(uid)
         try:
             path.unlink(missing_ok=True)
+            self._unwritten.pop(uid, None)
             self._sync_folder()
         except OSError as error:
             raise ClaimError(f"cannot remove the checkpoint {path}: {error}") from error
@@ -176,7 +194,7 @@ class ClaimRecords:
         known: dict[str, _Known] = {}
         for name, version in self._versions():
             before = self._known.get(name)
-            if before and before.version == version and before.record:
+            if before and before.version == version and before.record and before.record.uid not in self._unwritten:
                 known[name] = before
                 continue
             try:
@@ -201,8 +219,7 @@ class ClaimRecords:
                 for entry in entries:
                     if _is_record(entry.name):
                         with suppress(FileNotFoundError):  # another instance has just unprepared the claim
-                            found = entry.stat()
-                            yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
+                            yield entry.name, _version(entry.stat())
         except OSError as error:
             raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
 
@@ -240,6 +257,10 @@ def boot_id() -> str:
 def _is_record(name: str) -> bool:
     """Whether a file has the name of a record; one such as ``<uid> (copy).json`` has not."""
     return name.endswith(".json") and _UID.fullmatch(name.removesuffix(".json")) is not None
+
+
+def _version(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _encoded(record: ClaimRecord) -> bytes:
