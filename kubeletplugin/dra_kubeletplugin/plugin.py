@@ -37,7 +37,7 @@ from .files.new_folders import NewFolders, check_writable
 from .kubelet.health import HealthReports
 from .kubelet.interceptor import Interceptor, LoggingInterceptor
 from .kubelet.registration import RegistrationService, RegistrationStatus
-from .kubelet.server import SocketServer
+from .kubelet.server import SocketServer, is_newest
 from .settings import PluginSettings
 from .slices import Owner, Resources, SlicePublisher, Statistics
 
@@ -188,6 +188,14 @@ class KubeletPlugin:
     def prepared_claims(self) -> list[ClaimRef]:
         """The claims that are prepared on this node, by any instance of the driver. Raises ClaimError."""
         return self._prepared.claims()
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no instance of the driver that started later serves on this node, as in a rolling update.
+
+        Another version may know other devices: only the newest one should prepare claims again whose devices changed.
+        """
+        return is_newest(self.settings.plugin_path, self.settings.plugin_sockets)
 
     @property
     def has_published(self) -> bool:

@@ -445,6 +445,18 @@ async def test_instances_of_a_rolling_update_exclude_each_other(
         assert successor.most_running == 1
 
 
+@pytest.mark.rule("PH-07")
+async def test_the_socket_of_a_killed_instance_makes_no_other_one_the_older(
+    api: PluginApi, settings: PluginSettings, driver: Sample
+) -> None:
+    async with KubeletPlugin(driver, settings, api.client) as plugin:
+        _stale_socket(settings.folder / f"dra-{DEAD}.sock")
+        assert plugin.is_newest
+        async with KubeletPlugin(driver, replace(settings, rolling_update_uid=LIVE), api.client) as successor:
+            assert (plugin.is_newest, successor.is_newest) == (False, True)
+        assert plugin.is_newest
+
+
 # --- start and stop ---
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,13 @@ class Running:
 
     kubelet: FakeKubelet
     plugin: KubeletPlugin
+    hotplug: Hotplug
+
+    async def looks(self, count: int) -> None:
+        """Wait until it has looked at the host so often."""
+        looks = self.hotplug.looks()
+        for _ in range(count):
+            await asyncio.wait_for(anext(looks), 30)
 
     async def prepare(self, name: str) -> str:
         """The error of the claim, empty if it is prepared."""
@@ -76,7 +83,7 @@ class Bench:
         ):
             task = asyncio.create_task(publish(plugin))
             try:
-                yield Running(kubelet, plugin)
+                yield Running(kubelet, plugin, hotplug)
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -237,6 +244,56 @@ async def test_an_adapter_with_the_serial_number_of_another_one_does_not_take_it
         assert bench.given() == {"a": "/dev/ttyUSB3"}
     async with bench.run():  # which cannot know who was first
         await becomes(lambda: bench.given() == {})
+
+
+def instances(bench: Bench) -> tuple[Bench, Bench]:
+    """A rolling update brings another hostdev.yaml: the old instance knows the adapter A only."""
+    old, new = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2))
+    (entry,) = bench.config.devices
+    only_a = msgspec.structs.replace(bench.config, devices=(msgspec.structs.replace(entry, match={"serial": "A"}),))
+    return (
+        replace(bench, settings=replace(bench.settings, rolling_update_uid=old), config=only_a),
+        replace(bench, settings=replace(bench.settings, rolling_update_uid=new)),
+    )
+
+
+@pytest.mark.rule("PH-07")
+async def test_the_old_instance_leaves_claims_alone_whose_devices_only_the_new_one_knows(bench: Bench) -> None:
+    """It withdrew them at each look, and no container of theirs could start while both ran."""
+    asked = []
+
+    def counting(look: Look) -> Look:
+        def looks() -> Found:
+            asked.append(look)
+            return look()
+
+        return looks
+
+    before, after = instances(bench)
+    async with before.run(counting) as old:
+        assert await old.prepare("a") == ""
+        async with after.run() as new:
+            assert await new.prepare("b") == ""
+            asked.clear()
+            await old.looks(10)
+            assert not asked, "the old instance's driver has nothing to prepare"
+            assert bench.given() == {"a": "/dev/ttyUSB0", "b": "/dev/ttyUSB1"}
+
+
+@pytest.mark.rule("PH-07")
+@pytest.mark.parametrize("fails", [False, True], ids=["the update succeeds", "the new instance ends"])
+async def test_in_a_rolling_update_an_instance_that_stays_follows_the_devices(bench: Bench, fails: bool) -> None:
+    before, after = instances(bench)
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        old = await first.enter_async_context(before.run())
+        new = await second.enter_async_context(after.run())
+        assert await new.prepare("a") == ""
+        bench.host.unplug("ttyUSB0")
+        await becomes(lambda: bench.given() == {})
+        await (second if fails else first).aclose()
+        bench.host.serial_adapter("ttyUSB5", "1-2", serial="A")
+        await becomes(lambda: bench.given() == {"a": "/dev/ttyUSB5"})
+        assert (old if fails else new).plugin.is_newest
 
 
 def test_a_node_that_two_entries_match_is_one_device(bench: Bench) -> None:

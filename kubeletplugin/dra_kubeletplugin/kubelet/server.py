@@ -138,6 +138,23 @@ class SocketServer:
         self._died(ServerDied(f"the gRPC server on {self.path} ended unexpectedly: restart the plugin"))
 
 
+def is_newest(path: Path, instances: re.Pattern[str]) -> bool:
+    """Whether no instance that has shown its socket later than this one, at ``path``, is listening beside it."""
+    try:
+        shown = os.lstat(path).st_mtime_ns
+        others = [other for other in path.parent.iterdir() if instances.fullmatch(other.name)]
+    except OSError:  # its own socket is gone, so it ends
+        return True
+    return not any(_is_newer(other, shown) for other in others)
+
+
+def _is_newer(other: Path, shown: int) -> bool:
+    try:
+        return os.lstat(other).st_mtime_ns > shown and _is_listened_on(other)
+    except OSError:  # that instance has just ended
+        return False
+
+
 def _bind(server: grpc.aio.Server, path: Path) -> None:
     """Listen with a socket that only its owner may use, whatever the umask of the process is."""
     before = os.umask(0o077)

@@ -3,6 +3,9 @@
 The kernel gives the lowest free number to what is plugged in, so a device that is plugged in again may have the node
 that another one had. After each thorough look the claims whose devices have other nodes now, or are gone, are prepared
 again: their CDI files are rewritten, or withdrawn.
+
+In a rolling update the newest instance alone does so. The other one may have another configuration: devices that it
+does not know would be gone for it, and it would withdraw their claims.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ async def replugged(hotplug: Hotplug, plugin: KubeletPlugin) -> AsyncIterator[No
 
 async def _follow(hotplug: Hotplug, plugin: KubeletPlugin) -> None:
     async for found in hotplug.looks():
+        if not plugin.is_newest:
+            continue
         try:
             await plugin.prepare_again(_moved(plugin, found))
         except Exception:
