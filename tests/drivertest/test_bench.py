@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,17 @@ async def test_a_check_that_restarts_is_skipped_for_a_driver_that_only_has_socke
         if CHECKS[name].restarts:
             assert verdict is Verdict.SKIPPED
             assert "only sockets are given" in text
+
+
+async def test_the_cdi_files_of_other_vendors_survive_the_checks(bad_bench: OpenBench) -> None:
+    """With --cdi-dir these are the files of a real node."""
+    async with bad_bench() as bench:
+        other = bench.cdi.folder / "vendor.example.com-gpu.json"
+        device = {"name": "0", "containerEdits": {"env": ["GPU=0"]}}
+        other.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "vendor.example.com/gpu", "devices": [device]}))
+        result = await run_check(CHECKS["cdi.files-come-back"], bench)
+        assert result.verdict is Verdict.PASSED, result.text
+        assert other.exists()
 
 
 async def test_a_check_has_a_time_out(bad_bench: OpenBench) -> None:

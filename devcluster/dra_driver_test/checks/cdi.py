@@ -112,8 +112,7 @@ async def files_come_back(bench: Bench) -> None:
     The folder is on a temporary file system, and people clean it up.
     """
     claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
-    for path in bench.cdi.files():
+    for path in bench.cdi.describing(ids_of(await bench.prepared(claim))):
         path.unlink()
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
 

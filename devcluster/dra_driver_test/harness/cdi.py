@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dra_cdi import CdiDirectory, CdiError, ContainerEdits
+from dra_cdi import CdiDirectory, CdiError, ContainerEdits, decode
 
 from dra_driver_test.errors import Finding, Skipped
 
@@ -28,6 +28,16 @@ class CdiView:
     def files(self) -> list[Path]:
         """The files that a runtime reads."""
         return sorted(path for path in self.folder.iterdir() if path.suffix in SUFFIXES)
+
+    def describing(self, ids: Iterable[str]) -> list[Path]:
+        """The files that describe some of these devices. On a real node, those of other drivers lie beside them."""
+        wanted, found = set(ids), []
+        for path in self.files():
+            with suppress(CdiError, OSError):
+                spec = decode(path.read_bytes())
+                if any(f"{spec.kind}={device.name}" in wanted for device in spec.devices):
+                    found.append(path)
+        return found
 
     def known(self) -> set[str]:
         """The ids of all devices that the files describe."""
