@@ -68,10 +68,9 @@ async def _arrived(bench: Bench) -> str:
         await bench.ready()
         return bench.name
     except Finding as finding:
-        sockets = bench.kubelet.sockets()
-        if sockets and not bench.driver.why_ended():
-            return sockets[0].name
         ended = bench.driver.why_ended()
+        if not ended and (socket := await bench.socket()):
+            return socket.name
         raise BenchError(f"there is no driver to test: {finding}" + (f"; {ended}" if ended else "")) from None
 
 

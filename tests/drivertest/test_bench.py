@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
 from dra_api.releases.release import Release
 from dra_driver_test.kit import Place, Verdict, all_checks, chosen, open_bench, run, run_check
+from fake_plugin import FakePlugin
+from waiting import becomes
 
 HEALTH = ["health.is-offered-if-it-is-served", "health.comes-at-once"]
 CHECKS = {check.name: check for check in all_checks()}
@@ -21,15 +25,64 @@ async def test_a_check_that_restarts_is_skipped_for_a_driver_that_only_has_socke
 ) -> None:
     place = Place.below(short_path, "node-sockets", kubeconfig)
     async with open_bench(place, None, PATIENT) as bench:
-        running = await BadLauncher("sockets.example.com").start(place, "")
-        results = [one async for one in run(chosen(all_checks(), ["r*.*", "prepare.answers-a-claim"]), bench)]
-        await running.stop()
+        async with running(BadLauncher("sockets.example.com"), place):
+            results = [one async for one in run(chosen(all_checks(), ["r*.*", "prepare.answers-a-claim"]), bench)]
     verdicts = {one.check.name: (one.verdict, one.text) for one in results}
     assert verdicts["prepare.answers-a-claim"][0] is Verdict.PASSED
     for name, (verdict, text) in verdicts.items():
         if CHECKS[name].restarts:
             assert verdict is Verdict.SKIPPED
             assert "only sockets are given" in text
+
+
+@asynccontextmanager
+async def running(launcher: BadLauncher, place: Place, uid: str = "") -> AsyncIterator[None]:
+    """A driver that the bench does not start."""
+    instance = await launcher.start(place, uid)
+    try:
+        yield
+    finally:
+        await instance.stop()
+
+
+def csi_plugin(kubelet: Path) -> FakePlugin:
+    """A plugin of another type, whose socket sorts before those of the drivers here."""
+    plugin = FakePlugin(kubelet, "a.csi.example.com", services=())
+    plugin.type = "CSIPlugin"
+    return plugin
+
+
+async def test_other_plugins_of_a_node_neither_notice_the_bench_nor_are_taken_for_the_driver(
+    kubeconfig: Path, short_path: Path
+) -> None:
+    """With --registry the sockets of CSI plugins lie beside the driver's, and end when they are told of a failure."""
+    place = Place.below(short_path, "node-others", kubeconfig)
+    async with open_bench(place, None, PATIENT) as bench, csi_plugin(short_path) as csi:
+        assert await bench.socket() is None
+        async with running(BadLauncher("sockets.example.com"), place):
+            results = [one async for one in run(chosen(all_checks(), ["registration.*"]), bench)]
+    assert [one.text for one in results if one.verdict not in (Verdict.PASSED, Verdict.SKIPPED)] == []
+    assert csi.infos > 0
+    assert csi.statuses == []
+
+
+async def test_a_driver_that_restarts_itself_is_not_taken_for_another_one(kubeconfig: Path, short_path: Path) -> None:
+    place, launcher = Place.below(short_path, "node-two", kubeconfig), BadLauncher("sockets.example.com")
+    async with open_bench(place, None, PATIENT) as bench:
+        async with running(launcher, place, "1"):
+            await bench.ready()
+        async with FakePlugin(short_path, "another.example.com", services=("v1.DRAPlugin",)) as other:
+            await becomes(lambda: other.statuses)
+            async with running(launcher, place, "2"):
+                socket = await bench.socket()
+                await bench.ready()
+                assert (socket, bench.name) == (bench.registration.socket, "sockets.example.com")
+
+
+async def test_a_driver_may_be_a_plugin_of_another_type_as_well(bad_bench: OpenBench) -> None:
+    async with bad_bench() as bench, csi_plugin(bench.place.kubelet):
+        result = await run_check(CHECKS["registration.is-a-dra-plugin"], bench)
+    assert result.verdict is Verdict.PASSED, result.text
 
 
 async def test_the_cdi_files_of_other_vendors_survive_the_checks(bad_bench: OpenBench) -> None:

@@ -22,15 +22,14 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 
 
 async def _info(bench: Bench) -> tuple[Path, registration_pb2.PluginInfo]:
-    """The registration socket, once there is one, and what it says."""
-
-    async def look() -> list[Path] | None:
-        return bench.kubelet.sockets() or None
-
-    sockets = await eventually(
-        f"a socket in the registration folder {bench.place.registry}", look, bench.limits.registered, bench.limits
+    """The driver's registration socket, once there is one, and what it says."""
+    socket = await eventually(
+        f"a socket of the driver in the registration folder {bench.place.registry}",
+        bench.socket,
+        bench.limits.registered,
+        bench.limits,
     )
-    return sockets[0], await bench.kubelet.info(sockets[0])
+    return socket, await bench.kubelet.info(socket)
 
 
 @check("KM-04", "PH-04", registered=False)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dra_api.releases.release import NEWEST, Release
@@ -82,6 +83,21 @@ class Bench:
             raise Finding("the driver is not registered")
         return self._registration
 
+    async def socket(self) -> Path | None:
+        """The driver's registration socket, if it is there. On a real node, those of other plugins lie beside it."""
+        sockets, known = self.kubelet.sockets(), self._registration
+        if known and known.socket in sockets:
+            return known.socket
+        if len(sockets) > 1 or not self.driver.can_restart:
+            found = [socket for socket, name in await self.kubelet.drivers() if not self._own or name == self._own]
+            sockets = found or (sockets if self.driver.can_restart else [])
+        return sockets[0] if sockets else None
+
+    @property
+    def _own(self) -> str:
+        """The name by which the driver is known among those of a real node."""
+        return self._registration.driver if self._registration and not self.driver.can_restart else ""
+
     @property
     def name(self) -> str:
         """Name of the driver."""
@@ -97,7 +113,7 @@ class Bench:
         if not self.driver.runs:
             await self.start()
         elif self._registration is None or self._registration not in self.kubelet.registrations():
-            self._registration = await self.kubelet.registered(ended=self.driver.why_ended)
+            self._registration = await self.kubelet.registered(ended=self.driver.why_ended, driver=self._own)
 
     async def start(self) -> Registration:
         """Start an instance and wait for its registration."""
@@ -119,8 +135,8 @@ class Bench:
 
     async def reset(self) -> None:
         """A fresh node for the next check, as far as the bench can make one: a check went wrong."""
-        self._registration = None
         if self.driver.can_restart:
+            self._registration = None
             await self.driver.end()
             self.place.empty()
             for one in await self.server.all_slices():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,8 @@ from .waiting import eventually
 
 Answer = dict[str, tuple[PreparedDevice, ...]]
 """The prepared devices by claim uid."""
+TYPE = "DRAPlugin"
+"""What GetInfo of a DRA driver says that it is."""
 V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
 
 
@@ -73,9 +75,12 @@ class Handler:
 
 
 class KubeletSeat:
-    """An async context manager: while it is entered, plugins get registered."""
+    """An async context manager: while it is entered, plugins get registered.
 
-    def __init__(self, registry: Path, limits: Limits) -> None:
+    ``shares_registry``: the folder is that of a real node, and other plugins in it are not to notice the bench.
+    """
+
+    def __init__(self, registry: Path, limits: Limits, *, shares_registry: bool = False) -> None:
         self._registry = registry
         self._limits = limits
         self._handler = Handler()
@@ -86,7 +91,7 @@ class KubeletSeat:
             notify_timeout=limits.notify,
             registration_backoff=Backoff(2 * limits.tick, 1.0),
         )
-        self._registrar = Registrar(registry, {"DRAPlugin": self._handler}, settings)
+        self._registrar = Registrar(registry, {TYPE: self._handler}, settings, shares_directory=shares_registry)
         self._work: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -116,17 +121,28 @@ class KubeletSeat:
         """The sockets in the registration folder."""
         return sorted(path for path in self._registry.rglob("*") if path.is_socket() and path.name[0] != ".")
 
+    async def drivers(self) -> list[tuple[Path, str]]:
+        """Socket and name of each DRA driver in the registration folder."""
+        found = []
+        for socket in self.sockets():
+            with suppress(Finding):
+                info = await self.info(socket)
+                if info.type == TYPE:
+                    found.append((socket, str(info.name)))
+        return found
+
     async def registered(
-        self, but: Iterable[Registration] = (), ended: Callable[[], str | None] = lambda: None
+        self, but: Iterable[Registration] = (), ended: Callable[[], str | None] = lambda: None, driver: str = ""
     ) -> Registration:
-        """Wait for a registration that is not among those, unless the driver ended.
+        """Wait for a registration, of this driver if one is named, that is not among those, unless the driver ended.
 
         Raises Finding, which says what stands in the way.
         """
         old = {known.identity for known in but}
 
         async def look() -> Registration | str | None:
-            return next((known for known in self.registrations() if known.identity not in old), None) or ended()
+            found = [known for known in self.registrations() if known.identity not in old]
+            return next((known for known in found if not driver or known.driver == driver), None) or ended()
 
         try:
             seen: Registration | str = await eventually(
@@ -145,16 +161,18 @@ class KubeletSeat:
         sockets = self.sockets()
         if not sockets:
             return f"there is no socket in {self._registry}"
+        others = []
         for socket in sockets:
             try:
                 info = await self.info(socket)
+                if info.type != TYPE:
+                    others.append(f"{socket.name}: the type is {info.type!r} instead of {TYPE!r}")
+                    continue
                 choose_service(list(info.supported_versions))
-                if info.type != "DRAPlugin":
-                    return f"{socket.name}: the type is {info.type!r} instead of 'DRAPlugin'"
                 await self.notify(socket)
             except Exception as error:
                 return f"{socket.name}: {error}"
-        return "unknown"
+        return "; ".join(others) or "unknown"
 
     @asynccontextmanager
     async def _registration_stub(self, socket: Path) -> AsyncIterator[Any]:

@@ -39,7 +39,7 @@ async def open_bench(
         async with Api(connection(place.kubeconfig), user_agent="dra-driver-test") as api:
             server = ServerSeat(api, place.node)
             await server.join_node()
-            async with KubeletSeat(place.registry, limits) as kubelet:
+            async with KubeletSeat(place.registry, limits, shares_registry=launcher is None) as kubelet:
                 try:
                     yield Bench(place, driver, kubelet, server, limits, parameters or Parameters(), watches, release)
                 finally:

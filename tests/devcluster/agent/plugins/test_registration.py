@@ -68,8 +68,9 @@ async def registrar(
     await asyncio.gather(task, return_exceptions=True)
 
 
-def registrar_at(root: Path, handler: Handler, settings: AgentSettings) -> Registrar:
-    return Registrar(root / "plugins_registry", {"DRAPlugin": handler}, settings, HostPaths(root, root / "cdi"))
+def registrar_at(root: Path, handler: Handler, settings: AgentSettings, *, shares_directory: bool = False) -> Registrar:
+    paths = HostPaths(root, root / "cdi")
+    return Registrar(root / "plugins_registry", {"DRAPlugin": handler}, settings, paths, shares_directory)
 
 
 @pytest.fixture
@@ -96,6 +97,19 @@ async def test_sockets_that_lie_there_at_the_start_are_registered(
     task = asyncio.create_task(registrar_at(short_path, handler, fast).run())
     await becomes(lambda: plugin.statuses == [(True, "")])
     task.cancel()
+
+
+async def test_a_plugin_of_an_unknown_type_is_left_to_the_kubelet_that_has_the_same_directory(
+    plugin: FakePlugin, short_path: Path, handler: Handler, fast: AgentSettings
+) -> None:
+    plugin.type = "CSIPlugin"
+    await plugin.register()
+    registrar = registrar_at(short_path, handler, fast, shares_directory=True)
+    task = asyncio.create_task(registrar.run())
+    await becomes(lambda: plugin.infos > 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (handler.calls, plugin.statuses) == ([], [])
 
 
 async def test_a_plugin_is_registered_at_once_not_after_a_period(
