@@ -73,6 +73,10 @@ async def _judged(check: Check, bench: Bench, timeout: float) -> tuple[Verdict, 
         return Verdict.SKIPPED, str(skip)
     except TimeoutError:
         return Verdict.FAILED, f"not done after {timeout:g} s"
+    except OSError as error:
+        gone = bench.place.missing()
+        cause = f"the driver removed {', '.join(gone)}" if gone else "the check could not go on"
+        return Verdict.FAILED, f"{cause}: {error}"
     except KubeError as error:
         raise BenchError(f"{check.name}: the API server refused what the check needs: {error}") from error
     return Verdict.PASSED, ""

@@ -110,6 +110,29 @@ async def test_after_a_failed_check_the_next_one_finds_a_fresh_node(bad_bench: O
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
 
 
+async def test_a_check_that_misses_a_folder_of_the_node_fails_and_the_run_goes_on(bad_bench: OpenBench) -> None:
+    names = ["unprepare.answers-a-claim", "cdi.files-of-others-stay", "prepare.answers-a-claim"]
+    async with bad_bench("it removes the empty CDI folder") as bench:
+        results = [await run_check(CHECKS[name], bench) for name in names]
+        assert [one.verdict for one in results] == [Verdict.PASSED, Verdict.FAILED, Verdict.PASSED]
+        assert f"the driver removed {bench.cdi.folder}: " in results[1].text
+
+
+async def test_a_check_that_the_system_refuses_something_fails_with_its_words(
+    bad_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> str:
+        raise PermissionError(13, "Permission denied", "/var/run/cdi")
+
+    async with bad_bench() as bench:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", refused)
+            first = await run_check(CHECKS["cdi.files-of-others-stay"], bench)
+        second = await run_check(CHECKS["cdi.files-of-others-stay"], bench)
+    assert first.text == "the check could not go on: [Errno 13] Permission denied: '/var/run/cdi'"
+    assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
+
+
 async def test_a_claim_that_stays_prepared_is_not_the_fault_of_the_next_check(bad_bench: OpenBench) -> None:
     async with bad_bench("unprepare fails") as bench:
         names = ["prepare.answers-a-claim", "prepare.says-the-same-again"]

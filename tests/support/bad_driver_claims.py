@@ -400,6 +400,8 @@ class ClaimWork:
         if has("it unprepares only what it prepared itself") and claim.uid not in self._answers:
             return
         self._remove_files(claim)
+        if has("it removes the empty CDI folder") and path.parent.exists() and not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
     def _remove_files(self, claim: Any) -> None:
         has, folder = self._has, self._node.place.cdi

@@ -100,6 +100,7 @@ class BadNode:
     def write_cdi(self, path: Path, spec: Json) -> None:
         """Write a file, complete when it appears."""
         text = json.dumps(spec)
+        path.parent.mkdir(exist_ok=True)
         if self.has("a file is not JSON"):
             text = text[:-1]
         if self.has("it writes files in place"):

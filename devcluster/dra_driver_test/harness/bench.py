@@ -135,6 +135,7 @@ class Bench:
 
     async def reset(self) -> None:
         """A fresh node for the next check, as far as the bench can make one: a check went wrong."""
+        self.place.create()  # the driver may have removed a folder
         if self.driver.can_restart:
             self._registration = None
             await self.driver.end()

@@ -27,10 +27,19 @@ class Place:
         """Parent of the folders of drivers."""
         return self.kubelet / "plugins"
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those that a node has before any driver runs."""
+        return self.registry, self.plugins, self.cdi
+
     def create(self) -> None:
         """Make the folders that a node has before any driver runs."""
-        for folder in (self.registry, self.plugins, self.cdi):
+        for folder in self.folders:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def missing(self) -> list[str]:
+        """Those of them that are not there any more."""
+        return [str(folder) for folder in self.folders if not folder.is_dir()]
 
     def empty_run(self) -> None:
         """What a reboot does: ``/run``, and CDI files with it, starts empty. ``/var/lib/kubelet`` is kept."""
@@ -38,7 +47,7 @@ class Place:
 
     def empty(self) -> None:
         """A node on which no driver ever ran."""
-        for folder in (self.registry, self.plugins, self.cdi):
+        for folder in self.folders:
             _empty(folder)
 
 
