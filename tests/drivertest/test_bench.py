@@ -140,6 +140,22 @@ async def test_a_claim_that_stays_prepared_is_not_the_fault_of_the_next_check(ba
     assert [one.text for one in results] == ["", ""]
 
 
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        ("shares are exclusive", "unprepare.leaves-other-shares"),
+        ("it refuses admin access", "unprepare.of-an-administrator-leaves-the-device"),
+    ],
+)
+async def test_a_driver_that_prepares_no_two_claims_on_a_device_is_not_blamed_a_second_time(
+    fault: str, name: str, bad_bench: OpenBench
+) -> None:
+    async with bad_bench(fault) as bench:
+        result = await run_check(CHECKS[name], bench)
+    assert result.verdict is Verdict.SKIPPED
+    assert "the driver does not prepare both claims" in result.text
+
+
 async def test_a_driver_that_gives_up_during_a_check_fails_it(bad_bench: OpenBench) -> None:
     async with bad_bench("it gives up after a refusal") as bench:
         result = await run_check(CHECKS["registration.survives-a-refusal"], bench)

@@ -385,6 +385,7 @@ class ClaimWork:
 
     async def _unprepare(self, claim: Any, known: bool) -> None:
         has, path = self._has, self._node.cdi_file(claim)
+        held = self._node.state().get(claim.uid, {"devices": []})["devices"]
         if has("each unprepare leaks a descriptor"):
             os.open(os.devnull, os.O_RDONLY)
         if known and not path.exists() and has("missing files fail"):
@@ -400,8 +401,20 @@ class ClaimWork:
         if has("it unprepares only what it prepared itself") and claim.uid not in self._answers:
             return
         self._remove_files(claim)
+        self._take_along(held)
         if has("it removes the empty CDI folder") and path.parent.exists() and not any(path.parent.iterdir()):
             path.parent.rmdir()
+
+    def _take_along(self, held: list[Json]) -> None:
+        """Remove the files of other claims that have a part of a shared device, or that hold a watched one."""
+        faults = {
+            "shareID": self._has("unprepare of a share takes the others along"),
+            "adminAccess": self._has("unprepare of an administrator takes the device along"),
+        }
+        taken = {(one["pool"], one["device"]) for one in held if any(one.get(key) for key in faults if faults[key])}
+        for uid, known in self._node.state().items():
+            if taken & {(one["pool"], one["device"]) for one in known["devices"]}:
+                (self._node.place.cdi / f"{self._node.driver}-{uid}.json").unlink(missing_ok=True)
 
     def _remove_files(self, claim: Any) -> None:
         has, folder = self._has, self._node.place.cdi

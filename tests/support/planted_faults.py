@@ -110,6 +110,12 @@ FAULTS = [
         ("unprepare reads the claim", "unprepare.needs-no-claim-object", "not found"),
         ("it stops at an unknown claim", "unprepare.does-known-claims-beside-unknown-ones", "still describe"),
         ("unprepare removes all its files", "unprepare.leaves-other-claims", "unresolvable"),
+        ("unprepare of a share takes the others along", "unprepare.leaves-other-shares", "unresolvable"),
+        (
+            "unprepare of an administrator takes the device along",
+            "unprepare.of-an-administrator-leaves-the-device",
+            "unresolvable",
+        ),
         ("an unprepared claim stays so", "unprepare.allows-to-prepare-again", "unprepared already"),
         ("unprepare goes by the name", "unprepare.goes-by-the-uid", "unresolvable"),
         ("it unprepares at most 3 claims a call", "unprepare.removes-each-claim-of-a-big-batch", "still describe"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 
 from dra_driver_test.check import check
-from dra_driver_test.errors import Finding
+from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
-from dra_driver_test.harness.server import Claim
+from dra_driver_test.harness.server import Claim, Use
 
 LEAK_CLAIMS = 16
 """Claims after which a leak is seen: connections come and go as well, but not one with every second claim."""
@@ -90,6 +90,49 @@ async def leaves_other_claims(bench: Bench) -> None:
     await bench.unprepare(gone)
     if bench.cdi.edits(ids) != before:
         raise Finding(f"another claim was unprepared, and {ids} changed from {before} to {bench.cdi.edits(ids)}")
+
+
+@check("KM-18", "NOD-059")
+async def leaves_other_shares(bench: Bench) -> None:
+    """Unpreparing one claim leaves the CDI devices of another one that has a part of the same device.
+
+    It is skipped for a driver that cannot share the device.
+    """
+    shared = next((device for device in await bench.published() if device.is_shared), None)
+    if shared is None:
+        raise Skipped("the driver published no device with allowMultipleAllocations")
+    await _outlives(bench, await bench.claim(shared), await bench.claim(shared))
+
+
+@check("KM-18", "api.md 2")
+async def of_an_administrator_leaves_the_device(bench: Bench) -> None:
+    """Unpreparing a claim with admin access leaves the CDI devices of the claim that holds the device.
+
+    Monitoring pods end while others work with the device. It is skipped for a driver that refuses admin access.
+    """
+    device = await bench.device()
+    watching = Use(device, fields=(("adminAccess", True),))
+    watcher = await bench.server.claim(watching, namespace=await bench.server.admin_namespace())
+    await _outlives(bench, watcher, await bench.claim(device))
+
+
+async def _outlives(bench: Bench, gone: Claim, kept: Claim) -> None:
+    """Prepare two claims on one device, and unprepare one. Raises Finding if the other loses anything.
+
+    Raises Skipped if the driver does not prepare both; other checks judge that.
+    """
+    ids = ids_of(await bench.prepared(kept))
+    before = bench.cdi.edits(ids)
+    try:
+        await bench.prepare(gone)
+    except Finding as finding:
+        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.unprepare(gone)
+    if bench.cdi.edits(ids) != before:
+        raise Finding(
+            f"another claim with the same device was unprepared, and {ids} changed from {before} to "
+            f"{bench.cdi.edits(ids)}"
+        )
 
 
 @check("KM-19", "NOD-011")
