@@ -96,6 +96,19 @@ async def test_the_cdi_files_of_other_vendors_survive_the_checks(bad_bench: Open
         assert other.exists()
 
 
+@pytest.mark.parametrize("name", ["cdi.files-of-others-stay", "cdi.files-of-neighbours-stay"])
+async def test_a_check_that_ends_early_leaves_none_of_its_own_cdi_files(
+    name: str, kubeconfig: Path, short_path: Path
+) -> None:
+    place = Place.below(short_path, "node-left", kubeconfig)
+    driver = BadLauncher("sockets.example.com", "unprepare fails")
+    async with open_bench(place, None, PATIENT) as bench, running(driver, place):
+        result = await run_check(CHECKS[name], bench)
+        left = [path.name for path in bench.cdi.files() if not path.name.startswith("sockets.example.com-")]
+    assert result.verdict is Verdict.FAILED
+    assert left == []
+
+
 async def test_a_check_has_a_time_out(bad_bench: OpenBench) -> None:
     async with bad_bench("it publishes nothing") as bench:
         await bench.ready()

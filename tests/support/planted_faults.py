@@ -167,7 +167,7 @@ FAULTS = [
         ("all devices have one id", "cdi.ids-differ-between-devices", "same ids"),
         ("it leaves its files", "cdi.files-go-with-the-claim", "still describe"),
         ("it writes a file once", "cdi.files-come-back", "unresolvable"),
-        ("it cleans the CDI folder", "cdi.files-of-others-stay", "another vendor"),
+        ("it cleans the CDI folder", "cdi.files-of-others-stay", "vendor.example.com-device.json"),
         ("it removes files that begin like its own", "cdi.files-of-neighbours-stay", "example.com-2-"),
         ("it removes all files of a claim", "cdi.files-of-neighbours-stay", "my-bad"),
         ("every user can write its files", "cdi.files-are-not-open-to-all", "mode 666"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -71,28 +71,36 @@ class CdiView:
         added.extend(path for path in self.files() if path not in before)
 
     def neighbours(self, driver: str, files: Iterable[Path]) -> dict[Path, str]:
-        """Write what drivers of similar names would have written, named as the driver names its own; by path.
+        """What drivers of similar names would have written, named as the driver names its own files; by path.
 
         Raises Skipped for a driver that wrote nothing.
         """
-        written = {}
+        texts = {}
         for name in (f"{driver}-2", f"{driver}munity", f"my-{driver}"):
             for file in files:
                 named = file.name.replace(driver, name) if driver in file.name else f"{name}-{file.name}"
                 path = file.with_name(named).with_suffix(".json")
                 device = {"name": path.stem, "containerEdits": {"env": [f"NEIGHBOUR={name}"]}}
-                written[path] = json.dumps({"cdiVersion": "0.6.0", "kind": f"{name}/device", "devices": [device]})
-                path.write_text(written[path])
-        if not written:
+                texts[path] = json.dumps({"cdiVersion": "0.6.0", "kind": f"{name}/device", "devices": [device]})
+        if not texts:
             raise Skipped("the driver writes no CDI files")
-        return written
+        return texts
 
-    def check_neighbours(self, written: dict[Path, str]) -> None:
-        """Remove these files again. Raises Finding for those that are gone, or changed."""
-        left = {path: path.read_text() for path in written if path.exists()}
-        for path in left:
-            path.unlink()
-        if gone := sorted(path.name for path in written if left.get(path) != written[path]):
+    @contextmanager
+    def foreign(self, texts: Mapping[Path, str]) -> Iterator[None]:
+        """Files of other drivers, which are removed at the end of the block, however it ends.
+
+        Raises Finding if the driver removed or changed some.
+        """
+        try:
+            for path, text in texts.items():
+                path.write_text(text)
+            yield
+            gone = sorted(path.name for path, text in texts.items() if not path.exists() or path.read_text() != text)
+        finally:
+            for path in texts:
+                path.unlink(missing_ok=True)
+        if gone:
             raise Finding(f"the driver removed or changed CDI files of other drivers: {', '.join(gone)}")
 
     @contextmanager
