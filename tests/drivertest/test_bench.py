@@ -96,6 +96,18 @@ async def test_the_cdi_files_of_other_vendors_survive_the_checks(bad_bench: Open
         assert other.exists()
 
 
+async def test_a_driver_is_not_blamed_for_a_device_that_two_files_of_another_vendor_describe(
+    bad_bench: OpenBench,
+) -> None:
+    async with bad_bench() as bench:
+        device = {"name": "0", "containerEdits": {"env": ["GPU=0"]}}
+        text = json.dumps({"cdiVersion": "0.6.0", "kind": "vendor.example.com/gpu", "devices": [device]})
+        for name in ("vendor.json", "vendor-again.json"):
+            (bench.cdi.folder / name).write_text(text)
+        result = await run_check(CHECKS["cdi.devices-are-described-once"], bench)
+    assert result.verdict is Verdict.PASSED, result.text
+
+
 @pytest.mark.parametrize("name", ["cdi.files-of-others-stay", "cdi.files-of-neighbours-stay"])
 async def test_a_check_that_ends_early_leaves_none_of_its_own_cdi_files(
     name: str, kubeconfig: Path, short_path: Path

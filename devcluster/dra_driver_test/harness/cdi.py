@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,9 +52,9 @@ class CdiView:
         """By file name, what a runtime refuses."""
         return {name: str(error) for name, error in CdiDirectory(self.folder).index().errors.items()}
 
-    def conflicts(self) -> set[str]:
-        """Devices that several files describe."""
-        return CdiDirectory(self.folder).index().conflicts
+    def conflicts(self, kinds: Container[str]) -> set[str]:
+        """Devices of these kinds that several files describe. On a real node, other drivers have such as well."""
+        return {id_ for id_ in CdiDirectory(self.folder).index().conflicts if id_.partition("=")[0] in kinds}
 
     def edits(self, ids: Iterable[str]) -> ContainerEdits:
         """What changes in a container that gets these devices. Raises Finding."""
