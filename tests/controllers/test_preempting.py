@@ -463,6 +463,24 @@ def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
     assert nodes(world)["high"] == "node-1"
 
 
+def test_pods_that_have_all_nominations_look_for_other_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all would wait for victims that do not get away, and what is kept for them would never be free."""
+    monkeypatch.setattr(preempt, "MOST_NOMINATED_PODS", 2)
+
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.now = "2026-01-01T00:01:05Z"  # a minute after the end of the victim's grace period
+            await passes(world, 5 * REST)
+
+    world = played(story)
+    assert deleted(world) == ["low", "other"]
+    assert nodes(world)["high"] == "node-1"
+
+
 def test_a_victim_that_the_server_refuses_to_delete_is_none() -> None:
     async def story(world: World) -> None:
         await full(world, pod("low"), pod("other", 1))

@@ -151,14 +151,16 @@ class Preemption:
             self._look_again(pod.key, self._rest)
             return False
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
-        if not self._has_share(pod) or not self._turns.may_try(pod, who, recalls=is_recalled):
+        if not self._has_share(pods) or not self._turns.may_try(pod, who, recalls=is_recalled):
             return False
         self._metrics.attempted()
         return True
 
-    def _has_share(self, pod: Pod) -> bool:
-        """Whether one more pod of its namespace may be nominated."""
-        known, namespace = self._cluster.nominated_pods, pod.metadata.namespace
+    def _has_share(self, pods: Sequence[Pod]) -> bool:
+        """Whether one more pod of their namespace may be nominated, or one of them is: it may need other victims."""
+        known, namespace = self._cluster.nominated_pods, pods[0].metadata.namespace
+        if any(known.get(pod.metadata.uid) is not None for pod in pods):
+            return True
         held = sum(it.pod.metadata.namespace == namespace for it in known)
         return not held or held < WORKERS_PER_FREE_ONE * (MOST_NOMINATED_PODS - len(known) - 1)
 
