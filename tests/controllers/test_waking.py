@@ -198,6 +198,31 @@ async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_i
     assert world.api[PODS, "ns/rare"]["spec"]["nodeName"] == "node-0"
 
 
+async def test_devices_that_come_free_wake_no_gang_of_which_a_pod_asks_for_what_no_device_is(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand such gangs of one tenant would be planned with each end of a pod, and count as a lack of devices."""
+    world.furnish(1, devices=2)
+    for pod, selectors in (("runs", []), ("vain-0", []), ("vain-1", ["rare"])):
+        world.api.add(RESOURCE_CLAIMS, make.claim(pod) | {"spec": make.claim_spec(1, "gpu", *selectors)})
+        made = make.pod(pod, [make.use(pod)])
+        if pod != "runs":
+            made["metadata"]["annotations"] = {"dra.kopf.dev/gang": "vain", "dra.kopf.dev/gang-size": "2"}
+        world.api.add(PODS, made)
+    world.language = Having()
+    world.start()
+    async with world.running():
+        await world.quiet()
+        decided, scarce = noted_decisions(world, monkeypatch), []
+        monkeypatch.setattr(world.control.placer._context.delayed_deletion, "scarce", lambda: scarce.append(True))
+        world.api.change(PODS, "ns/runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+        assert (set(decided), scarce) == (set(), [])
+        world.api.add(RESOURCE_SLICES, make.slice("node-0", 1, RARE, rare="yes"))
+        await world.quiet()
+    assert world.node_of("vain-0") == world.node_of("vain-1") == "node-0"
+
+
 class Having:
     """A selector is the name of an attribute that the device has."""
 

@@ -303,14 +303,18 @@ class Gangs:
         return Decided(partial(self._tell, attempt, decision, told), attempt.spent)
 
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
+        """A pod that fits nowhere by itself has all wait for what helps it: nothing else helps the gang."""
         classes = {name for state in attempt.states for name in state.wanted_classes}
-        if classes:
+        is_nominated = self._cluster.nominated_pods.get(attempt.leader.metadata.uid) is not None
+        freed = self._cluster.drivers_of(classes) if decision.drivers is None else decision.drivers
+        if classes and freed:
             self._context.delayed_deletion.scarce()
         nodes = attempt.states[0].nodes
         hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
         return EVERYTHING._replace(
+            room=decision.short_of_room or decision.drivers is None or is_nominated,
             devices=bool(classes),
-            freed=self._cluster.drivers_of(classes),
+            freed=freed,
             hints=decision.hints | hints,
             reason=decision.reason,
         )
