@@ -342,6 +342,27 @@ async def test_when_the_leader_does_not_wait_any_more_another_pod_leads(end: str
     assert len([name for name in world.bound() if name != leader]) == 2
 
 
+async def test_a_leader_that_leaves_its_gang_lets_the_others_be_planned(world: World) -> None:
+    """It has another gang by now, and waits for what may help that one."""
+    furnish(world, 1, 2)
+    world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    add(world, "g", 2, range(3))
+
+    def moves(pod: Obj) -> None:
+        pod["metadata"]["annotations"]["dra.kopf.dev/gang"] = "other"
+
+    world.start()
+    async with world.running():
+        await world.quiet()
+        leader = leader_of_a_refused_gang(world)
+        world.api.change(PODS, f"ns/{leader}", moves)
+        await world.quiet()
+        await world.api.delete(PODS, "first", "ns")
+        await world.quiet()
+    assert len([name for name in world.bound() if name != leader]) == 2
+
+
 async def test_many_gangs_that_wait_are_not_looked_over_for_each_refusal(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

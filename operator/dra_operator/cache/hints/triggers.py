@@ -74,8 +74,8 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
             keys += pod_groups.group_of_placed(cluster, new)
-        if old is not None and gone is None and _waits(old) and not _waits(new):
-            keys += _left_by(cluster, new)
+        if old is not None and gone is None and _waits(old) and (not _waits(new) or gang_key(old) != gang_key(new)):
+            keys += _left_by(cluster, old)
         is_other = gone is not None or _may_place_differently(cluster, old, new)
         if is_other and key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("placement", key))

@@ -191,6 +191,8 @@ class Gangs:
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
         if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
+        if self._cluster.gang_of(leader) != gang:
+            return False
         return refusal.covers(gang, state.pod.key, fingerprint(state))
 
     def _is_unsure(self, pod: Pod) -> bool:
