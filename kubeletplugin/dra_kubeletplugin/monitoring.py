@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RENDERING_SECONDS = 1.0  # seconds for which all who scrape get the same figures
 _LAST_ANSWER_SECONDS = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
+_CALL_BUCKET_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
+"""Seconds of a call: the kubelet gives one up after 45, and an alert asks for more than 10."""
 
 
 class Metrics(Interceptor):
@@ -40,6 +42,7 @@ class Metrics(Interceptor):
             "dra_plugin_grpc_duration_seconds",
             "How long the kubelet's calls took.",
             ["method", "outcome"],
+            buckets=_CALL_BUCKET_SECONDS,
             registry=self.registry,
         )
 

@@ -6,6 +6,7 @@ plugin serves is asked here. The expressions are parsed by a PromQL library; tes
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import promql_parser
 import pytest
 from dra_kubeletplugin.monitoring import Metrics
+from google.protobuf.empty_pb2 import Empty
 from kubectl import ROOT
 from monitoring import PANELS, RULES
 
@@ -71,3 +73,23 @@ def test_every_alert_says_what_is_wrong_and_where_to_look(rule: dict[str, Any]) 
 def test_a_misspelled_metric_would_be_noticed() -> None:
     (selector,) = selectors(promql_parser.parse('rate(scheduler_pending_pod{queue="active"}[5m]) > 0'))
     assert selector.name not in served()
+
+
+async def test_calls_that_are_too_slow_are_measured_beyond_the_limit_of_their_alert() -> None:
+    (rule,) = (rule for rule in RULES if rule["alert"] == "DRAPluginSlow")
+    limit = float(rule["expr"].rpartition(">")[2])
+    bounds = await finite_bounds("dra_plugin_grpc_duration_seconds_bucket")
+    assert max(bounds) > limit, "a quantile is never above the last bound"
+
+
+async def finite_bounds(series: str) -> list[float]:
+    """The upper bounds of the buckets of a plugin's histogram after a call, without the last one, +Inf."""
+
+    async def answer(request: Any, _: Any) -> Any:
+        return request
+
+    metrics = Metrics()
+    await metrics.unary("NodePrepareResources", Empty(), None, answer)
+    samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
+    bounds = [float(sample.labels["le"]) for sample in samples if sample.name == series]
+    return [bound for bound in bounds if bound != math.inf]
