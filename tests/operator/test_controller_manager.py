@@ -28,6 +28,8 @@ ABSENT = NotFound(404, "NotFound", "no lease")
 DENIED = Forbidden(403, "Forbidden", 'leases "kube-controller-manager" is forbidden')
 AWAY = Unreachable("connection refused")
 LONG = lease("1", seconds=60)
+RELEASED = lease("2", holder="", seconds=1)
+"""As client-go leaves it when its process ends."""
 Seen = tuple[float, Lease | Exception]
 YESTERDAY, TOMORROW = "2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z"
 
@@ -90,6 +92,8 @@ class Scene:
         ([(0, ABSENT), (2, lease("1")), (2, lease("2"))], [True, False, False]),
         ([(0, lease("1")), (10, ABSENT)], [False, True]),
         ([(0, lease("1", holder=""))], [True]),
+        ([(0, lease("1")), (10, RELEASED), (2, lease("3", holder="cp-2"))], [False] * 3),
+        ([(0, lease("1")), (10, RELEASED), (29, RELEASED), (1, RELEASED)], [False, False, False, True]),
         ([(0, lease("1")), (31, lease("1")), (2, lease("2"))], [False, True, False]),
         ([(0, lease(YESTERDAY)), (10, lease(TOMORROW)), (10, lease(YESTERDAY))], [False] * 3),
         ([(0, LONG), (100, LONG), (20, LONG)], [False, False, True]),
@@ -109,6 +113,8 @@ class Scene:
         "it comes",
         "it goes with its lease",
         "released",
+        "given up for the next one",
+        "given up for good",
         "it comes back",
         "its clock is wrong and steps",
         "a longer lease is waited for longer",

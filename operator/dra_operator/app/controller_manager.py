@@ -4,7 +4,8 @@ Its Lease in kube-system shows whether it works: a working controller manager re
 count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first
 time counts as renewed for a while, because two claim controllers do more harm than none for half a minute. So does one
 that could not be looked at: while the API server was away, or the machine slept, a controller manager could not renew
-it either.
+it either. A Lease that lost its holder counts as well: with ControllerManagerReleaseLeaderElectionLockOnExit a
+controller manager gives it up when it ends, and in an upgrade the next one takes it over within seconds.
 
 A controller manager without leader election has no Lease (minikube, k3s with a single server). What it does shows it:
 a claim that it made and recorded in a pod while claims were ours. It then counts as working for ten minutes after the
@@ -50,6 +51,7 @@ class Heartbeat:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._spec: dict[str, Any] = {}
+        self._had_holder = False
         self._changed_at = 0.0
 
     def saw(self, lease: dict[str, Any] | None) -> bool:
@@ -57,8 +59,9 @@ class Heartbeat:
         spec = (lease or {}).get("spec") or {}
         if spec != self._spec:
             self._spec, self._changed_at = spec, self._clock()
+        self._had_holder = bool(spec.get("holderIdentity")) or (self._had_holder and bool(spec))
         patience = max(GONE_SECONDS, 2.0 * (spec.get("leaseDurationSeconds") or 0))
-        return bool(spec.get("holderIdentity")) and self._clock() - self._changed_at < patience
+        return self._had_holder and self._clock() - self._changed_at < patience
 
     def saw_nothing(self) -> None:
         """The server did not answer: the time until now does not count."""
