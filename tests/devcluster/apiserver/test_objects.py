@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_client import CONFIG_MAPS, NAMESPACES, NODES, PODS, Client, config_map, pod
+from bare_client import CONFIG_MAPS, NAMESPACES, NODES, PODS, Client, client_of, config_map, pod
+from dra_devcluster.apiserver import DevApiServer
+from rbac_server import SERVERS, new_account, rbac_server, token_of
 
 
 async def test_a_new_object_gets_its_identity_from_the_server(client: Client) -> None:
@@ -85,6 +88,43 @@ async def test_an_update_without_resource_version_wins_for_most_kinds_but_not_fo
     assert answer.code == 422
     assert "metadata.resourceVersion" in answer.message
     assert "must be specified for an update" in answer.message
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_an_update_makes_what_is_not_there_of_some_kinds(kind: str, tmp_path: Path) -> None:
+    leases, roles = "/apis/coordination.k8s.io/v1/namespaces/default/leases", "/apis/rbac.authorization.k8s.io/v1"
+    lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "reason": "R", "type": "Normal"}
+    async with rbac_server(kind, tmp_path) as client:
+        await client.post(leases, lease)
+        former = await client.get(f"{leases}/l")
+        await client.call("DELETE", f"{leases}/l")
+        answers = [
+            await client.call("PUT", f"{leases}/l", former),
+            await client.call("PUT", f"{leases}/l", {**former, "metadata": {**former["metadata"], "uid": ""}}),
+            await client.call("PUT", f"{NAMESPACES}/default/events/e", event),
+            await client.call("PUT", f"{roles}/clusterroles/r", {"metadata": {"name": "r"}, "rules": []}),
+            await client.call("PUT", f"{CONFIG_MAPS}/a", config_map("a")),
+        ]
+        assert [answer.code for answer in answers] == [409, 201, 201, 201, 404]
+        assert "Precondition failed: UID in precondition" in answers[0].message
+        assert (await client.get(f"{leases}/l"))["metadata"]["uid"] != former["metadata"]["uid"]
+
+
+async def test_who_may_only_update_makes_nothing_by_an_update() -> None:
+    async with DevApiServer(authorization="rbac") as server, client_of(server) as administrator:
+        rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["update"]}]
+        subjects = [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:serviceaccounts"}]
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "renew"}
+        made = "/apis/rbac.authorization.k8s.io/v1"
+        await administrator.post(f"{made}/clusterroles", {"metadata": {"name": "renew"}, "rules": rules})
+        binding = {"metadata": {"name": "renew"}, "subjects": subjects, "roleRef": ref}
+        await administrator.post(f"{made}/clusterrolebindings", binding)
+        await new_account(administrator, "one")
+        one = administrator.with_token(await token_of(administrator, "one"))
+        path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
+        answer = await one.call("PUT", path, {"metadata": {"name": "l"}})
+        assert (answer.code, "cannot create resource" in answer.message) == (403, True)
 
 
 async def test_an_update_that_changes_nothing_writes_nothing(client: Client) -> None:

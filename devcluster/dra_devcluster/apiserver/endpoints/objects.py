@@ -22,7 +22,7 @@ from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.patch import patch
 from dra_devcluster.apiserver.verbs.read import get, list_page
 from dra_devcluster.apiserver.verbs.watch import WatchQuery, is_true, stream
-from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.verbs.write import create, create_by_update, update
 from dra_devcluster.apiserver.wire.bodies import (
     PATCHES,
     media_type,
@@ -46,8 +46,7 @@ async def handle_object(call: Call) -> web.StreamResponse:
             return call.answer(_current(call))
         case "PUT":
             call.need("update")
-            body = await _body(call)
-            return call.answer(update(call.write, _current(call), body))
+            return _update(call, await _body(call))
         case "PATCH":
             call.need("patch")
             return await _patch(call)
@@ -82,6 +81,15 @@ async def handle_collection(call: Call) -> web.StreamResponse:
 
 def _current(call: Call) -> Stored:
     return get(call.registry, call.resource, call.target.namespace, call.target.name)
+
+
+def _update(call: Call, obj: Json) -> web.StreamResponse:
+    write, target = call.write, call.target
+    if kind_of(call.resource).created_by_update and not target.subresource:
+        stored = call.registry.collection(call.resource).get(target.namespace, target.name)
+        if stored is None:
+            return call.answer(create_by_update(write, obj), 201)
+    return call.answer(update(write, _current(call), obj))
 
 
 async def _body(call: Call) -> Json:

@@ -72,6 +72,8 @@ class Kind:
     checks_metadata = False
     # Whether an update may come without a resourceVersion.
     unconditional_update = True
+    # Whether an update makes an object that is not there.
+    created_by_update = False
     # Whether the answer to a deletion is the object, rather than a Status.
     returns_deleted = False
     # Whether a deletion grants the object time to end.

@@ -15,6 +15,7 @@ _ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "
 
 
 class EventKind(Kind):
+    created_by_update = True
     selectable: Mapping[str, str] = MappingProxyType(
         {
             **{f"involvedObject.{field}": f"involvedObject.{field}" for field in _ABOUT},

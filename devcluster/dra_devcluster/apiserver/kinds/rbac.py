@@ -24,6 +24,7 @@ class RoleKind(Kind):
     """Roles and ClusterRoles."""
 
     name_rule = staticmethod(metadata.path_segment)
+    created_by_update = True
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         self._check_escalation(obj, None, write)
@@ -57,6 +58,7 @@ class BindingKind(Kind):
     """RoleBindings and ClusterRoleBindings."""
 
     name_rule = staticmethod(metadata.path_segment)
+    created_by_update = True
 
     def default(self, obj: Json, write: Write) -> None:
         role = obj.get("roleRef")

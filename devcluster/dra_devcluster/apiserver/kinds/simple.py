@@ -81,6 +81,7 @@ class Secrets(Keyed):
 
 class Leases(Kind):
     unconditional_update = False
+    created_by_update = True
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
@@ -105,6 +106,7 @@ class PriorityClasses(Generational):
 class Services(Kind):
     name_rule = staticmethod(metadata.label_1035)
     returns_deleted = True
+    created_by_update = True
     selectable: Mapping[str, str] = MappingProxyType({"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"})
 
     def default(self, obj: Json, write: Write) -> None:
@@ -114,6 +116,10 @@ class Services(Kind):
         for port in spec.get("ports") or ():
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
+
+
+class CreatedByUpdate(Kind):
+    created_by_update = True
 
 
 class ReturnedWhenDeleted(Kind):
@@ -126,6 +132,8 @@ class ReplicationControllers(Generational):
 
 SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("", "configmaps"): Keyed,
+    ("", "endpoints"): CreatedByUpdate,
+    ("", "limitranges"): CreatedByUpdate,
     ("", "nodes"): Nodes,
     ("", "secrets"): Secrets,
     ("", "services"): Services,

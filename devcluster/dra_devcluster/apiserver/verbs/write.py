@@ -13,6 +13,7 @@ from dra_devcluster.apiserver.errors import (
     StatusError,
     already_exists,
     bad_request,
+    conflict,
     forbidden,
     invalid,
     not_found,
@@ -62,6 +63,21 @@ def create(write: Write, obj: Json) -> Stored:
     collection = registry.collection(resource)
     _find_free_name(write, collection, meta)
     return _store(write, collection, kind, obj, None)
+
+
+def create_by_update(write: Write, obj: Json) -> Stored:
+    """Store the object of an update that is not there: its resourceVersion does not count, but its UID does.
+
+    Raises as ``create``, and a 409.
+    """
+    resource, meta = write.resource, obj["metadata"]
+    write.registry.authorization.require(write.asks("create", meta["name"]))
+    if uid := meta.get("uid"):
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+        raise conflict(resource.group, resource.plural, meta["name"], why)
+    meta.pop("resourceVersion", None)
+    write.verb = "create"
+    return create(write, obj)
 
 
 def _begin(write: Write, obj: Json) -> None:
