@@ -11,7 +11,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_operator.allocator import Allocator, Inventory
+from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix_learner import MixLearner
 from dra_operator.kubectl.observed.observed import Observed
@@ -70,9 +70,9 @@ def claim(status: object = None, about: dict[str, Any] | None = None, **request:
     return convert(ResourceClaim, {"metadata": meta("c") | (about or {}), "spec": spec, "status": status or {}})
 
 
-def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:
+def cluster(*objects: Object, classes: Iterable[str] = ("gpu",), features: Features | None = None) -> Cluster:
     """One node with one device, and these objects."""
-    made = Cluster(Inventory(language=Attributes()))
+    made = Cluster(Inventory(features, language=Attributes()))
     for name in classes:
         made.apply(convert(DeviceClass, {"metadata": {"name": name}}))
     spec = {
@@ -105,6 +105,54 @@ def tainted() -> ResourceSlice:
 def given(*tolerations: dict[str, Any]) -> dict[str, Any]:
     """An allocation whose device tolerates these taints."""
     return {"devices": {"results": [{**GIVEN["devices"]["results"][0], "tolerations": tolerations}]}}
+
+
+def shares(**policy: Any) -> ResourceSlice:
+    """A newer generation of the pool, whose device is shared: 10Gi of memory, asked for as the policy allows."""
+    pool = {"name": "n1", "generation": 2, "resourceSliceCount": 1}
+    capacity = {"memory": {"value": "10Gi", "requestPolicy": {"default": "1Gi", **policy}}}
+    spec = {
+        "driver": "drv",
+        "nodeName": "n1",
+        "pool": pool,
+        "devices": [{"name": "a", "allowMultipleAllocations": True, "capacity": capacity}],
+    }
+    return convert(ResourceSlice, {"metadata": {"name": "t"}, "spec": spec})
+
+
+def asks(**amounts: str) -> ResourceClaim:
+    request = wants()
+    request["exactly"]["capacity"] = {"requests": amounts}
+    spec = {"devices": {"requests": [request]}}
+    return convert(ResourceClaim, {"metadata": meta("c"), "spec": spec})
+
+
+def capacity_fix(asked: ResourceClaim, published: ResourceSlice) -> list[str]:
+    """The changes that would help, without the line about changing claims."""
+    lines = told_of(cluster(asked, pod(), published, features=SHARED), pod())
+    place = next((place for place, line in enumerate(lines) if "it would fit" in line), len(lines))
+    return [line.strip() for line in lines[place + 1 : -1]]
+
+
+SHARED = Features(consumable_capacity=True)
+RANGE = {"min": "1Gi", "max": "8Gi", "step": "3Gi"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "fix"),
+    [
+        ({"memory": "9Gi"}, {"validRange": RANGE}, "ask for at most 7Gi memory instead of 9Gi in"),
+        ({"memory": "20Gi"}, {"validRange": RANGE}, "ask for at most 7Gi memory instead of 20Gi in"),
+        ({"memory": "20Gi"}, {"validValues": ["1Gi", "4Gi"]}, "ask for at most 4Gi memory instead of 20Gi in"),
+        ({"memory": "20Gi"}, {}, "ask for at most 10Gi memory instead of 20Gi in"),
+        ({"disk": "1Gi"}, {}, "remove the capacity disk from"),
+        ({"disk": "1Gi", "memory": "1Gi"}, {}, "remove the capacity disk from"),
+    ],
+)
+def test_the_fix_for_a_capacity_is_an_amount_that_the_request_policy_allows(
+    asked: dict[str, str], policy: dict[str, Any], fix: str
+) -> None:
+    assert capacity_fix(asks(**asked), shares(**policy)) == [f'on n1: {fix} request "r" of claim ns/c']
 
 
 THEIRS: list[Object] = [

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from dra_api.resource import CapacityRequirements, Device, DeviceTaint, DeviceToleration, ResourceClaim
+from dra_api.resource import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    CapacityRequirements,
+    Device,
+    DeviceCapacity,
+    DeviceTaint,
+    DeviceToleration,
+    ResourceClaim,
+)
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
@@ -19,6 +28,8 @@ from .requests import Wanted, every_request, with_fields, with_request, without_
 
 MOST_TAINTS: Final = 4
 """Sets of taints of single devices whose tolerations are tried."""
+MOST_AMOUNTS: Final = 4
+"""Smaller amounts of one capacity that are tried."""
 
 
 def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal) -> Iterator[Change]:
@@ -87,29 +98,49 @@ def _counts(claim: ResourceClaim, name: str, wanted: Wanted, refusal: Refusal) -
 
 
 def _capacity(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, usage: Usage) -> Iterator[Change]:
-    """The most that any device has, or has left."""
-    asked = wanted.capacity.requests if wanted.capacity is not None else None
-    for what, amount in (asked or {}).items():
-        totals, lefts = {0}, {0}
-        for number, device in enumerate(view.devices):
-            total = _total(device, what, view.driver(number))
-            if total is not None:
-                device_id = view.id(number)
-                consumed = usage.pool(device_id.pool_id).consumed.get(device_id.device, {})
-                totals.add(total.nanos)
-                lefts.add(total.nanos - sum(used for key, used in consumed.items() if key.endswith(what)))
-        for most in sorted({max(totals), max(lefts)}, reverse=True):
-            if 0 < most < amount.nanos:
-                less = Quantity.from_nanos(most, binary=str(amount).endswith("i"))
-                edit = with_request(claim, name, _capacity_of({**(asked or {}), what: less}))
-                text = f"ask for at most {less} {what} instead of {amount} in {named(claim, name)}"
-                yield Change(text, (edit,), 3, f"capacity {claim.key} {name} {what}")
+    """The most that a device has, or has left, as its request policy allows; after these, without the capacity."""
+    asked = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
+    for what, amount in asked.items():
+        group = f"capacity {claim.key} {name} {what}"
+        smaller = {most for most in _amounts(what, view, usage) if 0 < most < amount.nanos}
+        for most in sorted(smaller, reverse=True)[:MOST_AMOUNTS]:
+            less = Quantity.from_nanos(most, binary=str(amount).endswith("i"))
+            edit = with_request(claim, name, _capacity_of({**asked, what: less}))
+            text = f"ask for at most {less} {what} instead of {amount} in {named(claim, name)}"
+            yield Change(text, (edit,), 3, group)
+        without = _capacity_of({key: value for key, value in asked.items() if key != what})
+        text = f"remove the capacity {what} from {named(claim, name)}"
+        yield Change(text, (with_request(claim, name, without),), 3, group)
 
 
-def _total(device: Device, name: str, driver: str) -> Quantity | None:
+def _amounts(what: str, view: NodeView, usage: Usage) -> Iterator[int]:
+    """What one share may ask for at most: of each device, of all that it has and of what is left."""
+    for number, device in enumerate(view.devices):
+        capacity = _capacity_named(device, what, view.driver(number))
+        if capacity is not None:
+            device_id = view.id(number)
+            consumed = usage.pool(device_id.pool_id).consumed.get(device_id.device, {})
+            used = sum(amount for key, amount in consumed.items() if key.endswith(what))
+            yield _allowed(capacity.value.nanos, capacity.request_policy)
+            yield _allowed(capacity.value.nanos - used, capacity.request_policy)
+
+
+def _allowed(most: int, policy: CapacityRequestPolicy | None) -> int:
+    """The largest amount up to this one that the policy allows; 0 if there is none."""
+    if policy is None:
+        return most
+    if policy.valid_values:
+        return max((value.nanos for value in policy.valid_values if value.nanos <= most), default=0)
+    bounds = policy.valid_range or CapacityRequestPolicyRange()
+    least = bounds.min.nanos if bounds.min is not None else 0
+    most = min(most, bounds.max.nanos) if bounds.max is not None else most
+    step = bounds.step.nanos if bounds.step is not None else 0
+    return (most - (most - least) % step if step else most) if most >= least else 0
+
+
+def _capacity_named(device: Device, name: str, driver: str) -> DeviceCapacity | None:
     capacities = device.capacity or {}
-    found = capacities.get(name) or capacities.get(name.removeprefix(f"{driver}/"))
-    return found.value if found is not None else None
+    return capacities.get(name) or capacities.get(name.removeprefix(f"{driver}/"))
 
 
 def _constraints(claim: ResourceClaim) -> Iterator[Change]:
