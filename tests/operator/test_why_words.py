@@ -227,6 +227,18 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "pod ns/web would fit 1 of 1 node: n1",
         ],
     ),
+    "another scheduler refuses it for a reason that the operator does not see": (
+        pod(
+            schedulerName="default-scheduler",
+            status={"conditions": [{**REFUSED, "reason": "Unschedulable", "message": "0/1 nodes: no quota"}]},
+        ),
+        [claim()],
+        [
+            "pod ns/web is placed by default-scheduler, not by dra-scheduler; what dra-operator would do:",
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  default-scheduler says: 0/1 nodes: no quota",
+        ],
+    ),
     "it has a device that another scheduler may have given away": (
         pod(),
         [claim({"allocation": GIVEN, "reservedFor": [USER]}), *THEIRS],

@@ -12,7 +12,7 @@ from dra_operator.scheduling.state import GATE, is_at_gate
 
 from .bound import unknown_requests, why_bound
 from .report import Report
-from .schedulers import idle_scheduler, not_ours
+from .schedulers import idle_scheduler, not_ours, refusal_of
 from .waiting import why_waiting
 
 
@@ -39,6 +39,8 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
         report.take_in(why_waiting(made, pod, places=not who_else and not idle))
         for line in idle:
             report.object_to(line)
+        if who_else and report.is_clear and (said := refusal_of(pod)):
+            report.object_to(said)
     for line in unknown_requests(pod, _claims(made, pod)):
         report.object_to(line)
     return report

@@ -62,6 +62,13 @@ def _lacks_claims(made: Pipeline, pod: Pod) -> bool:
     return is_short or any(claim is None or claim.metadata.deletion_timestamp is not None for claim in claims)
 
 
+def refusal_of(pod: Pod) -> str:
+    """What the scheduler that places the pod said when it refused it last; empty if it has not refused it."""
+    conditions = (one for one in pod.status.conditions or () if one.type == "PodScheduled" and one.status == "False")
+    said = next((one.message for one in conditions if one.reason != "SchedulingGated"), "")
+    return f"{pod.spec.scheduler_name or DEFAULT} says: {said}" if said else ""
+
+
 def was_looked_at(pod: Pod) -> bool:
     """A scheduler has written why the pod waits."""
     return any(one.type == "PodScheduled" and one.reason != "SchedulingGated" for one in pod.status.conditions or ())
