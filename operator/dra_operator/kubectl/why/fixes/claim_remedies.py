@@ -28,7 +28,7 @@ from .requests import Wanted, every_request, with_fields, with_request, without_
 
 MOST_TAINTS: Final = 4
 """Sets of taints of single devices whose tolerations are tried."""
-MOST_AMOUNTS: Final = 4
+MOST_SMALLER_REQUESTS: Final = 4
 """Smaller amounts of one capacity that are tried."""
 
 
@@ -103,7 +103,7 @@ def _capacity(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, u
     for what, amount in asked.items():
         group = f"capacity {claim.key} {name} {what}"
         smaller = {most for most in _amounts(what, view, usage) if 0 < most < amount.nanos}
-        for most in sorted(smaller, reverse=True)[:MOST_AMOUNTS]:
+        for most in sorted(smaller, reverse=True)[:MOST_SMALLER_REQUESTS]:
             less = Quantity.from_nanos(most, binary=str(amount).endswith("i"))
             edit = with_request(claim, name, _capacity_of({**asked, what: less}))
             text = f"ask for at most {less} {what} instead of {amount} in {named(claim, name)}"
