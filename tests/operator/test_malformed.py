@@ -277,6 +277,16 @@ def test_a_malformed_claim_that_says_that_it_has_no_allocation_holds_nothing(sta
     assert not malformed_objects.partially_decoded
 
 
+def test_a_malformed_claim_that_never_held_anything_ends_no_hold() -> None:
+    """Each end has all waiting pods tried again, and a user may change such a claim many times a second."""
+    ends: list[str] = []
+    malformed_objects = MalformedObjects(lambda uid, _: ends.append(uid))
+    for version in ("1", "2", "3"):
+        claim = broken("u1", version) | {"status": {}}
+        malformed_objects.take(RESOURCE_CLAIMS, claim, ValueError("some field"))
+    assert ends == []
+
+
 def test_a_version_that_the_cache_knows_or_a_newer_malformed_one_overtook_counts_for_nothing() -> None:
     """As an item of a list that was late."""
     usage = Usage()

@@ -107,8 +107,7 @@ class MalformedObjects:
         if not isinstance(uid, str):
             return ""
         if _has_no_allocation(obj):
-            self.deleted(key, None)
-            self._hold(uid, None)
+            self.deleted(key, None)  # nothing if none was held: each end of a hold has all waiting pods tried again
             return ""
         if not results:
             return ""
