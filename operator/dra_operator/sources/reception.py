@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from dra_api.codec import DecodeError, convert, decode
 from dra_api.core import Pod
-from dra_api.meta import ObjectVersion
+from dra_api.meta import Object, ObjectVersion
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource
 from dra_kube.versions import from_served
 
@@ -119,9 +119,14 @@ class Reception:
         if isinstance(obj, Pod):
             self.pod_seen(control.cluster.pods.get(obj.key), obj)
         control.apply(Source.WATCH, obj, None if was_cut(raw) else current)
-        known = control.cluster.store_of(type(obj)).get(obj.key)  # a large claim is kept without its bulk
-        is_taken_in = known is not None and ObjectVersion.of(known.metadata) == ObjectVersion.of(obj.metadata)
-        if resource == RESOURCE_CLAIMS and is_taken_in and malformed_objects.corrected(obj.key, obj.metadata.uid):
+        if resource == RESOURCE_CLAIMS and obj.key in malformed_objects.partially_decoded:
+            self._correct(obj)
+
+    def _correct(self, claim: Object) -> None:
+        """A good version of a malformed claim has come. It counts if it was taken in, perhaps without its bulk."""
+        control, known = self._control, self._control.cluster.claims.get(claim.key)
+        is_taken_in = known is not None and ObjectVersion.of(known.metadata) == ObjectVersion.of(claim.metadata)
+        if is_taken_in and self._malformed_objects.corrected(claim.key, claim.metadata.uid):
             control.look_again()  # it may hold less than before
 
     def _is_over(self, resource: Resource, news: News) -> bool:
