@@ -315,9 +315,9 @@ async def test_when_the_leader_goes_a_pod_that_can_be_tried_leads(world: World) 
     assert len(world.bound()) == 2
 
 
-@pytest.mark.parametrize("end", ["bound", "failed", "ending"])
+@pytest.mark.parametrize("end", ["bound", "failed", "ending", "in another gang"])
 async def test_when_the_leader_does_not_wait_any_more_another_pod_leads(end: str, world: World) -> None:
-    """Others bound it, or ended it: the rest of the gang waits with it no more."""
+    """Others bound it, ended it, or gave it to another gang: the rest of this one waits with it no more."""
     furnish(world, 1, 2)
     world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
     await world.settle()
@@ -328,35 +328,16 @@ async def test_when_the_leader_does_not_wait_any_more_another_pod_leads(end: str
             pod["spec"]["nodeName"] = "node-0"
         elif end == "failed":
             pod["status"]["phase"] = "Failed"
-        else:
+        elif end == "ending":
             pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/held"]}
+        else:
+            pod["metadata"]["annotations"]["dra.kopf.dev/gang"] = "other"
 
     world.start()
     async with world.running():
         await world.quiet()
         leader = leader_of_a_refused_gang(world)
         world.api.change(PODS, f"ns/{leader}", changed)
-        await world.quiet()
-        await world.api.delete(PODS, "first", "ns")
-        await world.quiet()
-    assert len([name for name in world.bound() if name != leader]) == 2
-
-
-async def test_a_leader_that_leaves_its_gang_lets_the_others_be_planned(world: World) -> None:
-    """It has another gang by now, and waits for what may help that one."""
-    furnish(world, 1, 2)
-    world.api.add(PODS, Make.pod("first", claims=[Make.FROM_TEMPLATE]))
-    await world.settle()
-    add(world, "g", 2, range(3))
-
-    def moves(pod: Obj) -> None:
-        pod["metadata"]["annotations"]["dra.kopf.dev/gang"] = "other"
-
-    world.start()
-    async with world.running():
-        await world.quiet()
-        leader = leader_of_a_refused_gang(world)
-        world.api.change(PODS, f"ns/{leader}", moves)
         await world.quiet()
         await world.api.delete(PODS, "first", "ns")
         await world.quiet()
