@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from dra_api.meta import ObjectVersion
 from dra_api.resource import AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Usage
-from dra_operator.app.operator import Options
+from dra_operator.app.operator import Operator, Options
 from dra_operator.sources import audit
 from dra_operator.sources.known import KnownEvents
 from dra_operator.sources.malformed import MalformedObjects
@@ -170,61 +170,56 @@ def claim_event(version: int, *devices: str, data: object = None) -> bytes:
     return json.dumps({"type": "MODIFIED", "object": {"metadata": meta, "spec": {}, "status": status}}).encode() + b"\n"
 
 
+@pytest.fixture
+async def unaudited(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Operator]:
+    """An operator that is told of claims by the test: an audit would see that no server has them."""
+    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        yield site.operator
+
+
+def malformed_of(operator: Operator) -> MalformedObjects:
+    assert operator._parts is not None
+    return operator._parts.malformed_objects
+
+
 @pytest.mark.parametrize("devices", [(), ("b",)])
 async def test_a_malformed_version_that_its_correction_overtakes_holds_nothing(
-    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]
+    unaudited: Operator, devices: tuple[str, ...]
 ) -> None:
     """Of one read, what is good is taken in first, and Kopf brings the rest."""
-    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)  # it would see that no server has the claim
-    await cluster.furnish()
-    async with supervising() as site:
-        await site.ready()
-        operator = site.operator
-        reader = KnownEvents(lambda news: operator.deals_with(RESOURCE_CLAIMS, news), time.monotonic)
-        deep = claim_event(10_005, "a", data="deep").replace(b'"deep"', b"[" * 100_000 + b"]" * 100_000)
-        events = [json.loads(line) for line in reader.passed_on(deep + claim_event(10_006, *devices)).splitlines()]
-        (left,) = (event for event in events if event["type"] != "BOOKMARK")
-        assert left["object"]["metadata"]["resourceVersion"] == "10005"
-        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", left["object"])
-        assert operator._parts is not None
-        assert not operator._parts.malformed_objects.partially_decoded
-        allocated = operator.control.cluster.allocated_devices
-        assert allocated.holds("u") == bool(devices)
-        assert {it.device for it in allocated.usage.devices() if it.driver == "d"} == set(devices)
+    reader = KnownEvents(lambda news: unaudited.deals_with(RESOURCE_CLAIMS, news), time.monotonic)
+    deep = claim_event(10_005, "a", data="deep").replace(b'"deep"', b"[" * 100_000 + b"]" * 100_000)
+    events = [json.loads(line) for line in reader.passed_on(deep + claim_event(10_006, *devices)).splitlines()]
+    (left,) = (event for event in events if event["type"] != "BOOKMARK")
+    assert left["object"]["metadata"]["resourceVersion"] == "10005"
+    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", left["object"])
+    assert not malformed_of(unaudited).partially_decoded
+    allocated = unaudited.control.cluster.allocated_devices
+    assert allocated.holds("u") == bool(devices)
+    assert {it.device for it in allocated.usage.devices() if it.driver == "d"} == set(devices)
 
 
-async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malformed_one(
-    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malformed_one(unaudited: Operator) -> None:
     """A list had the malformed one; the watch is still behind."""
-    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)
-    await cluster.furnish()
-    async with supervising() as site:
-        await site.ready()
-        operator = site.operator
-        assert operator._parts is not None
-        later, earlier = broken("u", "10006", "b"), json.loads(claim_event(10_005, "a"))["object"]
-        operator._parts.malformed_objects.take(RESOURCE_CLAIMS, later, ValueError("some field"))
-        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", earlier)
-        usage = operator.control.cluster.allocated_devices.usage
-        assert {it.device for it in usage.devices() if it.driver == "d"} == {"b"}
+    later, earlier = broken("u", "10006", "b"), json.loads(claim_event(10_005, "a"))["object"]
+    malformed_of(unaudited).take(RESOURCE_CLAIMS, later, ValueError("some field"))
+    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", earlier)
+    usage = unaudited.control.cluster.allocated_devices.usage
+    assert {it.device for it in usage.devices() if it.driver == "d"} == {"b"}
 
 
-async def test_a_large_claim_that_is_corrected_is_malformed_no_more(
-    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_claim_that_is_corrected_is_malformed_no_more(unaudited: Operator) -> None:
     """The cache keeps it without its bulk."""
-    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)
-    await cluster.furnish()
-    async with supervising() as site:
-        await site.ready()
-        operator = site.operator
-        assert operator._parts is not None
-        operator._parts.malformed_objects.take(RESOURCE_CLAIMS, broken("u", "10005", "a"), ValueError("some field"))
-        good = json.loads(claim_event(10_006, "a", data="x" * 100_000))["object"]
-        config = [{"opaque": {"driver": "d", "parameters": {"bulk": "x" * 100_000}}}]
-        operator.received(RESOURCE_CLAIMS, "v1", "MODIFIED", good | {"spec": {"devices": {"config": config}}})
-        assert not operator._parts.malformed_objects.partially_decoded
+    malformed_of(unaudited).take(RESOURCE_CLAIMS, broken("u", "10005", "a"), ValueError("some field"))
+    good = json.loads(claim_event(10_006, "a", data="x" * 100_000))["object"]
+    config = [{"opaque": {"driver": "d", "parameters": {"bulk": "x" * 100_000}}}]
+    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", good | {"spec": {"devices": {"config": config}}})
+    assert not malformed_of(unaudited).partially_decoded
 
 
 def quarantined(usage: Usage, *known: str) -> MalformedObjects:
