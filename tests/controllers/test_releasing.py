@@ -434,6 +434,21 @@ async def test_a_pod_that_lacks_devices_has_all_ended_that_wait_for_the_garbage_
         assert ("patch", "pods", "status") not in calls(world)  # it was not told that there are no devices
 
 
+async def test_a_pod_that_lacks_devices_has_no_refused_deletion_tried_again(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be one of thousands that a policy protects; each has a back-off of its own."""
+    monkeypatch.setattr(delayed_deletion, "COLLECTOR_SECONDS", 0.0)
+    added: list[str] = []
+    async with ample(world, make, devices=1):
+        late = world.control.releaser._delayed_deletion
+        (claim,) = world.cluster.claims
+        assert not late.has_time(claim)
+        monkeypatch.setattr(late._queue, "add", lambda keys: added.extend(key.object for key in keys))
+        late.scarce()
+    assert added == []
+
+
 async def test_a_pod_that_asks_for_what_no_device_is_takes_no_time_from_the_garbage_collector(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,12 +75,16 @@ class DelayedDeletion:
             self._ample_from = self._clock()
 
     def scarce(self) -> None:
-        """A pod found no devices. If they were abundant so far, what is left alone ends at once."""
+        """A pod found no devices. If they were abundant so far, what is left alone ends at once.
+
+        What is being ended already, or was refused, goes on at its own pace.
+        """
         now = self._clock()
         if now >= self._ample_from:
-            for ending in self._ending.values():
+            left_alone = {claim: ending for claim, ending in self._ending.items() if ending.until > now}
+            for ending in left_alone.values():
                 ending.since = ending.until = now
-            self._queue.add([Key("release", claim) for claim in self._ending])
+            self._queue.add([Key("release", claim) for claim in left_alone])
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
     def was_collected(self) -> None:
