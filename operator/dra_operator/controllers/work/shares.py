@@ -14,6 +14,11 @@ from typing import Final
 WORKERS_PER_FREE_ONE: Final = 2
 
 
+def may_have_another(held: int, free: float) -> bool:
+    """Whether a namespace that has so many may get one of those that are free."""
+    return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
+
+
 class Shares:
     """Of so many workers; infinity means that there is always another one."""
 
@@ -23,8 +28,7 @@ class Shares:
 
     def may_take(self, namespace: str) -> bool:
         """Whether the namespace may have another worker."""
-        held = self._held[namespace]
-        return not held or held < WORKERS_PER_FREE_ONE * (self._free - 1)
+        return may_have_another(self._held[namespace], self._free)
 
     def take(self, namespace: str) -> None:
         """It has another one."""

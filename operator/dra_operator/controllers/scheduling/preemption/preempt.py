@@ -30,7 +30,7 @@ from dra_kube import NotFound
 from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.shared.timing import PreemptionSettings
 from dra_operator.controllers.work.metrics import PreemptionMetrics
-from dra_operator.controllers.work.shares import WORKERS_PER_FREE_ONE
+from dra_operator.controllers.work.shares import may_have_another
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
 from dra_operator.scheduling.gang import SameValues
@@ -162,7 +162,7 @@ class Preemption:
         if any(known.get(pod.metadata.uid) is not None for pod in pods):
             return True
         held = sum(it.pod.metadata.namespace == namespace for it in known)
-        return not held or held < WORKERS_PER_FREE_ONE * (MOST_NOMINATED_PODS - len(known) - 1)
+        return may_have_another(held, MOST_NOMINATED_PODS - len(known))
 
     def _timed(
         self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
