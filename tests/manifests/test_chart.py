@@ -264,6 +264,7 @@ def test_a_package_of_it_has_nothing_that_is_for_kustomize(tmp_path: Path) -> No
         ({"operator": {"settings": {"log-format": "xml"}}}, "log-format"),
         ({"operator": {"settings": {"placement-workers": 0}}}, "placement-workers"),
         ({"operator": {"settings": {"metrics-port": 1}}}, "metrics-port"),
+        ({"operator": {"settings": {"leader-elect-namespace": "x"}}}, "leader-elect-namespace"),
         ({"operator": {"setings": {}}}, "setings"),
         ({"operator": {"placementMix": [{"weight": 0, "exactly": {"deviceClassName": "gpu"}}]}}, "weight"),
         ({"operator": {"placementMix": [{"exactly": {"deviceClassName": "gpu"}}]}}, "weight"),

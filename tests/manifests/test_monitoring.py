@@ -19,16 +19,18 @@ from kubectl import ROOT
 from monitoring import PANELS, RULES
 
 BY_PROMETHEUS = {"job", "pod", "namespace", "instance", "le"}
+TARGETS = {"up": {"job", "pod"}}
+"""What Prometheus says itself of each target."""
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
 def served() -> dict[str, set[str]]:
-    """Every series that operator or plugin can have, and its labels."""
+    """Every series that operator or plugin can have, or Prometheus has of them, and its labels."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     found = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     for metric in Metrics().registry.collect():
         found[metric.name] = (metric.type, {"method", "outcome"})
-    series: dict[str, set[str]] = {}
+    series: dict[str, set[str]] = dict(TARGETS)
     for name, (kind, labels) in found.items():
         for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
             series[name + suffix] = labels

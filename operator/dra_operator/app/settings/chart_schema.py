@@ -33,8 +33,8 @@ _SIMULATED = {
     "kubeApiBurst": {"type": "integer", "minimum": 0},
 }
 """The driver's configuration, without what is the DaemonSet's own: names of the node, folders, the port."""
-_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port", "placement_mix")
-"""The Deployment's own: its probes depend on them, or the chart makes and mounts the file."""
+_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port", "placement_mix", "leader_elect_namespace")
+"""The manifests' own: the probes depend on them, the chart makes and mounts the file, Lease and Role are there."""
 _MIX = {
     "type": "array",
     "maxItems": LISTED_ENTRIES,
