@@ -25,6 +25,8 @@ POOL_REQUESTS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 SELECTED, BOUND = "volume.kubernetes.io/selected-node", "pv.kubernetes.io/bound-by-controller"
 PROTECTION = "resource.kubernetes.io/delete-protection"
 USES = [{"name": "gpu", "resourceClaimName": "here"}]
+PLUGGED = {"name": "main", "image": "app:1", "resources": {"limits": {"example.com/gpu": "1"}}}
+"""A container with a device of a device plugin."""
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -104,6 +106,8 @@ HOLDINGS: list[tuple[str, Json]] = [
     (PODS, pod("queued", schedulingGates=[OTHER_GATE])),
     (PODS, pod("with-device", resourceClaims=USES)),
     (PODS, pod("grouped", schedulingGroup={"podGroupName": "group"})),
+    (PODS, pod("plugged", nodeName="node-1", containers=[PLUGGED])),
+    (PODS, pod("unplugged", containers=[PLUGGED])),
     (SYSTEM, pod("kube-proxy", nodeName="node-1")),
     (CLAIMS, claim("here")),
     (CLAIMS, claim("told")),
@@ -207,6 +211,10 @@ def _pod_status() -> Iterator[Theft]:
     yield patch("with-device", _status("conditions", disrupted), "")
     yield patch("grouped", _status("conditions", disrupted), "")
     yield patch("free", _status("conditions", [_CONDITION]), "")
+    mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "container-0-request-0"}
+    served = _status("extendedResourceClaimStatus", {"resourceClaimName": "x", "requestMappings": [mapping]})
+    yield patch("plugged", served, "before the pod has its node")
+    yield patch("unplugged", served, "")
     path = f"{PODS}/free/status"
     yield Theft("update", "pods/status", path, changed("status", "message", to="out of memory"), _ONLY_STATUS)
     yield Theft("update", "pods/status", path, changed("status", "qosClass", to="Guaranteed"), "field is immutable")
