@@ -50,6 +50,7 @@ from .errors import (
     TooManyRequests,
     Unauthorized,
     Unreachable,
+    for_people,
 )
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
@@ -113,6 +114,7 @@ __all__ = [
     "WatchEvent",
     "connection",
     "contexts",
+    "for_people",
     "namespace_of",
     "unguarded",
     "unobserved",

@@ -138,6 +138,17 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 
+def for_people(error: Exception) -> str:
+    """What a command says of the error that ends it: with the remedy, where that does not follow from the error."""
+    match error:
+        case Unauthorized():
+            return f"the API server refuses the credentials: {error}; renew them in the kubeconfig"
+        case Unreachable():
+            return f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?"
+        case _:
+            return str(error)
+
+
 def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after: float | None = None) -> ApiError:
     """The exception for a response: ``status`` is its Status object, or empty when there was none.
 

@@ -103,6 +103,7 @@ async def test_a_server_that_does_not_answer_is_named(dead_server: tuple[str, Pa
     code, output = await run("--kubeconfig", str(config))
     assert code == 1
     assert address in output
+    assert output.count("is it running") == 1, output
     assert "Traceback" not in output
 
 

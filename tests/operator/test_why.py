@@ -57,6 +57,21 @@ async def test_on_a_cluster_without_any_lease_the_operator_is_missed(
     assert "install the operator (kubectl apply -k manifests)" in output
 
 
+async def test_credentials_that_are_refused_are_to_be_renewed(
+    kubeconfig: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, output = await ask(capsys, expired(kubeconfig, tmp_path / "expired"), "pod/pod")
+    assert code == 1
+    assert "refuses the credentials: Unauthorized; renew them in the kubeconfig" in output
+
+
+def expired(kubeconfig: Path, file: Path) -> Path:
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": "expired"}
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
 async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:
     given = ["why", *arguments, "-n", "ns", "--kubeconfig", str(kubeconfig)]
     code = await asyncio.to_thread(main, given)

@@ -206,7 +206,7 @@ def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the name {error.host} is not known"
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
-        return "the connection was refused: is the API server running there?"
+        return "the connection was refused"
     return str(error) or type(error).__name__
 
 

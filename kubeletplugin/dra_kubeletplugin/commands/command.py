@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from dra_api.resource import Device
-from dra_kube import ConnectionSettingsError, KubeError
+from dra_kube import ConnectionSettingsError, KubeError, for_people
 
 from dra_kubeletplugin.driver import Driver
 from dra_kubeletplugin.ending import run_to_the_end
@@ -53,7 +53,7 @@ def run(driver: Driver, name: str, devices: Devices, arguments: Sequence[str] | 
 
 def failed(name: str, error: PluginError | KubeError) -> int:
     """Say in one line why the command ``name`` ends; returns its exit code."""
-    print(f"{name}: error: {error}", file=sys.stderr)
+    print(f"{name}: error: {for_people(error)}", file=sys.stderr)
     return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
 
 

@@ -27,6 +27,7 @@ from dra_kube import (
     Unauthorized,
     Unreachable,
     connection,
+    for_people,
     unguarded,
 )
 from dra_kube.spans import start_traces
@@ -74,12 +75,10 @@ def main(settings: OperatorSettings) -> int:
         return fail(f"--feature-gates: {error}, or choose another release with --kubernetes-version", 2)
     except (ConnectionSettingsError, CannotServe) as error:
         return fail(str(error), 2)
-    except Unreachable as error:
-        return fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
+    except (Unreachable, Unauthorized) as error:
+        return fail(for_people(error), 1)
     except Forbidden as error:
         return fail(f"{error}; {RIGHTS}", 1)
-    except Unauthorized as error:
-        return fail(f"the API server refuses the credentials: {error}; renew them in the kubeconfig", 1)
     except KubeError as error:
         return fail(f"the API server cannot be used: {error}", 1)
     except OperatorFailed as error:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from dra_kube import Connection, ConnectionSettingsError, Headers, KubeError, connection, namespace_of
+from dra_kube import Connection, ConnectionSettingsError, Headers, KubeError, connection, for_people, namespace_of
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.observed.observed import Observed
@@ -28,7 +28,7 @@ def read_server(options: argparse.Namespace) -> Observed:
             return asyncio.run(observe(where(options), options.request_timeout or NO_LIMIT_SECONDS, namespace))
     except KubeError as error:
         code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
-        raise Problem(str(error), code) from error
+        raise Problem(for_people(error), code) from error
 
 
 @contextmanager
