@@ -38,21 +38,22 @@ class Supply:
         self._made = made
         state = {fact.id: (fact.node, fact.state) for fact in devices_of(made)}
         self._devices = [
-            (slice_.spec.driver, device, *state[f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"])
+            (slice_.spec.driver, device, id_, *state[id_])
             for slice_ in published(made)
             for device in slice_.spec.devices or ()
+            for id_ in (f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}",)
         ]
 
     def matching(self, selectors: Sequence[DeviceSelector]) -> Matching:
         """The published devices that all selectors match."""
         compiled, by_node, states = self._made.allocator.inventory.compiled, Counter[str](), Counter[str]()
         tests = [compiled.predicate(one.cel.expression) for one in selectors if one.cel is not None]
-        for driver, device, node, state in self._devices:
+        for driver, device, id_, node, state in self._devices:
             try:
                 if not all(test(driver, device) for test in tests):
                     continue
             except Exception as error:  # the evaluator has an error of its own for each way to fail
-                return Matching(by_node, fault=f"fails on device {driver}/{device.name}: {error}")
+                return Matching(by_node, fault=f"fails on device {id_}: {error}")
             by_node[node] += 1
             states[state] += 1
         return Matching(by_node, states["free"], states["unusable"])
