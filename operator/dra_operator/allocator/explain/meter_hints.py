@@ -98,8 +98,8 @@ def _forbidden(problem: Problem, device: int, name: str, wanted: Quantity, capac
     policy = capacity.request_policy or CapacityRequestPolicy()
     id_ = problem.view.id(device)
     return Hint(
-        f" with {wanted} of {name}, which the request policy of device {id_} forbids",
-        f"ask for an amount of {name} that the policy allows: {', '.join(_allowed(policy))}",
+        f" with {wanted} of {name}, where the request policy of device {id_} allows {', '.join(_allowed(policy))}",
+        f"ask for an amount of {name} that the policy allows",
     )
 
 

@@ -58,7 +58,7 @@ def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:
         if claim is None:
             continue
         if claim.status.allocation is None:
-            yield f"claim {use.name} is not allocated: {preset}; {remedy}"
+            yield f"{preset} for claim {use.name}; {remedy}"
         elif not is_reserved_for(pod, claim):
             yield (
                 f"claim {use.name} is not reserved for the pod, and the kubelet waits for that: check that the "
