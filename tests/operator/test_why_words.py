@@ -376,6 +376,19 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "    on n2: ask for at most 7500m cpu instead of 9 in container c",
         ],
     ),
+    "no node has the devices for its extended resource": (
+        pod([], containers=[{"name": "c", "resources": {"limits": {"example.com/gpu": "5"}}}]),
+        [convert(DeviceClass, {"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "example.com/gpu"}})],
+        [
+            "pod ns/web would fit 0 of 1 node",
+            "  node n1: does not fit (too few devices match)",
+            '    extended resource example.com/gpu (device class gpus) request "container-0-request-0" needs 5 devices',
+            "      the node has 1 device",
+            "      1 matches the selectors",
+            "  it would fit with this change, which was tried:",
+            "    on n1: ask for at most 1 example.com/gpu instead of 5 in container c",
+        ],
+    ),
     "no node has the memory": (
         pod([], containers=[{"name": "c", "resources": {"requests": {"memory": "3Gi"}}}]),
         [],

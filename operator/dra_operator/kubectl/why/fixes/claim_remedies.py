@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_api.resource import (
@@ -24,6 +24,7 @@ from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import LoadedNode
 
 from .change import Change
+from .fewer import fewer, left
 from .requests import Wanted, every_request, with_fields, with_request, without_constraint
 
 MOST_TAINTS: Final = 4
@@ -84,15 +85,13 @@ def _words(toleration: DeviceToleration) -> str:
 
 def _counts(claim: ResourceClaim, name: str, wanted: Wanted, refusal: Refusal) -> Iterator[Change]:
     """As many devices as are left, or fewer."""
-    left = refusal.matching - sum(tally.devices for tally in refusal.lost)
     if wanted.allocation_mode == "All":
-        tried = [left, 1]
+        tried: Sequence[int] = sorted({count for count in (left(refusal), 1) if count > 0}, reverse=True)
         text = "ask for {count} of the devices instead of all (allocationMode: ExactCount) in"
     else:
-        tried = [left, wanted.count - 1, wanted.count // 2, 1]
-        tried = [count for count in tried if count < wanted.count]
+        tried = fewer(wanted.count, refusal)
         text = f"ask for at most {{count}} instead of {wanted.count} in"
-    for count in sorted({count for count in tried if count > 0}, reverse=True):
+    for count in tried:
         edit = with_request(claim, name, with_fields(allocation_mode="ExactCount", count=count))
         yield Change(f"{text.format(count=count)} {named(claim, name)}", (edit,), 3, f"count {claim.key} {name}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dra_api.core import Node, Pod, PodSpec, Toleration
+from dra_api.core import Node, Pod, Toleration
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from dra_operator.scheduling.rules import (
 from dra_operator.scheduling.state import NODE_CONDITION, UNSCHEDULABLE, LoadedNode, Obstacle, pod_requests, untolerated
 
 from .change import Change, Edit
+from .pod_changes import amount_of, less_in, spec_change
 
 BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 """Resources whose amounts are written in powers of 1024."""
@@ -41,17 +42,12 @@ def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[C
         yield from _room(obstacle.subject, pod, state)
     elif reason in (SPREAD, SPREAD_LABEL):
         text = "remove spec.topologySpreadConstraints from the pod"
-        yield _spec_change(pod, text, 4, topology_spread_constraints=None)
+        yield spec_change(pod, text, 4, topology_spread_constraints=None)
     elif reason in (POD_AFFINITY, POD_ANTI_AFFINITY) and pod.spec.affinity is not None:
         field = "pod_affinity" if reason is POD_AFFINITY else "pod_anti_affinity"
         name = "podAffinity" if reason is POD_AFFINITY else "podAntiAffinity"
         affinity = replace(pod.spec.affinity, **{field: None})
-        yield _spec_change(pod, f"remove spec.affinity.{name} from the pod", 4, affinity=affinity)
-
-
-def _spec_change(pod: Pod, text: str, effort: int, group: str = "", **fields: object) -> Change:
-    spec: PodSpec = replace(pod.spec, **fields)
-    return Change(text, (Edit(Pod, pod.key, replace(pod, spec=spec)),), effort, group)
+        yield spec_change(pod, f"remove spec.affinity.{name} from the pod", 4, affinity=affinity)
 
 
 def _uncordon(node: Node) -> Change:
@@ -76,7 +72,7 @@ def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
     operator = "Equal" if taint.value else "Exists"
     added = Toleration(key=taint.key, operator=operator, value=taint.value, effect=taint.effect)
     text = f"add the toleration {{key: {taint.key}, {how}, effect: {taint.effect}}} to the pod"
-    yield _spec_change(pod, text, 1, tolerations=(*(pod.spec.tolerations or ()), added))
+    yield spec_change(pod, text, 1, tolerations=(*(pod.spec.tolerations or ()), added))
 
 
 def _selector(pod: Pod, node: Node) -> Iterator[Change]:
@@ -86,7 +82,7 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
     if missing:
         pairs = ", ".join(f"{key}={value}" for key, value in missing.items())
         left = {key: value for key, value in wanted.items() if key not in missing} or None
-        yield _spec_change(pod, f"remove {pairs} from spec.nodeSelector of the pod", 2, node_selector=left)
+        yield spec_change(pod, f"remove {pairs} from spec.nodeSelector of the pod", 2, node_selector=left)
         after = replace(node, metadata=replace(node.metadata, labels={**labels, **missing}))
         words = " ".join(f"{key}={value}" for key, value in missing.items())
         name = node.metadata.name
@@ -98,24 +94,17 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
         nodes = replace(of_nodes, required_during_scheduling_ignored_during_execution=None)
         field = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
         without = replace(affinity, node_affinity=nodes)
-        yield _spec_change(pod, f"remove {field} from the pod", 2, affinity=without)
+        yield spec_change(pod, f"remove {field} from the pod", 2, affinity=without)
 
 
 def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
     """Ask for what is left, if one container asks for all that is too much."""
     left = max(0, state.offered.get(resource, 0) - state.used.get(resource, 0))
     excess = pod_requests(pod).get(resource, 0) - left
-    containers = list(pod.spec.containers or ())
     if pod.spec.resources is not None or not left:
         return
-    for place, container in enumerate(containers):
-        asked = (container.resources.requests or container.resources.limits or {}).get(resource)
-        if asked is None or asked.nanos <= excess:
-            continue
-        amount = Quantity.from_nanos(asked.nanos - excess, binary=resource.startswith(BYTES))
-        requests = {**(container.resources.requests or {}), resource: amount}
-        limits = {name: limit for name, limit in (container.resources.limits or {}).items() if name != resource}
-        resources = replace(container.resources, requests=requests, limits=limits)
-        changed = [*containers[:place], replace(container, resources=resources), *containers[place + 1 :]]
-        text = f"ask for at most {amount} {resource} instead of {asked} in container {container.name}"
-        yield _spec_change(pod, text, 3, f"room {resource}", containers=tuple(changed))
+    for container in pod.spec.containers or ():
+        asked = amount_of(container, resource)
+        if asked is not None and asked.nanos > excess:
+            amount = Quantity.from_nanos(asked.nanos - excess, binary=resource.startswith(BYTES))
+            yield less_in(pod, container, resource, amount)

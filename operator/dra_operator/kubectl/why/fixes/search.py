@@ -16,6 +16,7 @@ from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatu
 
 from .change import Change, Fix
 from .claim_remedies import claim_remedies
+from .extended_remedies import extended_remedies
 from .holder_remedies import holder_remedies, release_remedies
 from .node_remedies import node_remedies
 from .selector_remedies import selector_remedies
@@ -97,6 +98,7 @@ class FixSearch:
             yield from selector_remedies(self._trial.cluster, cycle_state, self._published, failing=False)
         if refusal.rule is Rule.NO_DEVICES:
             return
+        yield from extended_remedies(self._trial.pod, refusal)
         yield from claim_remedies(cycle_state, state, refusal)
         if not none_match:
             yield from holder_remedies(self._trial.cluster, cycle_state, state)
