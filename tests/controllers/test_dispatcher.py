@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from dra_operator.cache import Key
+from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.shared.timing import TimeSlices
 from dra_operator.controllers.work.dispatcher import DISPATCH_STRETCH_SECONDS, Decided, Dispatcher, Postponed
@@ -20,11 +20,13 @@ Decide = Callable[[str], Awaitable[Decided | Postponed]]
 
 
 @asynccontextmanager
-async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterator[WorkQueue]:
+async def dispatching(
+    decide: Decide, *names: str, most: int = 5, is_vain: Callable[[str], bool] = lambda _: False
+) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(firm=True)
     queue.add(Key("placement", name) for name in names)
     dispatcher = Dispatcher(
-        queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS, lambda result, seconds: None
+        queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS, lambda result, seconds: None, is_vain
     )
     task = asyncio.create_task(dispatcher.run())
     try:
@@ -238,3 +240,20 @@ async def test_a_decision_that_fails_is_tried_again_and_holds_up_nothing() -> No
 def test_turns_can_be_set(turns: TimeSlices, spent: float, rest: float, level: int) -> None:
     assert turns.rest_after(spent) == pytest.approx(rest)
     assert turns.level(spent) == level
+
+
+async def test_a_weak_key_is_decided_about_unless_that_would_be_in_vain() -> None:
+    decided: list[str] = []
+
+    async def decide(key: str) -> Decided:
+        decided.append(key)
+        return Decided()
+
+    async with dispatching(decide, most=1, is_vain=lambda key: key == "ns/vain") as queue:
+        queue.add(WeakKey("placement", name) for name in ("ns/vain", "ns/useful"))
+        queue.add([Key("placement", "ns/other")])
+        await until(lambda: queue.is_idle)
+        assert decided == ["ns/useful", "ns/other"]
+        queue.add([Key("placement", "ns/vain")])
+        await until(lambda: queue.is_idle)
+    assert decided[2:] == ["ns/vain"]

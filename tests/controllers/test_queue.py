@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dra_operator.cache import Key
+from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.backoff import Backoff
@@ -302,3 +302,70 @@ async def test_every_key_has_its_turn_whatever_the_shares() -> None:
 async def _turns() -> None:
     for _ in range(300):
         await asyncio.sleep(0)
+
+
+WEAK_A = WeakKey(*A)
+
+
+def is_weak(key: Key) -> bool:
+    return isinstance(key, WeakKey)
+
+
+async def test_a_key_is_weak_if_only_weak_adds_led_to_it() -> None:
+    queue = WorkQueue(firm=True)
+    queue.add([WEAK_A, WEAK_A])
+    key = await queue.get()
+    assert is_weak(key)
+    queue.done(key)
+    queue.add([WEAK_A, A])
+    key = await queue.get()
+    assert not is_weak(key)
+    queue.done(key)
+    queue.add([A, WEAK_A])
+    assert not is_weak(await queue.get())
+    assert queue.depth == 0
+
+
+@pytest.mark.parametrize("adds", [(WEAK_A,), (WEAK_A, A), (A, WEAK_A)])
+async def test_what_came_while_a_worker_had_it_says_whether_it_is_weak(adds: tuple[Key, ...]) -> None:
+    queue = WorkQueue(firm=True)
+    queue.add([A])
+    key = await queue.get()
+    queue.add(adds)
+    queue.done(key)
+    assert is_weak(await queue.get()) == (A not in [add for add in adds if not is_weak(add)])
+
+
+async def test_the_work_on_a_key_that_was_put_aside_goes_on_whatever_comes_weakly() -> None:
+    queue = WorkQueue(firm=True)
+    queue.add([A])
+    key = await queue.get()
+    queue.postpone(key, 1)
+    queue.add([WEAK_A])
+    key = await queue.get()
+    assert not is_weak(key)
+    queue.done(key)
+    assert is_weak(await queue.get())
+
+
+async def test_a_failure_comes_back_as_an_ordinary_key() -> None:
+    queue = WorkQueue(Backoff(asyncio.get_running_loop().time, BackoffSettings(first=0.01)), firm=True)
+    queue.add([WEAK_A])
+    queue.retry(await queue.get())
+    queue.add([WEAK_A])
+    assert not is_weak(await asyncio.wait_for(queue.get(), 30))
+
+
+async def test_a_timer_outlasts_a_weak_look_and_strengthens_one_that_waits() -> None:
+    queue = WorkQueue(firm=True)
+    queue.add_after(A, 0.01)
+    queue.add([WEAK_A])
+    queue.done(await queue.get(), is_over=False)
+    key = await asyncio.wait_for(queue.get(), 30)
+    assert not is_weak(key)
+    queue.done(key)
+    queue.add([WEAK_A])
+    queue.add_after(A, 0.01)
+    await asyncio.sleep(0.05)
+    assert not is_weak(await queue.get())
+    assert queue.depth == 0

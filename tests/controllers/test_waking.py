@@ -174,6 +174,33 @@ async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them
     assert set(decided) == {"ns/gpu-waits"}
 
 
+async def test_of_many_pods_only_those_are_tried_for_whom_something_is_left(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand pods that wait would be tried with each end of a pod."""
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 2))
+    for second, (pod, count) in enumerate((("runs", 1), ("stays", 1), ("large", 2), ("first", 1), ("second", 1))):
+        world.api.add(RESOURCE_CLAIMS, make.claim(pod, count=count))
+        created = {"creationTimestamp": f"2026-01-01T00:00:{second:02}Z"}
+        body = make.pod(pod, [make.use(pod)])
+        world.api.add(PODS, body | {"metadata": body["metadata"] | created})
+    world.start()
+    async with world.running():
+        await world.quiet()
+        decided = noted_decisions(world, monkeypatch)
+        world.api.change(PODS, "ns/runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+        assert set(decided) == {"ns/large", "ns/first"}
+        assert world.api[PODS, "ns/first"]["spec"]["nodeName"] == "node-0"
+        decided.clear()
+        world.api.change(PODS, "ns/stays", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert set(decided) == {"ns/large", "ns/second"}
+    assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-0"
+
+
 async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_is(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:

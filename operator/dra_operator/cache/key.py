@@ -37,6 +37,16 @@ class Key(NamedTuple):
         return f"{self.controller}:{self.object}"
 
 
+class WeakKey(Key):
+    """The same entry, of a pod that is looked at only because devices came free.
+
+    When its turn comes others may have taken them, and then the look would be in vain. Equal to the key itself: a queue
+    has one entry for both.
+    """
+
+    __slots__ = ()
+
+
 Keys = tuple[Key, ...]
 """In the order in which they are to be looked at; a key may occur twice."""
 NOTHING: Keys = ()

@@ -289,6 +289,7 @@ class Control:
                 after,
                 times.time_slices,
                 attempted,
+                self.placer.is_vain,
             ),
         )
 

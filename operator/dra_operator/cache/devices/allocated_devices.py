@@ -16,6 +16,8 @@ from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId, ShareId, Usage
 
+from .freed_devices import FreedDevices
+
 
 class DeviceTaken(Exception):
     """A plan would take devices that are not free, or allocate a claim twice: a planning bug."""
@@ -35,6 +37,7 @@ class AllocatedDevices:
 
     def __init__(self, *, shares: bool = True) -> None:
         self.usage = Usage(shares=shares)
+        self.freed_devices = FreedDevices()
         self._shares = shares
         self._counted: dict[str, AllocationResult] = {}
         self._stored: dict[str, AllocationResult] = {}
@@ -116,9 +119,11 @@ class AllocatedDevices:
             return
         if before is not None:
             self.usage.remove(before)
+            self.freed_devices.freed(before)
             del self._counted[uid]
         if now is not None:
             self.usage.add(now)
+            self.freed_devices.taken(now)
             self._counted[uid] = now
 
     def _held_twice(self, device: DeviceId, share: str | None) -> bool:

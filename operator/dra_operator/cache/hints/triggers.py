@@ -41,7 +41,7 @@ from dra_operator.cache.devices.allocated_devices import AssumedAllocation
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.hints import pod_groups
-from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey
 from dra_operator.cache.objects.filed_under import owner_id
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.objects.template import ClaimTemplate
@@ -247,10 +247,10 @@ def devices_published(cluster: State) -> Keys:
 
 
 def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
-    """Waiting pods whose classes may hold what was freed."""
+    """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
     freed = {ANY_DRIVER, *drivers_in(allocation)}
     waiting = (key for key, wake_on in cluster.waiting.items() if not freed.isdisjoint(wake_on.freed))
-    return _place(key for key in waiting if _needs_devices(cluster, key))
+    return tuple(WeakKey("placement", key) for key in waiting if _needs_devices(cluster, key))
 
 
 def _needs_devices(cluster: State, key: str) -> bool:

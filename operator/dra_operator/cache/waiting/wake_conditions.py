@@ -28,6 +28,8 @@ class WakeConditions(NamedTuple):
     """A claim that an earlier attempt had left over is gone."""
     volumes: bool
     """Volumes or their classes changed."""
+    tried_at: int = -1
+    """How often devices had come free when the last attempt began (``FreedDevices.number``); -1: nothing is known."""
     hints: frozenset[Hint] = frozenset()
     """What matters to rules between pods, see ``Hinted``."""
     reason: str = "queued"

@@ -60,9 +60,10 @@ class InProgress(Generic[T]):
 class PlanInProgress(InProgress[Plan | NoPlace]):
     """One attempt to place a pod."""
 
-    def __init__(self, cycle_state: CycleState, planning: Planning) -> None:
+    def __init__(self, cycle_state: CycleState, planning: Planning, tried_at: int = -1) -> None:
         super().__init__(planning)
-        self.cycle_state = cycle_state
+        self.cycle_state, self.tried_at = cycle_state, tried_at
+        """``tried_at``: how often devices had come free when it began."""
         self.is_noted = False
         """The pod says that it is being planned."""
 

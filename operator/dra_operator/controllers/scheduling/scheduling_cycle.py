@@ -161,6 +161,20 @@ class SchedulingCycle:
             attempt = begun
         return await self._go_on(attempt)
 
+    def is_vain(self, key: str) -> bool:
+        """Whether the pod that devices were to help would find no more of them than at its last attempt.
+
+        Its answer would be the same: who takes devices takes none of the choice of others but these. With preemption
+        a pod may find others to end each time.
+        """
+        wake_on = self._cluster.waiting.get(key)
+        if self._makes_room is not None or wake_on is None or wake_on.tried_at < 0:
+            return False
+        if self._cluster.allocated_devices.freed_devices.any_since(wake_on.tried_at):
+            return False
+        self._context.delayed_deletion.scarce()
+        return True
+
     def _is_ours(self, pod: Pod) -> bool:
         is_ahead = is_at_gate(pod) or is_placeholder(pod)
         controller = self._controllers.allocation if is_ahead else self._controllers.placement
@@ -180,7 +194,10 @@ class SchedulingCycle:
                     return Decided(partial(self._let_pass, pod))
                 self._mix.see(pod, found.resource_claims)
                 of_gang = self._gangs.begin(found)
-                return PlanInProgress(found, self._planning(found)) if of_gang is None else of_gang
+                if of_gang is not None:
+                    return of_gang
+                tried_at = self._cluster.allocated_devices.freed_devices.number
+                return PlanInProgress(found, self._planning(found), tried_at)
             case Unsettled(claims):
                 return Decided(partial(self._unreserve.let_go, pod, claims), clears_up=True)
             case Deferring(_, _, seconds):
@@ -317,6 +334,7 @@ class SchedulingCycle:
             devices=bool(classes),
             freed=freed,
             leftovers=attempt.cycle_state.extended.made is not None,
+            tried_at=attempt.tried_at,
             hints=decision.hints,
             reason=decision.reason,
             volumes=attempt.cycle_state.volumes != NO_VOLUMES,

@@ -11,6 +11,9 @@ A decision that takes too long is postponed (``Postponed``): every shorter one g
 dispatcher pauses for as long as the last piece took, so that hard problems get at most half of the time. A key whose
 decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens. What a decision takes is
 charged to its namespace, and namespaces share the time before pods do: see ``Line``.
+
+Of a thousand pods that a freed device may help the first one takes it. The keys of the others are weak, and ``is_vain``
+says of each at its turn that a decision would be in vain: one look instead of an attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import NamedTuple
 from dra_kube import KubeError
 from dra_kube.spans import Root, begin
 
-from dra_operator.cache import Key
+from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers.shared.errors import ControllerError
 from dra_operator.controllers.shared.logbook import enter_attempt, new_attempt
 from dra_operator.controllers.shared.timing import TimeSlices
@@ -99,7 +102,10 @@ async def _turns_of_others() -> None:
 
 
 class Dispatcher:
-    """``run`` works until cancelled; ``after`` is called after every decision and every follow-up."""
+    """``run`` works until cancelled; ``after`` is called after every decision and every follow-up.
+
+    ``is_vain`` is asked about weak keys only.
+    """
 
     def __init__(
         self,
@@ -110,8 +116,9 @@ class Dispatcher:
         after: Callable[[], None],
         time_slices: TimeSlices,
         ended: Callable[[Result, float], None],
+        is_vain: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._queue, self._decide, self._time_slices = queue, decide, time_slices
+        self._queue, self._decide, self._time_slices, self._is_vain = queue, decide, time_slices, is_vain
         self._failures, self._after, self._ended = failures, after, ended
         """``ended`` gets each attempt's end, and its seconds from the first decision to the last write."""
         self._slots = asyncio.Semaphore(most)
@@ -130,6 +137,13 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
+        if isinstance(key, WeakKey):
+            if self._is_vain(key.object):
+                self._slots.release()
+                self._queue.done(key, is_over=False)
+                return
+            key = Key(*key)
+            self._queue.settled(key)
         begun = self._postponed.pop(key, None) or _begun(key)
         enter_attempt(begun.attempt)
         try:

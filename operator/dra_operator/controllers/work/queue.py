@@ -14,6 +14,9 @@ A key is *held* after a failure (its back-off) or after it took more than its sh
 queue nothing ends that early: the failure of one pod often wakes others, whose failures would wake the first. In other
 queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
 gone: its successor of the same name has not failed yet.
+
+A key to which only *weak* adds led (``WeakKey``) is handed out as a weak one. Whatever else wants it, be it a timer,
+makes it an ordinary key.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from dra_operator.cache import Key
+from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers.shared.timing import BackoffSettings
 
 from .backoff import Backoff
@@ -54,13 +57,16 @@ class WorkQueue:
         self._line = Line(self._loop.time)
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
+        self._weak: set[Key] = set()
+        """Those of them that only weak adds want."""
         self._postponed: set[Key] = set()
         self._working: set[Key] = set()
         self._shares = Shares(workers)
-        self._again: set[Key] = set()
+        self._again: dict[Key, Key] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
-        self._wanted: set[Key] = set()
+        self._wanted: dict[Key, Key] = {}
+        """What comes back from ``_held``, weakly or not; as in ``_again``."""
         self.adds = 0
         """How often a key became ready."""
         self.retries = 0
@@ -73,11 +79,12 @@ class WorkQueue:
         """Hand out the keys as soon as a worker is free and they are not held."""
         for key in keys:
             if key in self._working or key in self._postponed:
-                self._again.add(key)
+                _want(self._again, key)
             elif key in self._held and self._firm:
-                self._wanted.add(key)
+                _want(self._wanted, key)
             else:
-                self._let_go(key)
+                if not isinstance(key, WeakKey) or key in self._held:
+                    self._let_go(key)
                 self._make_ready(key)
         self._notice()
 
@@ -85,14 +92,15 @@ class WorkQueue:
         """Hand out the key after this time at the latest; the earliest of several times counts."""
         due = self._loop.time() + seconds
         timer = self._timers.get(key)
-        if key in self._ready or (timer is not None and timer.when() <= due):
+        is_ready = key in self._ready and key not in self._weak
+        if is_ready or (timer is not None and timer.when() <= due):
             return
         self._cancel_timer(key)
         self._timers[key] = self._loop.call_later(seconds, self._due, key)
         self._notice()
 
     async def get(self) -> Key:
-        """The next key; waits for one."""
+        """The next key; waits for one. The timer of a weak key stays, since the look may turn out to be needless."""
         while not self._line.ready:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
@@ -105,6 +113,9 @@ class WorkQueue:
             del self._getters[getter]
         key = self._line.pop()
         del self._ready[key]
+        if key in self._weak:
+            self._weak.discard(key)
+            key = WeakKey(*key)
         self._postponed.discard(key)
         self._working.add(key)
         self._shares.take(key.namespace)
@@ -120,11 +131,11 @@ class WorkQueue:
         """
         if is_over:
             self._backoff.succeeded(key)
-        is_wanted = self._finish(key)
+        wanted = self._finish(key)
         if rest:
-            self._hold(key, rest, wanted=is_wanted)
-        elif is_wanted:
-            self._make_ready(key)
+            self._hold(key, rest, wanted)
+        elif wanted is not None:
+            self._make_ready(wanted)
         self._notice()
 
     def retry(self, key: Key, at_least: float = 0.0) -> float:
@@ -135,10 +146,10 @@ class WorkQueue:
         """
         self.retries += 1
         seconds = self._backoff.failed(key)
-        if self._finish(key) and not self._firm:
+        if self._finish(key) is not None and not self._firm:
             seconds = min(seconds, SOON_SECONDS)
         seconds = max(seconds, at_least)
-        self._hold(key, seconds, wanted=True)
+        self._hold(key, seconds, Key(*key))
         self._notice()
         return seconds
 
@@ -204,12 +215,10 @@ class WorkQueue:
         self._held.clear()
         self._wanted.clear()
 
-    def _finish(self, key: Key) -> bool:
-        """Take the key from its worker; whether it was added meanwhile."""
+    def _finish(self, key: Key) -> Key | None:
+        """Take the key from its worker; the key as it was added meanwhile, if it was."""
         self._leave(key)
-        is_wanted = key in self._again
-        self._again.discard(key)
-        return is_wanted
+        return self._again.pop(key, None)
 
     def _leave(self, key: Key) -> None:
         if key not in self._working:
@@ -218,38 +227,42 @@ class WorkQueue:
         self._shares.give_back(key.namespace)
         self._line.call_back(self._shares.may_take)
 
-    def _hold(self, key: Key, seconds: float, *, wanted: bool) -> None:
+    def _hold(self, key: Key, seconds: float, wanted: Key | None) -> None:
         if key in self._timers:
             self._cancel_timer(key)
-            wanted = True
+            wanted = Key(*key)
         self._held[key] = self._loop.call_later(seconds, self._hold_over, key)
-        if wanted:
-            self._wanted.add(key)
+        if wanted is not None:
+            _want(self._wanted, wanted)
 
     def _hold_over(self, key: Key) -> None:
         self._held.pop(key, None)
-        if key in self._wanted:
-            self._wanted.discard(key)
-            self.add((key,))
+        wanted = self._wanted.pop(key, None)
+        if wanted is not None:
+            self.add((wanted,))
 
     def _let_go(self, key: Key) -> None:
         self._cancel_timer(key)
-        self._wanted.discard(key)
+        self._wanted.pop(key, None)
         if (hold := self._held.pop(key, None)) is not None:
             hold.cancel()
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self.add((key,))
+        self.add((Key(*key),))
 
     def _cancel_timer(self, key: Key) -> None:
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
     def _make_ready(self, key: Key) -> None:
+        if not isinstance(key, WeakKey):
+            self._weak.discard(key)
+        elif key not in self._ready:
+            self._weak.add(key)
         if key not in self._ready:
             self.adds += 1
-            self._push(key, 0)
+            self._push(Key(*key), 0)
 
     def _push(self, key: Key, level: int) -> None:
         self._ready[key] = self._loop.time()
@@ -263,3 +276,9 @@ class WorkQueue:
             self._idle.set()
         else:
             self._idle.clear()
+
+
+def _want(wanted: dict[Key, Key], key: Key) -> None:
+    """Note the key; an ordinary one stands, whichever comes first."""
+    if key not in wanted or not isinstance(key, WeakKey):
+        wanted[key] = key

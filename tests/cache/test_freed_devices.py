@@ -1,0 +1,56 @@
+"""What came free and is free still: what a pod that lacked devices may find when it is tried again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.resource import AllocationResult
+from dra_operator.cache.devices import freed_devices
+from dra_operator.cache.devices.freed_devices import FreedDevices
+
+
+def allocation(*devices: str, **more: Any) -> AllocationResult:
+    results = [{"request": "r", "driver": "drv", "pool": "p", "device": device, **more} for device in devices]
+    return convert(AllocationResult, {"devices": {"results": results}})
+
+
+def test_a_device_counts_from_when_it_came_free_until_it_is_taken() -> None:
+    devices = FreedDevices()
+    assert not devices.any_since(0)
+    devices.freed(allocation("a", "b"))
+    assert devices.any_since(0)
+    assert not devices.any_since(devices.number)
+    devices.taken(allocation("a"))
+    assert devices.any_since(0)
+    devices.taken(allocation("b"))
+    assert not devices.any_since(0)
+
+
+def test_what_came_free_before_an_attempt_does_not_count_although_later_ones_are_taken() -> None:
+    devices = FreedDevices()
+    devices.freed(allocation("a"))
+    tried = devices.number
+    devices.freed(allocation("b"))
+    devices.taken(allocation("b"))
+    assert not devices.any_since(tried)
+    devices.freed(allocation("a"))  # taken by another kind of writer meanwhile, or twice
+    assert devices.any_since(tried)
+
+
+@pytest.mark.parametrize("part", [{"shareID": "5f2f3c0c-0c5b-4a8e-9d7a-1f1f6d2a1b11"}, {"adminAccess": True}])
+def test_who_takes_a_part_or_only_looks_leaves_the_device_free(part: dict[str, Any]) -> None:
+    devices = FreedDevices()
+    devices.freed(allocation("a", **part))
+    devices.taken(allocation("a", **part))
+    assert devices.any_since(0)
+
+
+def test_of_very_many_the_first_are_forgotten_and_pods_tried_before_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freed_devices, "KEPT_FREED_DEVICES", 2)
+    devices = FreedDevices()
+    devices.freed(allocation("a", "b", "c"))
+    devices.taken(allocation("b", "c"))
+    assert devices.any_since(0)  # a is free, which is not known any more
+    assert not devices.any_since(1)
