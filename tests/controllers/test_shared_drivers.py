@@ -10,7 +10,7 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.resource import ResourceClaim
+from dra_api.resource import DeviceClass, ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.cache import InvariantViolated, Source
 from dra_operator.controllers import BackoffSettings
@@ -86,6 +86,21 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
         await idle(world)
         assert world.node_of("ours") is None
         assert world.cluster.loads.used("node-0")["pods"] == 10**9  # the room is held meanwhile
+        await world.quiet()
+        assert world.node_of("ours") == "node-0"
+
+
+async def test_a_class_that_goes_meanwhile_undoes_no_decision_of_theirs(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        world.control.delete(Source.WATCH, DeviceClass, "gpu")
+        await idle(world)
+        assert world.node_of("ours") is None
         await world.quiet()
         assert world.node_of("ours") == "node-0"
 

@@ -45,15 +45,18 @@ class SharedDrivers:
         self._classes: Index[str] = Index()
         self._queued: Index[str] = Index()
         self._class_drivers: dict[str, str] = {}
+        self._gone_classes: set[str] = set()
+        """Those of them that do not exist any more."""
         self._cluster_events: Counter[str] = Counter()
 
     def file(
         self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = (), *, is_queued: bool = False
     ) -> None:
         """A claim or pod of theirs holds devices of these drivers, or wants some of these classes; none: forget it."""
-        wanted = frozenset(classes)
+        wanted, before = frozenset(classes), self._classes.values_of(key)
         self._drivers.file(key, drivers)
         self._classes.file(key, wanted)
+        self._forget_gone(before - wanted)
         if is_queued and key not in self._queued:
             self._cluster_events.update(map(self.driver_of_class, wanted))
         self._queued.file(key, wanted if is_queued else ())
@@ -64,11 +67,19 @@ class SharedDrivers:
 
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""
+        self._gone_classes.discard(class_.metadata.name)
         self._class_drivers[class_.metadata.name] = driver_of(class_)
 
     def remove_class(self, name: str) -> None:
-        """A class is gone: nothing can be allocated of it."""
-        self._class_drivers.pop(name, None)
+        """A class is gone. It counts while they want it: what they decided before may be on its way."""
+        self._gone_classes.add(name)
+        self._forget_gone((name,))
+
+    def _forget_gone(self, classes: Iterable[str]) -> None:
+        for name in self._gone_classes.intersection(classes):
+            if not self._classes.has(name):
+                self._gone_classes.discard(name)
+                self._class_drivers.pop(name, None)
 
     def driver_of_class(self, name: str) -> str:
         """The only driver whose devices can be in the class, or ``ANY_DRIVER``."""
