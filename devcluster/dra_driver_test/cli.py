@@ -82,6 +82,7 @@ def _add_paths(parser: argparse.ArgumentParser) -> None:
     for flag, metavar, help_ in (
         ("--registry", "DIR", "of a running driver: folder with its registration socket; no check restarts the driver"),
         ("--cdi-dir", "DIR", "of a running driver: folder to which it writes CDI files"),
+        ("--driver", "NAME", "of a running driver: its name, if several have sockets in that folder"),
         (
             "--kubeconfig",
             "FILE",

@@ -98,4 +98,5 @@ def _target(options: argparse.Namespace) -> Target:
         parameters=Parameters(options.parameters, options.bad_parameters),
         log=Path(options.log) if options.log else None,
         release=BUILT[options.kubernetes_version],
+        driver=options.driver,
     )

@@ -14,6 +14,7 @@ from dra_devcluster.apiserver import DevApiServer
 from .errors import BenchError
 from .harness.bench import Bench, Parameters
 from .harness.driver import CommandLauncher
+from .harness.kubelet import KubeletSeat
 from .harness.limits import Limits
 from .harness.opening import open_bench
 from .harness.place import Place
@@ -23,8 +24,9 @@ from .harness.place import Place
 class Target:
     """Either ``command``, which starts the driver, or ``registry`` and ``cdi``, where a running driver has its files.
 
-    Without ``kubeconfig`` the bench has an API server of its own; a driver that runs already knows its own. The driver
-    is judged as on a node of ``release``, which is also that of the bench's own API server.
+    Without ``kubeconfig`` the bench has an API server of its own; a driver that runs already knows its own. ``driver``
+    names the one to test if several have sockets in ``registry``. The driver is judged as on a node of ``release``,
+    which is also that of the bench's own API server.
     """
 
     command: str | tuple[str, ...] = ""
@@ -35,6 +37,7 @@ class Target:
     parameters: Parameters = field(default_factory=Parameters)
     log: Path | None = None
     release: Release = NEWEST
+    driver: str = ""
 
     def check(self) -> None:
         """Raises BenchError for a target that says too little or too much."""
@@ -46,11 +49,16 @@ class Target:
             raise BenchError("for a driver that runs, --cdi-dir and --kubeconfig have to say what it uses")
         if self.registry and not self.registry.is_dir():
             raise BenchError(f"--registry: {self.registry} is not a folder")
+        if self.driver and not self.registry:
+            raise BenchError("--driver chooses one of the drivers that run: give --registry with it")
 
 
 @asynccontextmanager
 async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterator[Bench]:
-    """A bench for the target, with an API server if it needs one. Raises BenchError."""
+    """A bench for the target, with an API server if it needs one. Raises BenchError.
+
+    It is an error if several drivers run, and the target does not say which one is meant.
+    """
     target.check()
     limits = limits or Limits()
     async with AsyncExitStack() as stack:
@@ -61,10 +69,23 @@ async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterat
             kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
         place = Place.below(folder / "node", target.node, kubeconfig)
         launcher = None
+        name = target.driver
         if target.registry and target.cdi:
             place = Place(target.node, folder / "node", target.registry, target.cdi, kubeconfig)
+            name = name or await _only_driver(target.registry, limits)
         else:
             launcher = CommandLauncher(target.command, target.log or folder / "driver.log", limits)
         yield await stack.enter_async_context(
-            open_bench(place, launcher, limits, target.parameters, server, target.release)
+            open_bench(place, launcher, limits, target.parameters, server, target.release, name)
         )
+
+
+async def _only_driver(registry: Path, limits: Limits) -> str:
+    """The name of the driver that has sockets in the folder; empty if none has. Raises BenchError for several."""
+    names = sorted({name for _, name in await KubeletSeat(registry, limits).drivers()})
+    if len(names) > 1:
+        raise BenchError(
+            f"{len(names)} drivers have sockets in {registry}: say which one to test with --driver, one of "
+            f"{', '.join(names)}"
+        )
+    return "".join(names)

@@ -12,7 +12,19 @@ import pytest
 from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
 from dra_api.releases.release import Release
-from dra_driver_test.kit import Place, Verdict, all_checks, chosen, open_bench, run, run_check
+from dra_driver_test.kit import (
+    BenchError,
+    Finding,
+    Place,
+    Target,
+    Verdict,
+    all_checks,
+    bench_for,
+    chosen,
+    open_bench,
+    run,
+    run_check,
+)
 from fake_plugin import FakePlugin
 from waiting import becomes
 
@@ -64,6 +76,53 @@ async def test_other_plugins_of_a_node_neither_notice_the_bench_nor_are_taken_fo
     assert [one.text for one in results if one.verdict not in (Verdict.PASSED, Verdict.SKIPPED)] == []
     assert csi.infos > 0
     assert csi.statuses == []
+
+
+def running_target(folder: Path, kubeconfig: Path, driver: str = "") -> Target:
+    """Drivers that run, with sockets below the folder."""
+    registry, cdi = folder / "plugins_registry", folder / "cdi"
+    return Target(registry=registry, cdi=cdi, node="node-many", kubeconfig=kubeconfig, driver=driver)
+
+
+async def test_of_several_drivers_that_run_the_named_one_is_tested_and_the_others_hear_nothing(
+    kubeconfig: Path, short_path: Path
+) -> None:
+    place = Place.below(short_path, "node-many", kubeconfig)
+    place.create()
+    async with (
+        FakePlugin(short_path, "a.example.com", services=("v1.DRAPlugin",)) as other,
+        bench_for(running_target(short_path, kubeconfig, "sockets.example.com"), PATIENT) as bench,
+        running(BadLauncher("sockets.example.com"), place),
+    ):
+        results = [one async for one in run(chosen(all_checks(), ["registration.*"]), bench)]
+        assert bench.name == "sockets.example.com"
+    assert [one.text for one in results if one.verdict not in (Verdict.PASSED, Verdict.SKIPPED)] == []
+    assert other.infos > 0
+    assert other.statuses == []
+
+
+async def test_of_several_drivers_that_run_one_has_to_be_named(kubeconfig: Path, short_path: Path) -> None:
+    Place.below(short_path, "node-many", kubeconfig).create()
+    services = ("v1.DRAPlugin",)
+    async with (
+        FakePlugin(short_path, "a.example.com", services=services) as one,
+        FakePlugin(short_path, "b.example.com", services=services),
+        csi_plugin(short_path),
+    ):
+        with pytest.raises(BenchError, match=r"2 drivers have .* --driver, one of a\.example\.com, b\.example\.com"):
+            async with bench_for(running_target(short_path, kubeconfig), PATIENT):
+                pass
+    assert one.statuses == []
+
+
+async def test_a_named_driver_that_is_not_there_is_told_from_those_that_are(kubeconfig: Path, short_path: Path) -> None:
+    Place.below(short_path, "node-many", kubeconfig).create()
+    limits = replace(PATIENT, registered=0.2)
+    async with FakePlugin(short_path, "a.example.com", services=("v1.DRAPlugin",)) as other:
+        async with bench_for(running_target(short_path, kubeconfig, "b.example.com"), limits) as bench:
+            with pytest.raises(Finding, match=r"the driver is a\.example\.com, not b\.example\.com"):
+                await bench.ready()
+    assert other.statuses == []
 
 
 async def test_a_driver_that_restarts_itself_is_not_taken_for_another_one(kubeconfig: Path, short_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: p
         (["--registry", "/tmp", "--", "driver"], "give either the command"),
         (["--json", "/no/such/file", "--", "driver"], "cannot write /no/such/file: make its folder first"),
         (["--registry", "/tmp"], "--cdi-dir and --kubeconfig"),
+        (["--driver", "gpu.example.com", "--", "driver"], "give --registry with it"),
         (["--registry", "/no/such", "--cdi-dir", "/tmp", "--kubeconfig", "k"], "/no/such is not a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

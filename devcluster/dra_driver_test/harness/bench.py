@@ -49,7 +49,10 @@ class Watches(Protocol):
 
 
 class Bench:
-    """Everything that a check may use. ``release`` is that of the kubelet and the API server whose seats it has."""
+    """Everything that a check may use. ``release`` is that of the kubelet and the API server whose seats it has.
+
+    ``name`` is that of a driver which runs already, if it is known beforehand.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Bench:
         parameters: Parameters,
         watches: Watches | None,
         release: Release = NEWEST,
+        name: str = "",
     ) -> None:
         self.place = place
         self.driver = driver
@@ -70,6 +74,7 @@ class Bench:
         self.parameters = parameters
         self.release = release
         self._watches = watches
+        self._known_name = name
         self.cdi = CdiView(place.cdi)
         self._registration: Registration | None = None
         self._missed: set[str] = set()
@@ -96,7 +101,9 @@ class Bench:
     @property
     def _own(self) -> str:
         """The name by which the driver is known among those of a real node."""
-        return self._registration.driver if self._registration and not self.driver.can_restart else ""
+        if self.driver.can_restart:
+            return ""
+        return self._registration.driver if self._registration else self._known_name
 
     @property
     def name(self) -> str:

@@ -77,12 +77,15 @@ class Handler:
 class KubeletSeat:
     """An async context manager: while it is entered, plugins get registered.
 
-    ``shares_registry``: the folder is that of a real node, and other plugins in it are not to notice the bench.
+    ``shares_registry``: the folder is that of a real node, and other plugins in it are not to notice the bench. These
+    are all but DRA drivers, or all but ``driver`` if it is named.
     """
 
-    def __init__(self, registry: Path, limits: Limits, *, shares_registry: bool = False) -> None:
+    def __init__(self, registry: Path, limits: Limits, *, shares_registry: bool = False, driver: str = "") -> None:
         self._registry = registry
         self._limits = limits
+        self._shares_registry = shares_registry
+        self._driver = driver
         self._handler = Handler()
         settings = AgentSettings(
             plugin_period=limits.tick,
@@ -91,7 +94,7 @@ class KubeletSeat:
             notify_timeout=limits.notify,
             registration_backoff=Backoff(2 * limits.tick, 1.0),
         )
-        self._registrar = Registrar(registry, {TYPE: self._handler}, settings, shares_directory=shares_registry)
+        self._registrar = Registrar(registry, {TYPE: self._handler}, settings, is_for_kubelet=self._is_of_others)
         self._work: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -105,6 +108,10 @@ class KubeletSeat:
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
         await self._handler.close()
+
+    def _is_of_others(self, info: registration_pb2.PluginInfo) -> bool:
+        """Whether the plugin is one of a real node, and not the driver under test."""
+        return self._shares_registry and (info.type != TYPE or self._driver not in ("", info.name))
 
     # --- registration ---
 
@@ -161,18 +168,20 @@ class KubeletSeat:
         sockets = self.sockets()
         if not sockets:
             return f"there is no socket in {self._registry}"
-        others = []
+        found = []
         for socket in sockets:
             try:
                 info = await self.info(socket)
                 if info.type != TYPE:
-                    others.append(f"{socket.name}: the type is {info.type!r} instead of {TYPE!r}")
-                    continue
-                choose_service(list(info.supported_versions))
-                await self.notify(socket)
+                    found.append(f"{socket.name}: the type is {info.type!r} instead of {TYPE!r}")
+                elif self._is_of_others(info):
+                    found.append(f"{socket.name}: the driver is {info.name}, not {self._driver}")
+                else:
+                    choose_service(list(info.supported_versions))
+                    await self.notify(socket)
             except Exception as error:
-                return f"{socket.name}: {error}"
-        return "; ".join(others) or "unknown"
+                found.append(f"{socket.name}: {error}")
+        return "; ".join(found) or "unknown"
 
     @asynccontextmanager
     async def _registration_stub(self, socket: Path) -> AsyncIterator[Any]:

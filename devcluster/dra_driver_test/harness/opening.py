@@ -26,10 +26,12 @@ async def open_bench(
     parameters: Parameters | None = None,
     watches: Watches | None = None,
     release: Release = NEWEST,
+    name: str = "",
 ) -> AsyncIterator[Bench]:
     """A bench on a node of its own; at the end the driver is ended and the bench's objects are deleted.
 
-    Without a launcher the driver runs already, and its registration socket is in ``place.registry``. ``watches`` are
+    Without a launcher the driver runs already, and its registration socket is in ``place.registry``; ``name`` is the
+    driver's name, or else the first driver that registers is the one. ``watches`` are
     those of an API server of the bench's own. The driver is judged as by a node of ``release``. Raises BenchError.
     """
     limits = limits or Limits()
@@ -39,9 +41,12 @@ async def open_bench(
         async with Api(connection(place.kubeconfig), user_agent="dra-driver-test") as api:
             server = ServerSeat(api, place.node)
             await server.join_node()
-            async with KubeletSeat(place.registry, limits, shares_registry=launcher is None) as kubelet:
+            seat = KubeletSeat(place.registry, limits, shares_registry=launcher is None, driver=name)
+            async with seat as kubelet:
                 try:
-                    yield Bench(place, driver, kubelet, server, limits, parameters or Parameters(), watches, release)
+                    yield Bench(
+                        place, driver, kubelet, server, limits, parameters or Parameters(), watches, release, name
+                    )
                 finally:
                     await driver.end()
             await server.leave()

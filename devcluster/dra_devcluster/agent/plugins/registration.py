@@ -43,8 +43,8 @@ class PluginHandler(Protocol):
 class Registrar:
     """Keeps registrations in step with the sockets in one directory.
 
-    ``paths`` says where on this machine the paths of the node lie, if they differ. ``shares_directory``: a kubelet
-    works on the directory as well, and plugins of a type without a handler hear nothing of a failure.
+    ``paths`` says where on this machine the paths of the node lie, if they differ. Where a kubelet works on the
+    directory as well, ``is_for_kubelet`` tells which plugins are asked for their name and hear nothing else.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Registrar:
         handlers: Mapping[str, PluginHandler],
         settings: AgentSettings,
         paths: HostPaths | None = None,
-        shares_directory: bool = False,
+        is_for_kubelet: Callable[[api_pb2.PluginInfo], bool] = lambda info: False,
     ) -> None:
         self.sockets = PluginSockets(settings.registration_backoff)
         self._directory = directory
         self._handlers = handlers
         self._settings = settings
         self._paths = paths
-        self._shares_directory = shares_directory
+        self._is_for_kubelet = is_for_kubelet
         self._operations: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -122,8 +122,8 @@ class Registrar:
                 raise RegistrationError("connecting to the registration socket timed out") from None
             stub = api_pb2_grpc.RegistrationStub(channel)
             info = await self._ask(stub.GetInfo, api_pb2.InfoRequest(), self._settings.info_timeout)
-            if self._shares_directory and info.type not in self._handlers:
-                raise RegistrationError(f"left to the kubelet, with its type {info.type}")
+            if self._is_for_kubelet(info):
+                raise RegistrationError(f"left to the kubelet: {info.name} of type {info.type}")
             endpoint = info.endpoint or path
             if self._paths is not None:
                 # A plugin in a container knows the paths of the node, not those of this machine.

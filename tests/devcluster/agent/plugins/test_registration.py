@@ -68,9 +68,9 @@ async def registrar(
     await asyncio.gather(task, return_exceptions=True)
 
 
-def registrar_at(root: Path, handler: Handler, settings: AgentSettings, *, shares_directory: bool = False) -> Registrar:
+def registrar_at(root: Path, handler: Handler, settings: AgentSettings, **options: Any) -> Registrar:
     paths = HostPaths(root, root / "cdi")
-    return Registrar(root / "plugins_registry", {"DRAPlugin": handler}, settings, paths, shares_directory)
+    return Registrar(root / "plugins_registry", {"DRAPlugin": handler}, settings, paths, **options)
 
 
 @pytest.fixture
@@ -99,12 +99,11 @@ async def test_sockets_that_lie_there_at_the_start_are_registered(
     task.cancel()
 
 
-async def test_a_plugin_of_an_unknown_type_is_left_to_the_kubelet_that_has_the_same_directory(
+async def test_a_plugin_is_left_to_the_kubelet_that_has_the_same_directory(
     plugin: FakePlugin, short_path: Path, handler: Handler, fast: AgentSettings
 ) -> None:
-    plugin.type = "CSIPlugin"
     await plugin.register()
-    registrar = registrar_at(short_path, handler, fast, shares_directory=True)
+    registrar = registrar_at(short_path, handler, fast, is_for_kubelet=lambda info: info.name == plugin.driver)
     task = asyncio.create_task(registrar.run())
     await becomes(lambda: plugin.infos > 1)
     task.cancel()
