@@ -98,8 +98,8 @@ def test_a_driver_name_that_cdi_cannot_carry_is_refused_before_anything_is_prepa
 
 
 def test_what_a_killed_process_left_half_written_goes_with_its_claim_or_at_the_next_start(cdi: CdiFolder) -> None:
-    left = {uid: cdi.folder / f".gpu.example.com-{uid}-x1y2.tmp" for uid in ("uid-1", "uid-2", "uid-3")}
-    other = cdi.folder / ".other.example.com-uid-2-x1y2.tmp"
+    left = {uid: cdi.folder / f".gpu.example.com={uid}-x1y2.tmp" for uid in ("uid-1", "uid-2", "uid-3")}
+    other = cdi.folder / ".other.example.com=uid-2-x1y2.tmp"
     for path in (*left.values(), other):
         path.write_text("{")
     for path in (left["uid-2"], other):
@@ -107,6 +107,22 @@ def test_what_a_killed_process_left_half_written_goes_with_its_claim_or_at_the_n
     cdi.remove("uid-1")
     cdi.create()  # uid-3 may be what another instance writes at this moment
     assert set(cdi.folder.iterdir()) == {left["uid-3"], other}
+
+
+def test_what_a_driver_with_a_longer_name_is_writing_stays(cdi: CdiFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two drivers on a node, one may start while the other one writes."""
+    neighbour, rename = CdiFolder(cdi.folder, "gpu.example.com-nic"), os.replace
+
+    def start_meanwhile(hidden: str, path: Path) -> None:
+        os.utime(hidden, (0, 0))
+        cdi.create()
+        cdi.sweep(keep=())
+        cdi.remove("nic")
+        rename(hidden, path)
+
+    monkeypatch.setattr(os, "replace", start_meanwhile)
+    neighbour.write("uid-1", "a", EDITS)
+    assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-nic-uid-1-a.json"]
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(cdi: CdiFolder, monkeypatch: pytest.MonkeyPatch) -> None:

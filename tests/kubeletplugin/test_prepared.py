@@ -495,7 +495,7 @@ async def test_at_the_start_files_of_unknown_claims_go_and_missing_ones_come_bac
     (folder / f"{DRIVER}-uid-of-a-req-0.json").unlink()
     orphan = (folder / f"{DRIVER}-uid-of-b-req-0.json").read_text().replace("uid-of-b", "uid-of-x")
     (folder / f"{DRIVER}-uid-of-x-req-0.json").write_text(orphan)
-    (folder / f".{DRIVER}-xyz.tmp").touch()
+    (folder / f".{DRIVER}=uid-of-x-xyz.tmp").touch()
     others = [folder / f"{DRIVER}-x-uid-of-b-req-0.json", folder / "other.json", folder / ".other.tmp"]
     others[0].write_text(orphan.replace(DRIVER, f"{DRIVER}-x"))  # of a driver whose name begins like ours
     for path in others[1:]:

@@ -3,7 +3,8 @@
 ``dra_cdi`` knows what a file may say, and refuses what a container runtime would refuse. A file is written under a
 hidden name, flushed to the disk and renamed, so that a runtime never reads half of one, even after a power failure.
 Its name contains the uid of the claim: unpreparing finds it by that, even after a restart that lost everything else
-(TD-02, TD-03).
+(TD-02, TD-03). A hidden name is ``.<driver>=<claim uid>-<random>.tmp``: no driver's name has ``=`` in it, so the hidden
+files of ``gpu-nic`` are not taken for those of ``gpu``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ class CdiFolder:
         """Make the folder if it is missing, and remove what a process that was killed left half written."""
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            for path in self.folder.glob(f".{glob.escape(self._driver)}-*.tmp"):
+            for path in self._hidden():
                 if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     path.unlink()
         except FileNotFoundError:
@@ -68,25 +69,32 @@ class CdiFolder:
         except CdiError as error:
             raise CdiError(f"CDI file {path.name}: {error}") from error
         try:
-            _write_whole(path, content, f".{self._prefix(claim_uid)}")
+            _write_whole(path, content, f".{self._driver}={claim_uid}-")
         except OSError as error:
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
         return f"{self._kind}={name}"
 
     def remove(self, claim_uid: str) -> None:
         """Remove all files of a claim, half written ones as well; none is fine."""
-        prefix = glob.escape(self._prefix(claim_uid))
-        for path in (*self.folder.glob(f"{prefix}*.json"), *self.folder.glob(f".{prefix}*.tmp")):
+        files = self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json")
+        for path in (*files, *self._hidden(f"{claim_uid}-")):
             self._unlink(path)
 
     def sweep(self, *, keep: Iterable[str]) -> None:
-        """Remove the files of claims other than these, and what a killed process was writing."""
+        """Remove the files of claims other than these, and what a killed process was writing.
+
+        No other instance of the driver may be writing meanwhile.
+        """
         kept = tuple(self._prefix(uid) for uid in keep)
         for path in self.folder.glob(f"{glob.escape(self._driver)}-*.json"):
             if not path.name.startswith(kept) and self._is_ours(path):
                 self._unlink(path)
-        for path in self.folder.glob(f".{glob.escape(self._driver)}-*.tmp"):
+        for path in self._hidden():
             self._unlink(path)
+
+    def _hidden(self, claim: str = "") -> Iterator[Path]:
+        """The files of this driver that are not whole yet: all, or those of a claim."""
+        return self.folder.glob(f".{glob.escape(self._driver)}={claim}*.tmp")
 
     def _is_ours(self, path: Path) -> bool:
         """Whether the kind is this driver's; the name may be that of a driver whose name begins like this one's."""
