@@ -121,7 +121,9 @@ class KubeletPlugin:
     async def publish(self, resources: Resources) -> None:
         """Offer these pools on this node, in place of those before; ``{}`` removes all slices.
 
-        Returns at once; errors go to ``handle_error``. Raises SettingsError without a node name.
+        Returns at once; errors go to ``handle_error``. While a newer instance serves on the node (``is_newest``), this
+        one writes nothing: two versions of a driver may want different slices, and each would undo what the other one
+        writes. Raises SettingsError without a node name.
         """
         if self._publisher is None:
             if not self.settings.node_name:
@@ -134,12 +136,16 @@ class KubeletPlugin:
                 on_error=self._driver.handle_error,
                 rate=self.settings.api_rate,
                 burst=self.settings.api_burst,
+                may_publish=lambda: self.is_newest,
             )
             await self._publisher.__aenter__()
         self._publisher.publish(resources)
 
     async def published(self) -> None:
-        """Wait until the pools published last are in the API server. Never ends while writing them fails."""
+        """Wait until the pools published last are in the API server.
+
+        Never ends while writing them fails, or a newer instance of the driver serves.
+        """
         if self._publisher:
             await self._publisher.settled()
 
@@ -193,9 +199,10 @@ class KubeletPlugin:
     def is_newest(self) -> bool:
         """Whether no instance of the driver that started later serves on this node, as in a rolling update.
 
-        Another version may know other devices: only the newest one should prepare claims again whose devices changed.
+        Another version may know other devices: only the newest one publishes, and only that should prepare claims again
+        whose devices changed. An instance that stops has ended with its socket.
         """
-        return is_newest(self.settings.plugin_path, self.settings.plugin_sockets)
+        return not self.settings.run_dra_service or is_newest(self.settings.plugin_path, self.settings.plugin_sockets)
 
     @property
     def has_published(self) -> bool:

@@ -457,6 +457,47 @@ async def test_the_socket_of_a_killed_instance_makes_no_other_one_the_older(
         assert plugin.is_newest
 
 
+@pytest.mark.rule("PH-07")
+async def test_the_older_instance_publishes_nothing_until_the_newer_one_ends(
+    api: PluginApi, settings: PluginSettings, driver: Sample
+) -> None:
+    """They may have different configurations; the kubelet that registers both lets each restore its slices soon."""
+
+    def names() -> set[str]:
+        return {one["name"] for stored in api.slices() for one in stored["spec"]["devices"]}
+
+    async def started(plugin: KubeletPlugin, settings: PluginSettings, name: str) -> None:
+        async with FakeKubelet(settings) as kubelet:
+            await kubelet.register()
+        await plugin.publish({"node-1": Pool.of([device(name)])})
+
+    newer = replace(settings, rolling_update_uid=LIVE)
+    async with KubeletPlugin(driver, settings, api.client) as plugin:
+        await started(plugin, settings, "gpu-old")
+        await plugin.published()
+        async with KubeletPlugin(driver, newer, api.client) as successor:
+            await started(successor, newer, "gpu-new")
+            await successor.published()
+            await plugin.publish({"node-1": Pool.of([device("gpu-old"), device("gpu-plugged-in")])})
+            await asyncio.sleep(2.5)
+            assert names() == {"gpu-new"}
+            assert (plugin.statistics.creates, plugin.statistics.updates, successor.statistics.updates) == (1, 0, 1)
+        await asyncio.wait_for(plugin.published(), 30)
+        assert names() == {"gpu-old", "gpu-plugged-in"}
+
+
+@pytest.mark.rule("PH-07")
+async def test_the_instance_that_starts_last_is_the_newest_also_when_the_clock_was_set_back(
+    api: PluginApi, settings: PluginSettings, driver: Sample
+) -> None:
+    async with KubeletPlugin(driver, settings, api.client) as plugin:
+        tomorrow = settings.plugin_path.stat().st_mtime_ns + 86400 * 10**9
+        os.utime(settings.plugin_path, ns=(tomorrow, tomorrow))
+        async with KubeletPlugin(driver, replace(settings, rolling_update_uid=LIVE), api.client) as successor:
+            assert (plugin.is_newest, successor.is_newest) == (False, True)
+        assert (plugin.is_newest, successor.is_newest) == (True, False)
+
+
 # --- start and stop ---
 
 

@@ -25,6 +25,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -97,6 +98,7 @@ class SocketServer:
             self._server = server
             _show(hidden, self.path)
             self._hidden = hidden
+            self._become_newest()
         except (RuntimeError, OSError) as error:
             await server.stop(None)
             raise StartError(f"cannot serve on the socket {self.path}: {error}; is its folder writable?") from error
@@ -129,6 +131,14 @@ class SocketServer:
             except FileNotFoundError:
                 pass  # it was moved into place, or another instance was quicker
 
+    def _become_newest(self) -> None:
+        """Give the socket a later time than those of the other instances have: the clock may have been set back."""
+        with suppress(OSError):  # the clock alone counts then
+            others = [path for path in self.path.parent.iterdir() if self._instances.fullmatch(path.name)]
+            latest = max((_shown_at(path) for path in others if path != self.path), default=0)
+            if latest >= _shown_at(self.path):
+                os.utime(self.path, ns=(latest + 1, latest + 1))
+
     async def _look(self, server: grpc.aio.Server) -> None:
         """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""
         while await server.wait_for_termination(timeout=_SOCKET_LOOK_SECONDS):
@@ -139,18 +149,31 @@ class SocketServer:
 
 
 def is_newest(path: Path, instances: re.Pattern[str]) -> bool:
-    """Whether no instance that has shown its socket later than this one, at ``path``, is listening beside it."""
+    """Whether no instance that has shown its socket later than this one, at ``path``, is listening beside it.
+
+    False if this one shows no socket: it ends.
+    """
+    shown = _shown_at(path)
+    if not shown:
+        return False
     try:
-        shown = os.lstat(path).st_mtime_ns
         others = [other for other in path.parent.iterdir() if instances.fullmatch(other.name)]
-    except OSError:  # its own socket is gone, so it ends
+    except OSError:  # the socket was there just now
         return True
     return not any(_is_newer(other, shown) for other in others)
 
 
+def _shown_at(path: Path) -> int:
+    """When the socket was shown, in nanoseconds; 0 if it is gone."""
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _is_newer(other: Path, shown: int) -> bool:
     try:
-        return os.lstat(other).st_mtime_ns > shown and _is_listened_on(other)
+        return _shown_at(other) > shown and _is_listened_on(other)
     except OSError:  # that instance has just ended
         return False
 

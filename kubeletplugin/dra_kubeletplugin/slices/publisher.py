@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 _SOON_SECONDS = 0.5
 _RESTORE_SOON_SECONDS = 60.0
+_PERMISSION_LOOK_SECONDS = 1.0
 
 
 class SlicePublisher:
@@ -54,7 +55,8 @@ class SlicePublisher:
     node, unless ``reconcile_pool`` names the one pool that this publisher is responsible for (RS-05).
     ``sync_delay`` is how many seconds a pool must have been quiet before foreign changes are undone,
     ``overlay_seconds`` how long our own writes override the watch; ``rate`` and ``burst`` how many requests per second,
-    and how many at once, the publisher sends.
+    and how many at once, the publisher sends. While ``may_publish`` says no, as to the older instance of a rolling
+    update, nothing is written; what is due then is written afterwards.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class SlicePublisher:
         overlay_seconds: float = 60.0,
         rate: float = 50.0,
         burst: int = 100,
+        may_publish: Callable[[], bool] = lambda: True,
     ) -> None:
         self._api = api
         self._driver = driver
@@ -78,6 +81,7 @@ class SlicePublisher:
         self._on_error = on_error
         self._sync_delay = sync_delay
         self._overlay_seconds = overlay_seconds
+        self._may_publish = may_publish
         self._desired: dict[str, DesiredPool] = {}
         self._ever_wanted: set[str] = set()
         self._problems: dict[str, Recoverable] = {}
@@ -216,6 +220,7 @@ class SlicePublisher:
         await self._wished.wait()  # before the first publish nothing may be deleted
         await self._listed.wait()
         while True:
+            await self._permitted()
             for pool in self._next_publish.take(self._now()):
                 await self._sync(pool)
             self.has_settled = self.has_settled or not self._unsettled
@@ -227,6 +232,17 @@ class SlicePublisher:
             except TimeoutError:
                 continue
             self._wake.clear()
+
+    async def _permitted(self) -> None:
+        """Wait until this publisher may write."""
+        waits = False
+        while not self._may_publish():
+            if not waits:
+                log.info("a newer instance of driver %s publishes its ResourceSlices; this one waits", self._driver)
+            waits = True
+            await asyncio.sleep(_PERMISSION_LOOK_SECONDS)
+        if waits:
+            log.info("no newer instance of driver %s is left; this one publishes again", self._driver)
 
     async def _sync(self, name: str) -> None:
         desired = self._desired.get(name)
