@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from authority import Authority
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
 from secrecy import MARK, secret_in
 
-MODULE = sys.modules["dra_kube.access.connection"]  # dra_kube.access.connection is the function
+TLS = sys.modules["dra_kube.access.tls"]
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 
@@ -117,7 +119,7 @@ def without_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr("tempfile.gettempdir", none)
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.setattr(MODULE, "SHARED_MEMORY", str(memory))
+    monkeypatch.setattr(TLS, "SHARED_MEMORY", str(memory))
     return memory
 
 
@@ -126,15 +128,31 @@ def test_embedded_certificates_need_no_temporary_folder(without_temporary_folder
     found = connection(embedding(tmp_path, authority))
     assert found.tls is not None
     assert len(found.tls.get_ca_certs()) == 1
-    (written,) = without_temporary_folder.iterdir()
-    assert written.stat().st_mode & 0o077 == 0
+
+
+def test_embedded_certificates_and_keys_leave_no_file_also_if_the_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package removes its files when the process ends, which a killed one does not do by itself."""
+    folder, authority = tmp_path / "temporary", Authority.make("of a third test")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    file = embedding(tmp_path, authority)
+    config = yaml.safe_load(file.read_text())
+    pems = authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, "node-1")
+    for name, pem in zip(("client-certificate-data", "client-key-data"), pems, strict=True):
+        config["users"][0]["user"][name] = base64.b64encode(pem).decode()
+    file.write_text(yaml.safe_dump(config))
+    for _ in range(2):
+        assert connection(file).tls is not None
+        assert list(folder.iterdir()) == []
 
 
 def test_without_any_writable_folder_the_message_says_so(
     without_temporary_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(MODULE, "SHARED_MEMORY", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(TLS, "SHARED_MEMORY", str(tmp_path / "file" / "below"))
     with pytest.raises(ConnectionSettingsError, match="mount one at /tmp") as caught:
         connection(embedding(tmp_path, Authority.make("of another test")))
     assert str(tmp_path / "config") in str(caught.value)

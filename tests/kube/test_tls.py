@@ -155,8 +155,9 @@ def mutual(tmp_path: Path) -> tuple[Authority, ssl.SSLContext]:
     return authority, server
 
 
+@pytest.mark.parametrize("is_embedded", [False, True], ids=["authority in a file", "authority embedded"])
 def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connections(
-    mutual: tuple[Authority, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutual: tuple[Authority, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_embedded: bool
 ) -> None:
     monkeypatch.setattr(TLS, "LOOK_AT_FILES_SECONDS", 0.0)
     authority, server = mutual
@@ -164,7 +165,7 @@ def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connectio
     certificate, key = tmp_path / "certificate", tmp_path / "key"
     certificate.write_bytes(first[0])
     key.write_bytes(first[1])
-    client = client_tls(str(tmp_path / "ca"), (str(certificate), str(key)))
+    client = client_tls(authority.pem if is_embedded else str(tmp_path / "ca"), (str(certificate), str(key)))
     assert identity_shown(client, server) == "node-0"
     replaced(certificate, second[0])
     assert identity_shown(client, server) == "node-0", "the key does not belong to it yet"

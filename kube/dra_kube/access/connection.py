@@ -8,10 +8,14 @@ several times more per object.
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import ssl
 import tempfile
+import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
@@ -31,11 +35,13 @@ from dra_kube.errors import ConnectionSettingsError
 
 from .credentials import Credentials
 from .impersonation import Headers, impersonation_of
-from .tls import ClientTls, client_tls
+from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
 
 _LARGEST_KUBECONFIG_BYTES = 4 * 2**20
 """Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
-SHARED_MEMORY = "/dev/shm"
+
+_LOADING = threading.Lock()
+"""The package remembers the names of its files by content: another thread must not get that of a file that is gone."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +116,15 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What the package does not put into its settings. ``until``: when the client certificate of a plugin ends."""
+    """What the package does not put into its settings. ``until``: when the client certificate of a plugin ends.
+
+    The package writes what a kubeconfig embeds to files, and removes them when the process ends, unless it is killed.
+    Here they are read, and gone.
+    """
 
     where: str
+    ca: Pem | None
+    certificate: Certificate | None
     impersonation: Headers = ()
     until: datetime | None = None
 
@@ -121,20 +133,22 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
     explicit = kubeconfig or os.environ.get("KUBECONFIG")
     if not explicit and "KUBERNETES_SERVICE_HOST" in os.environ:
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
-        return _Loaded("the in-cluster service account")
+        return _Loaded("the in-cluster service account", settings.ssl_ca_cert, None)
     file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
     if not _checked_files(file):
         what = "is a folder, not a file" if Path(file).expanduser().is_dir() else "does not exist"
         raise kubernetes_config.ConfigException(f"{file} {what}")
-    scratch = _scratch()
     try:
-        config = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]  # the package is untyped
-        if config is None:
-            raise kubernetes_config.ConfigException(f"{file} has no configuration")
-        loader = KubeConfigLoader(config, context, temp_file_path=scratch)  # type: ignore[no-untyped-call]
-        loader.load_and_set(settings)  # type: ignore[no-untyped-call]
+        with _scratch() as scratch:
+            config = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]  # the package is untyped
+            if config is None:
+                raise kubernetes_config.ConfigException(f"{file} has no configuration")
+            loader = KubeConfigLoader(config, context, temp_file_path=scratch)  # type: ignore[no-untyped-call]
+            loader.load_and_set(settings)  # type: ignore[no-untyped-call]
+            paths = settings.ssl_ca_cert, settings.cert_file, settings.key_file
+            ca, certificate, key = (_read_if_below(scratch, path) for path in paths)
     except OSError as error:
-        if scratch is None:
+        if scratch_parent() is None:
             raise
         raise kubernetes_config.ConfigException(
             f"there is no writable folder for the certificates in {file}: mount one at /tmp ({error})"
@@ -147,7 +161,23 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         )
     # Of a token the package minds the end itself.
     until = getattr(loader, "expiry", None) if not settings.api_key else None
-    return _Loaded(file, impersonation_of(user), until)
+    return _Loaded(file, ca, (certificate, key) if certificate else None, impersonation_of(user), until)
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder for what the package writes, which is gone afterwards; the package makes it if it needs it."""
+    with _LOADING:
+        parent = scratch_parent() or tempfile.gettempdir()
+        folder = os.path.abspath(os.path.join(parent, f"dra-kube-{secrets.token_hex(8)}"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_if_below(folder: str, path: str | None) -> Pem | None:
+    return Path(path).read_bytes() if path and os.path.dirname(path) == folder else path
 
 
 def _user(config: Any, context: str | None) -> Mapping[str, Any]:
@@ -166,19 +196,6 @@ def _checked_files(paths: str) -> list[Path]:
     for path in found:
         _check_within_limits(path)
     return found
-
-
-def _scratch() -> str | None:
-    """Where the package writes certificates and keys that a kubeconfig embeds; None leaves the choice to it.
-
-    OpenSSL reads them from files only. A container with a read-only root file system often has no writable folder but
-    this one, in memory.
-    """
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        return SHARED_MEMORY
-    return None
 
 
 def _check_within_limits(path: Path) -> None:
@@ -208,7 +225,9 @@ def _from_settings(settings: Configuration, loaded: _Loaded, load: Callable[[], 
     where = loaded.where
     if settings.host.startswith("https"):
         try:
-            tls = client_tls(*_files(settings), server_name=settings.tls_server_name, verify=settings.verify_ssl)
+            tls = client_tls(
+                loaded.ca, loaded.certificate, server_name=settings.tls_server_name, verify=settings.verify_ssl
+            )
         except OSError as error:
             raise ConnectionSettingsError(f"the certificates in {where} cannot be used: {error}") from error
 
@@ -221,10 +240,10 @@ def _from_settings(settings: Configuration, loaded: _Loaded, load: Callable[[], 
         return basic
 
     def load_again() -> datetime | None:
-        until = load().until
+        again = load()
         if tls is not None:
-            tls.read_from(*_files(settings))
-        return until
+            tls.read_from(again.ca, again.certificate)
+        return again.until
 
     proxy = settings.proxy or _proxy_of_environment(settings.host)
     if proxy:
@@ -233,11 +252,6 @@ def _from_settings(settings: Configuration, loaded: _Loaded, load: Callable[[], 
     credentials = Credentials(look_up, load_again, loaded.until)
     host = settings.host.rstrip("/")
     return Connection(host, tls, credentials.authorization, proxy, credentials.refused, loaded.impersonation)
-
-
-def _files(settings: Configuration) -> tuple[str | None, tuple[str, str | None] | None]:
-    """Those of the authority, and of the client's certificate and key."""
-    return settings.ssl_ca_cert, (settings.cert_file, settings.key_file) if settings.cert_file else None
 
 
 def _proxy_of_environment(host: str) -> str | None:

@@ -21,11 +21,18 @@ from __future__ import annotations
 
 import os
 import ssl
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-_Files = tuple[str, str | None]
+Pem = str | bytes
+"""The path of a file in PEM form, or the content of one that a kubeconfig embeds."""
+Certificate = tuple[Pem, Pem | None]
+"""A client certificate and its key."""
+
+SHARED_MEMORY = "/dev/shm"
 
 LOOK_AT_FILES_SECONDS: Final = 1.0
 """Seconds between two looks at the files. Each request asks for the context, and a look is a system call per file."""
@@ -56,15 +63,15 @@ class ClientTls(_Context):
     """The settings as they were first; each new connection takes the newest, ``current``."""
 
     _verify = True
-    _ca_file: str | None = None
-    _certificate: _Files | None = None
+    _ca: Pem | None = None
+    _certificate: Certificate | None = None
     _seen: object = None
     _looks_at: float = 0.0
     _newest: _Context | None = None
 
-    def read_from(self, ca_file: str | None, certificate: _Files | None) -> None:
-        """Take other files from now on."""
-        self._ca_file, self._certificate = ca_file, certificate
+    def read_from(self, ca: Pem | None, certificate: Certificate | None) -> None:
+        """Take these from now on."""
+        self._ca, self._certificate = ca, certificate
         self._looks_at = 0.0
 
     def current(self) -> ssl.SSLContext:
@@ -102,12 +109,16 @@ class ClientTls(_Context):
         context.server_name = self.server_name
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.hostname_checks_common_name = False
-        if self._ca_file:
-            context.load_verify_locations(self._ca_file)
-        else:
-            context.load_default_certs()
-        if self._certificate is not None:
-            context.load_cert_chain(*self._certificate)
+        with ExitStack() as stack:
+            if self._ca:
+                context.load_verify_locations(stack.enter_context(_as_file(self._ca)))
+            else:
+                context.load_default_certs()
+            if self._certificate is not None:
+                chain, key = self._certificate
+                context.load_cert_chain(
+                    stack.enter_context(_as_file(chain)), stack.enter_context(_as_file(key)) if key else None
+                )
         if not self._verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -119,25 +130,54 @@ class ClientTls(_Context):
 
     def _version(self) -> list[tuple[object, ...]]:
         """What changes when a file is replaced, or a link to it, or its content, or another one is named."""
-        files = [file for file in (self._ca_file, *(self._certificate or ())) if file]
-        return [(file, at.st_ino, at.st_size, at.st_mtime_ns) for file in files for at in (os.stat(file),)]
+        return [_version_of(pem) for pem in (self._ca, *(self._certificate or ())) if pem]
+
+
+def _version_of(pem: Pem) -> tuple[object, ...]:
+    if isinstance(pem, bytes):
+        return (pem,)
+    found = os.stat(pem)
+    return pem, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def _as_file(pem: Pem) -> Iterator[str]:
+    """The path of a file with it, which is gone afterwards if it was embedded: OpenSSL reads files only."""
+    if isinstance(pem, str):
+        yield pem
+        return
+    with tempfile.NamedTemporaryFile(dir=scratch_parent()) as file:
+        file.write(pem)
+        file.flush()
+        yield file.name
+
+
+def scratch_parent() -> str | None:
+    """Where embedded certificates and keys are written for a moment; None for where temporary files lie as a rule.
+
+    A container with a read-only root file system often has no writable folder but this one, in memory.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return SHARED_MEMORY
+    return None
 
 
 def client_tls(
-    ca_file: str | None = None,
-    certificate: _Files | None = None,
+    ca: Pem | None = None,
+    certificate: Certificate | None = None,
     *,
     server_name: str | None = None,
     verify: bool = True,
 ) -> ClientTls:
     """A context for connections to an API server.
 
-    Without ``ca_file`` the authorities of the system count. ``certificate`` names the files of a client certificate
-    and its key. Raises OSError (ssl.SSLError is one) for unusable files.
+    Without ``ca`` the authorities of the system count. Raises OSError (ssl.SSLError is one) for what cannot be used.
     """
     context = ClientTls(ssl.PROTOCOL_TLS_CLIENT)  # TLS 1.2 or newer; name and chain are checked
     context.server_name, context._verify = server_name, verify
-    context.read_from(ca_file, certificate)
+    context.read_from(ca, certificate)
     context.begin()
     return context
 
