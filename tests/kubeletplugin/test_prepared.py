@@ -508,6 +508,36 @@ async def test_at_the_start_files_of_unknown_claims_go_and_missing_ones_come_bac
     assert not list((node.root / "claims").glob(".*"))
 
 
+async def test_a_file_that_cannot_be_removed_keeps_no_file_of_a_prepared_claim_away(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await prepared(node, allocated("a", "p/a"))
+    (mine,) = node.cdi_files()
+    stuck = mine.with_name(mine.name.replace("uid-of-a", "uid-of-x"))
+    mine.rename(stuck)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    node.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        await node.prepared.tidy(sweep=True)
+    assert set(node.cdi_files()) == {mine, stuck}
+    assert f"are left: cannot remove the CDI file {stuck}" in caplog.text
+
+
+async def test_a_file_beside_the_folders_of_metadata_is_left_alone(
+    node: NodeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes, unknown = node.root / "metadata" / "notes", node.root / "metadata" / "uid-of-x"
+    unknown.mkdir(parents=True)
+    notes.touch()
+    await node.prepared.tidy(sweep=True)
+    assert (notes.exists(), unknown.exists()) == (True, False)
+    assert caplog.text == ""
+
+
 async def test_a_driver_whose_records_are_new_sweeps_nothing(node: NodeWorld) -> None:
     """Its claims may have been prepared by a version without records, and their containers run."""
     path = node.root / "cdi" / f"{DRIVER}-uid-of-x-req-0.json"

@@ -188,14 +188,18 @@ class PreparedClaims:
     async def tidy(self, *, sweep: bool) -> None:
         """Bring the CDI files in line with the records, as a process finds them when it starts.
 
-        Files of unknown claims go if ``sweep``: in a new folder of records nothing is known.
+        Files of unknown claims go if ``sweep``: in a new folder of records nothing is known. One that cannot be removed
+        is left, and keeps no file of a known claim away.
         """
         self._records.remove_unfinished()
         records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
         if sweep:
             outdated = {uid for uid, record in records.items() if record.boot_id != boot_id()}
             keep = [uid for uid in self._records.uids() if uid not in outdated]
-            self._files.sweep(keep=keep)
+            try:
+                self._files.sweep(keep=keep)
+            except (PluginError, CdiError) as error:
+                log.error("files of claims that are not prepared are left: %s", error)
         for record in records.values():
             try:
                 if _is_prepared(record):

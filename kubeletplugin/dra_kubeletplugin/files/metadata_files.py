@@ -77,7 +77,7 @@ class MetadataFiles:
     def sweep(self, *, keep: Iterable[str]) -> None:
         """Remove the files of claims other than these. Raises ClaimError."""
         kept = set(keep)
-        for path in self._folder.glob("*"):
+        for path in self._folder.glob("*/"):
             if path.name not in kept:
                 self.remove(path.name)
 
