@@ -269,6 +269,13 @@ async def test_a_driver_is_judged_as_on_a_node_of_the_release(
         assert [(await run_check(CHECKS[name], bench)).verdict.value for name in names] == verdicts
 
 
+async def test_the_health_of_a_device_may_have_been_found_out_long_ago(bad_bench: OpenBench) -> None:
+    """A driver that runs for days tells each kubelet when a device last changed."""
+    async with bad_bench("variant: no device's health changed for a week") as bench:
+        result = await run_check(CHECKS["health.has-times-in-seconds"], bench)
+    assert result.verdict is Verdict.PASSED, result.text
+
+
 async def test_a_recommendation_that_is_not_followed_is_a_warning(bad_bench: OpenBench) -> None:
     async with bad_bench("it writes files in place") as bench:
         result = await run_check(CHECKS["cdi.files-appear-whole"], bench)

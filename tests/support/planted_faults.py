@@ -269,7 +269,7 @@ FAULTS = [
         ("health has an unknown value", "health.has-known-values", "health 7"),
         ("health has a long message", "health.has-short-messages", "2000 bytes"),
         ("health has a negative time-out", "health.has-no-negative-timeouts", "-1"),
-        ("health has times in milliseconds", "health.has-times-in-seconds", "more than a day from now"),
+        ("health has times in milliseconds", "health.has-times-in-seconds", "more than a day in the future"),
         ("health comes once", "health.is-repeated-in-time", "not within"),
         (f"{HEALTH_V1} comes once", "health.is-repeated-in-time", "not within"),
         ("only the first stream gets health", "health.is-told-to-each-stream", "not within"),
