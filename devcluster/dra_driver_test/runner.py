@@ -57,6 +57,8 @@ async def run_check(check: Check, bench: Bench, timeout: float = CHECK_SECONDS) 
         await bench.reset()
     if verdict is Verdict.FAILED:
         verdict = Verdict.FAILED if check.level is Level.MUST else Verdict.WARNED
+    # The name of a driver's file may be no UTF-8, and a report is.
+    text = text.encode("utf-8", "backslashreplace").decode()
     return Result(check, verdict, text, time.monotonic() - start)
 
 

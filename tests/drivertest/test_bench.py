@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
 from dra_api.releases.release import Release
 from dra_driver_test.kit import (
+    Bench,
     BenchError,
     Finding,
     Place,
@@ -25,6 +27,7 @@ from dra_driver_test.kit import (
     run,
     run_check,
 )
+from dra_driver_test.report import as_junit
 from fake_plugin import FakePlugin
 from waiting import becomes
 
@@ -153,6 +156,16 @@ async def test_the_cdi_files_of_other_vendors_survive_the_checks(bad_bench: Open
         result = await run_check(CHECKS["cdi.files-come-back"], bench)
         assert result.verdict is Verdict.PASSED, result.text
         assert other.exists()
+
+
+async def test_a_file_name_that_is_no_utf_8_is_told_in_letters_that_a_report_can_hold(bad_bench: OpenBench) -> None:
+    async def finds(bench: Bench) -> None:
+        raise Finding(os.fsdecode(b"bad-\xff.json: it is empty"))
+
+    async with bad_bench() as bench:
+        result = await run_check(replace(CHECKS["cdi.files-are-valid"], run=finds), bench)
+    assert result.text == r"bad-\udcff.json: it is empty"
+    assert as_junit("d", [result]).encode()
 
 
 async def test_a_driver_is_not_blamed_for_a_device_that_two_files_of_another_vendor_describe(
