@@ -363,7 +363,9 @@ async def test_a_tenant_whose_deletions_come_between_lengthens_no_moment_of_othe
     assert deletions.seconds(others[0]) == pytest.approx(0.1, abs=0.02)
     for namespace in ("third", "fourth"):
         deletions.late.was_too_early(*claims_named("a", namespace))
-    assert deletions.seconds(own[1]) == pytest.approx(0.1, abs=0.02), "the one without refusals is forgotten first"
+    assert deletions.seconds(own[1]) == pytest.approx(0.1, abs=0.02), (
+        "the one without news for the longest time is forgotten first"
+    )
 
 
 async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_devices_are_scarce(
@@ -378,7 +380,7 @@ async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_d
         deletions.now += 0.2
         assert not late.has_time(claim)
         if number == 1:
-            late.was_collected()  # so that the two before are not in a row with those after it
+            late.was_collected(claim)  # so that the two before are not in a row with those after it
         else:
             late.was_needed(claim)
     assert len(left_out) == delayed_deletion.LEFT_OUT_CLAIMS
@@ -386,6 +388,26 @@ async def test_a_garbage_collector_that_is_late_gets_no_time_for_a_while_where_d
     for claim in left_out:
         late.was_needed(claim)  # the collector had no time for them, so that this says nothing about it
     assert late.has_time(last)
+
+
+@pytest.mark.parametrize("what", ["was_collected", "was_too_early"])
+async def test_a_tenant_whose_claims_the_garbage_collector_deletes_costs_others_no_time(
+    deletions: Deletions, what: str
+) -> None:
+    """Its claims say that the collector is not late, over and over."""
+    late = deletions.late
+    late.scarce()
+    *waited, left_out, last = claims_named("abcde", "others")
+    [own] = claims_named("a", "tenant")
+    for claim in waited:
+        assert late.has_time(claim)
+        deletions.now += 0.2
+        late.was_needed(claim)
+        getattr(late, what)(own)
+    assert not late.has_time(left_out)
+    getattr(late, what)(own)
+    assert not late.has_time(last)
+    assert late.has_time(own), "of its own claims nothing is known"
 
 
 async def test_a_claim_that_goes_with_its_deletion_leaves_the_view(

@@ -4,13 +4,15 @@ A generated claim is deleted with its pod, by the garbage collector, and ends wi
 finalizer off, devices and all. Two deletions at the same time would be one request too many, and one of them would
 conflict. So the collector has a moment: it deletes most claims within some milliseconds. It is limited to 20 requests a
 second by default; what it has not deleted then is deleted here. Where the server is slow the moment is too short, and
-deletions from here are refused, since the collector's came between: each doubles what is added to the moment in its
-namespace, and each that is needed shortens it again. A tenant may delete claims as well, and have deletions from here
-refused on purpose: that lengthens the moment in no other namespace.
+deletions from here are refused, since the collector's came between: each doubles what is added to the moment, and each
+that is needed shortens it again.
 
 Until deletion and finalizer are written the devices are taken. Where they are scarce the next pod waits for them
 (``scheduling/patience.py``). So a collector that was late for three claims in a row, as it is at its limit, gets no
 time then for the next twenty, which are deleted here at once.
+
+All of this counts by namespace. A tenant may delete claims as well, so that the collector seems quick, or have
+deletions from here refused on purpose: that changes the moment in no other namespace.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ COLLECTOR_SECONDS = 0.1
 MOST_EXTRA_SECONDS = 0.7
 """Seconds that it has in addition at most."""
 KEPT_NAMESPACES = 1000
-"""Namespaces whose additional seconds are known; the one of the oldest refusal is forgotten first."""
+"""Namespaces of which it is known how quick the collector is; the one without news for the longest time is forgotten
+first."""
 SHORTER_BY_FACTOR = 0.9
 """The part that is left of the additional seconds after a deletion that was needed."""
 LATE_CLAIMS = 3
@@ -57,15 +60,26 @@ class _Ending:
         return self.until > self.since
 
 
+@dataclass(eq=False, slots=True)
+class _Collector:
+    """How quick the garbage collector is in a namespace."""
+
+    extra_seconds: float = 0.0
+    """What is added to the moment of its claims."""
+    late: int = 0
+    """Claims in a row that it did not delete in its moment."""
+    left_out: int = 0
+    """Further claims for which it gets no time while devices are scarce."""
+
+
 class DelayedDeletion:
     """``queue`` is that of claims; ``clock`` gives seconds."""
 
     def __init__(self, queue: WorkQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
-        self._extra_seconds: OrderedDict[str, float] = OrderedDict()
-        """By namespace: what is added to the moment of its claims."""
-        self._late = self._left_out = 0
+        self._collectors: OrderedDict[str, _Collector] = OrderedDict()
+        """By namespace, the one that was changed last at the end."""
         self._ending: OrderedDict[str, _Ending] = OrderedDict()
         """By key, oldest first: claims whose pod is gone, until they are gone themselves."""
 
@@ -87,29 +101,36 @@ class DelayedDeletion:
             self._queue.add([Key("release", claim) for claim in left_alone])
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
-    def was_collected(self) -> None:
-        """The collector has deleted a claim."""
-        self._late = 0
+    def was_collected(self, claim: ResourceClaim) -> None:
+        """The collector has deleted the claim."""
+        if (collector := self._collectors.get(claim.metadata.namespace)) is not None:
+            collector.late = 0
 
     def was_too_early(self, claim: ResourceClaim) -> None:
         """A deletion from here was refused: the collector deleted the claim meanwhile."""
-        namespace = claim.metadata.namespace
-        extra = self._extra_seconds.pop(namespace, 0.0)
-        self._extra_seconds[namespace] = min(max(2 * extra, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
-        if len(self._extra_seconds) > KEPT_NAMESPACES:
-            self._extra_seconds.popitem(last=False)
-        self._late = self._left_out = 0
+        collector = self._changed(claim)
+        collector.extra_seconds = min(max(2 * collector.extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        collector.late = collector.left_out = 0
 
     def was_needed(self, claim: ResourceClaim) -> None:
         """A claim was deleted from here, since the collector had not done it yet."""
         ending = self._ending.get(claim.key)
         if ending is None or not ending.was_waited_for:
             return
-        if (namespace := claim.metadata.namespace) in self._extra_seconds:
-            self._extra_seconds[namespace] *= SHORTER_BY_FACTOR
-        self._late += 1
-        if self._late == LATE_CLAIMS:
-            self._late, self._left_out = 0, LEFT_OUT_CLAIMS
+        collector = self._changed(claim)
+        collector.extra_seconds *= SHORTER_BY_FACTOR
+        collector.late += 1
+        if collector.late == LATE_CLAIMS:
+            collector.late, collector.left_out = 0, LEFT_OUT_CLAIMS
+
+    def _changed(self, claim: ResourceClaim) -> _Collector:
+        """The collector in the claim's namespace, of which something new is known."""
+        namespace = claim.metadata.namespace
+        collector = self._collectors.setdefault(namespace, _Collector())
+        self._collectors.move_to_end(namespace)
+        if len(self._collectors) > KEPT_NAMESPACES:
+            self._collectors.popitem(last=False)
+        return collector
 
     def ended(self, claim: str) -> None:
         """The claim of this key is gone."""
@@ -139,7 +160,10 @@ class DelayedDeletion:
 
     def _moment(self, claim: ResourceClaim, now: float) -> float:
         """Seconds that the collector gets for the claim, which is the next one."""
-        if now < self._ample_from and self._left_out:
-            self._left_out -= 1
+        collector = self._collectors.get(claim.metadata.namespace)
+        if collector is None:
+            return COLLECTOR_SECONDS
+        if now < self._ample_from and collector.left_out:
+            collector.left_out -= 1
             return 0.0
-        return COLLECTOR_SECONDS + self._extra_seconds.get(claim.metadata.namespace, 0.0)
+        return COLLECTOR_SECONDS + collector.extra_seconds

@@ -123,7 +123,7 @@ class ClaimReleaser:
             held = await self._deleted(claim)
         else:
             held = claim
-            self._delayed_deletion.was_collected()
+            self._delayed_deletion.was_collected(claim)
         if held is not None:
             await self._claims.release(held, gone=gone)
 
