@@ -27,10 +27,10 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Features
-from dra_operator.cache import check
+from dra_operator.cache import Cluster, check
 from dra_operator.cache.objects.index import Index
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
-from dra_operator.controllers.work.dispatcher import Decided
+from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
 from fake_api import Call
@@ -555,6 +555,29 @@ async def test_a_gang_of_a_thousand_pods_and_more_costs_other_tenants_nothing(wo
     assert said(world, "h-0").startswith("gang h has 1200 pods, and at most 1000 are supported: ")
     await world.attempt("other/other")
     assert world.api[PODS, "other/other"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_the_pods_of_a_large_gang_are_not_counted_for_each_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the gang is complete is asked for each of its pods, and again for each that is decided on meanwhile."""
+    world.furnish(1, 1)
+    for number in range(200):
+        pod = Make.pod(f"h-{number}")
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "h", "dra.kopf.dev/gang-size": "200"}
+        world.api.add(PODS, pod)
+    world.start()
+    looked_at: list[str] = []
+    is_waiting_member = Cluster.is_waiting_member
+
+    def looks(cluster: Cluster, pod: Pod) -> bool:
+        looked_at.append(pod.key)
+        return is_waiting_member(cluster, pod)
+
+    monkeypatch.setattr(Cluster, "is_waiting_member", looks)
+    while isinstance(await world.control.placer.decide("ns/h-0"), Postponed):
+        await world.control.placer.decide("ns/h-1")
+    assert 200 <= len(looked_at) < 600
 
 
 async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:

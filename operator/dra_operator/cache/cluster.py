@@ -221,6 +221,7 @@ class Cluster(State):
         current = self.pods.get(pod.key, pod.metadata.uid)
         if current is not None and not current.spec.node_name:
             self.bound.add(pod.metadata.uid)
+            self._gang_members.clear()
 
     def forget_placed(self, pod: Pod) -> Keys:
         """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
@@ -297,6 +298,7 @@ class Cluster(State):
 
     def _note_pods(self, pods: Sequence[Pod]) -> None:
         """As ``_note_pod`` for new ones."""
+        self._gang_members.clear()
         self.pods_by_claim.file_late(_filings(pods, claims_used))
         self.pods_by_template.file_late(_filings(pods, templates_named))
         self.pods_by_volume_claim.file_late(_filings(pods, volume_claims_used))
@@ -310,6 +312,7 @@ class Cluster(State):
         self._note_sharing(other_schedulers.on_pod, [Change(None, pod) for pod in pods], late=True)
 
     def _forget_pod(self, pod: Pod) -> bool:
+        self._gang_members.clear()
         for index in (
             self.pods_by_claim,
             self.pods_by_template,
@@ -325,6 +328,7 @@ class Cluster(State):
         return self.loads.forget(pod.metadata.uid)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
+        self._gang_members.clear()
         self.pods_by_claim.file(key, claims_used(pod))
         self.pods_by_template.file(key, templates_named(pod))
         self.pods_by_volume_claim.file(key, volume_claims_used(pod))

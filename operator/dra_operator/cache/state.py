@@ -107,10 +107,8 @@ class State(Stores):
         self.hinted = Hinted()
         self._shared_drivers = SharedDrivers()
         self._late_sharing: list[tuple[_Note, Sequence[Change[Any]]]] = []
-        self.pods_by_claim: Index[str] = Index()
-        self.pods_by_template: Index[str] = Index()
-        self.claims_by_owner: Index[str] = Index()
-        self.claims_by_class: Index[str] = Index()
+        self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
+        self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
         self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""
         self.device_taints = DeviceTaints()
@@ -122,6 +120,8 @@ class State(Stores):
         """Allocated claims by their devices, with admin access too."""
         self.pods_by_gang: Index[str] = Index()
         """Pods of our scheduler that have not failed, by the key of their gang."""
+        self._gang_members: dict[str, tuple[list[Pod], list[Pod]]] = {}
+        """By the key of a gang: its members, if they were asked for since a pod changed."""
         self.pods_by_volume_claim: Index[str] = Index()
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
@@ -283,10 +283,16 @@ class State(Stores):
         return len(running) + len(waiting)
 
     def members_of(self, gang: Gang) -> tuple[list[Pod], list[Pod]]:
-        """The pods of the gang that run or have run, and those that wait for us; each in the order of arrival."""
-        pods = [pod for key in self.pods_by_gang.keys(gang.key) if (pod := self.pods.get(key)) is not None]
-        running = [pod for pod in pods if self.is_bound(pod)]
-        return running, [pod for pod in pods if self.is_waiting_member(pod)]
+        """The pods of the gang that run or have run, and those that wait for us; each in the order of arrival.
+
+        All pods of a gang are looked at one after the other, and each asks for all.
+        """
+        found = self._gang_members.get(gang.key)
+        if found is None:
+            pods = [pod for key in self.pods_by_gang.keys(gang.key) if (pod := self.pods.get(key)) is not None]
+            running = [pod for pod in pods if self.is_bound(pod)]
+            found = self._gang_members[gang.key] = running, [pod for pod in pods if self.is_waiting_member(pod)]
+        return found[0].copy(), found[1].copy()
 
     def is_waiting_member(self, pod: Pod) -> bool:
         """Whether a pod of a gang waits for us."""
