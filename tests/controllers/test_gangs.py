@@ -30,9 +30,11 @@ from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, check
 from dra_operator.cache.objects.index import Index
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
+from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
 from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
+from dra_operator.scheduling.state import Gang
 from fake_api import Call
 from objects import Make, Obj
 from rounds import fewer
@@ -382,6 +384,64 @@ async def test_when_the_leader_cannot_be_tried_any_more_another_pod_leads(world:
         await world.api.delete(PODS, "first", "ns")
         await world.quiet()
     assert len(world.bound()) == 2
+
+
+def attempts_of_gangs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gets the pods that lead an attempt from now on."""
+    leaders: list[str] = []
+
+    class Counted(GangAttempt):
+        def __init__(self, gang: Gang, leader: Pod, *others: Any) -> None:
+            super().__init__(gang, leader, *others)
+            leaders.append(leader.metadata.name)
+
+    monkeypatch.setattr(gangs, "GangAttempt", Counted)
+    return leaders
+
+
+async def test_a_gang_with_a_pod_that_cannot_be_tried_is_not_planned_for_each_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One leads and says why, the others name it, and what becomes of the pod that cannot be tried is told."""
+    furnish(world, 2, 3)
+    add(world, "g", 6, range(6))
+    entry = {"name": "x", "resourceClaimName": "missing"}
+    world.api.change(PODS, "ns/g-5", lambda pod: pod["spec"].update(resourceClaims=[entry]))
+    leaders = attempts_of_gangs(monkeypatch)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert len(leaders) == 1
+        [leader] = leaders
+        told = 'waits for pod g-5 of its gang, which is not tried: resourceclaim "{}" {}'
+        assert said(world, leader).startswith(told.format("missing", "not found"))
+        others = {said(world, f"g-{it}") for it in range(5) if f"g-{it}" != leader}
+        assert others == {f"waits with gang g: pod {leader} says why"}
+        world.api.add(RESOURCE_CLAIMS, Make.claim("missing", deletionTimestamp=world.now, finalizers=["x/y"]))
+        await world.quiet()
+        assert said(world, leader).startswith(told.format("missing", "is being deleted"))
+        assert len(leaders) == 2
+        world.api.drop(RESOURCE_CLAIMS, "ns/missing")
+        world.api.add(RESOURCE_CLAIMS, Make.claim("missing"))
+        await world.quiet()
+    assert len(world.bound()) == 6
+
+
+async def test_a_gang_that_needs_one_pod_less_is_tried_again(world: World) -> None:
+    """A person binds the one of its pods that cannot be tried, and a pod that does not lead is looked at."""
+    furnish(world, 1, 2)
+    add(world, "g", 3, range(3))
+    entry = {"name": "x", "resourceClaimName": "missing"}
+    world.api.change(PODS, "ns/g-2", lambda pod: pod["spec"].update(resourceClaims=[entry]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.change(PODS, "ns/g-1", lambda pod: pod["metadata"].update(labels={"asks": "anew"}))
+        await world.quiet()
+        assert said(world, "g-1").startswith("waits for pod g-2 of its gang")
+        world.api.change(PODS, "ns/g-2", lambda pod: pod["spec"].update(nodeName="node-0"))
+        await world.quiet()
+    assert world.bound() == ["g-0", "g-1", "g-2"]
 
 
 async def test_after_an_error_in_the_plan_of_a_gang_it_is_tried_again(

@@ -11,10 +11,11 @@ together with the rest of their gang, or give them back if there is no such plan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
@@ -34,18 +35,23 @@ from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
 from .same_places import same_values
 
+NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
 
 class Refusal:
-    """A gang without a place: its leader, and what each member asked for."""
+    """A gang that cannot be bound: its leader, and what each member asked for.
 
-    def __init__(self, attempt: GangAttempt) -> None:
+    ``untried``: by key, what keeps a pod of the gang from being tried, if that is why.
+    """
+
+    def __init__(self, attempt: GangAttempt, untried: Mapping[str, Obstacle] = NO_OBSTACLES) -> None:
         self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
+        self.untried, self._wanted = untried, attempt.wanted
 
-    def covers(self, gang: Gang, key: str, asked: Fingerprint) -> bool:
-        """Whether the pod and its gang asked for the same then."""
-        return self.gang == gang and self.members.get(key) == asked
+    def covers(self, gang: Gang, wanted: int, key: str, asked: Fingerprint) -> bool:
+        """Whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
+        return (self.gang, self._wanted) == (gang, wanted) and self.members.get(key) == asked
 
 
 @dataclass(slots=True)
@@ -96,7 +102,8 @@ class Gangs:
     def not_tried(self, pod: Pod, obstacle: Obstacle) -> None:
         """The pod cannot be tried: if the others of its gang wait with it, another one leads.
 
-        Those that say that pods are missing wait for this one, if the gang is complete.
+        Those that say that pods are missing wait for this one, if the gang is complete. A leader that says why this one
+        cannot be tried says so anew if that is another reason now.
         """
         gang = self._cluster.gang_of(pod)
         if isinstance(gang, Gang) and obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
@@ -105,7 +112,11 @@ class Gangs:
                 if waits is not None and waits.reason == GANG_INCOMPLETE.name:
                     self._context.look_again(key)
         refusal = self._refusals.get(gang.key) if isinstance(gang, Gang) else None
-        if refusal is not None and refusal.leader.key == pod.key:
+        if refusal is None:
+            return
+        if refusal.untried.get(pod.key, obstacle) != obstacle:
+            self._context.look_again(refusal.leader.key)
+        if refusal.leader.key == pod.key:
             del self._refusals[refusal.gang.key]
             for key in refusal.members:
                 if key != pod.key:
@@ -144,9 +155,9 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided()
         refusal = self._refusals.get(gang.key)
-        if refusal is not None and self._waits_with(refusal, gang, state):
+        if refusal is not None and self._waits_with(refusal, gang, wanted, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return Decided()
+            return Decided(partial(self._tell_mate, gang, pod, refusal.leader))
         unmade = [it for it in waiting if self._cluster.lacks_generated_claim(it)]
         if len(waiting) - len(unmade) < wanted:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
@@ -186,14 +197,14 @@ class Gangs:
         others = [it for it in self._cluster.members_of(gang)[1] if it not in unmade]
         return Decided(partial(self._tell_all, gang, pod, others, UNSCHEDULABLE, text))
 
-    def _waits_with(self, refusal: Refusal, gang: Gang, state: CycleState) -> bool:
+    def _waits_with(self, refusal: Refusal, gang: Gang, wanted: int, state: CycleState) -> bool:
         """Whether the gang was refused as it is now, and its leader still waits for what may help."""
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
         if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
         if self._cluster.gang_of(leader) != gang:
             return False
-        return refusal.covers(gang, state.pod.key, fingerprint(state))
+        return refusal.covers(gang, wanted, state.pod.key, fingerprint(state))
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""
@@ -286,14 +297,14 @@ class Gangs:
         if not isinstance(unready.found, NotTried):
             self._over(attempt.gang)
             return Decided(None, attempt.spent)
+        self._remember(Refusal(attempt, {unready.pod.key: unready.found.obstacle}))
         if self._makes_room is not None:
             self._makes_room.forget_gang(attempt.gang)
         text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
     def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
-        self._forget_gangs()
-        self._refusals[attempt.gang.key] = Refusal(attempt)
+        self._remember(Refusal(attempt))
         for pod in attempt.members:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
         wake_on = FAILED if decision.is_error else self._helps(attempt, decision)
@@ -344,12 +355,12 @@ class Gangs:
             if current is None or not self._cluster.is_waiting_member(current):
                 break
             if pod.key != leader.key and not self.puts_off(pod.key):
-                with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
-                await self._tell_mate(gang, pod, with_it)
+                await self._tell_mate(gang, pod, leader)
         return Result.UNSCHEDULABLE
 
-    async def _tell_mate(self, gang: Gang, pod: Pod, text: str) -> None:
+    async def _tell_mate(self, gang: Gang, pod: Pod, leader: Pod) -> None:
         """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""
+        text = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
         self._telling[pod.key] = gang
         try:
             with suppress(PodVanished):
@@ -358,6 +369,11 @@ class Gangs:
             del self._telling[pod.key]
             if gang.key not in self._leaders:
                 self._over(gang)
+
+    def _remember(self, refusal: Refusal) -> None:
+        """The others of the gang wait with its leader."""
+        self._forget_gangs()
+        self._refusals[refusal.gang.key] = refusal
 
     def _forget_gangs(self) -> None:
         """Those that have no pods, now and then: each scan is paid for by as many gangs that were added since."""
