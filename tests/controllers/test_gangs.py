@@ -31,6 +31,7 @@ from dra_operator.cache import Cluster, check
 from dra_operator.cache.objects.index import Index
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
+from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
@@ -581,6 +582,28 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
         await world.busy()
     assert world.bound() == (["g-0", "g-1"] if end == "attached" else [])
     assert len(world.holders()) == (2 if end == "attached" else 0)
+
+
+async def test_pods_that_join_a_gang_on_its_way_are_placed_as_soon_as_it_is_bound(world: World) -> None:
+    """However long the gang's devices take to get ready: the pauses of a pod that gives claims up are not for it."""
+    furnish(world, 4, 1)
+    world.times = replace(world.times, placement_retries=BackoffSettings(first=30.0, longest=60.0))
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(2))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert len(world.holders()) == 2
+        names = [it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS)]
+        add(world, "g", 2, range(2, 4))
+        await world.busy()
+        assert not world.bound()
+        for name in names:
+            world.api.change(RESOURCE_CLAIMS, f"ns/{name}", partial(attached, condition="attached"))
+        await world.busy()
+        assert world.bound() == ["g-0", "g-1"]
+        assert len(world.holders()) == 4
 
 
 async def test_a_pod_group_of_kueue_is_a_gang(world: World) -> None:

@@ -35,6 +35,8 @@ from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
 from .same_places import same_values
 
+JOIN_LOOK_SECONDS = 60.0
+"""Between two looks of a pod that joins, in case that those before it are bound without another decision."""
 NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
@@ -166,7 +168,8 @@ class Gangs:
         holding = {it.key for it in waiting if self.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
+            self._asked.setdefault(gang.key, set()).add(pod.key)
+            self._context.look_again(pod.key, JOIN_LOOK_SECONDS)
             return Decided()
         waiting.sort(key=lambda it: it.key not in holding)
         self._leaders[gang.key] = pod.key
