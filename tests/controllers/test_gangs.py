@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, check
 from dra_operator.cache.objects.index import Index
+from dra_operator.controllers.scheduling import scheduling_cycle
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
 from dra_operator.controllers.shared.timing import BackoffSettings
@@ -661,6 +663,19 @@ async def test_the_pods_of_a_large_gang_are_not_counted_for_each_of_them(
     while isinstance(await world.control.placer.decide("ns/h-0"), Postponed):
         await world.control.placer.decide("ns/h-1")
     assert 200 <= len(looked_at) < 600
+
+
+async def test_a_namespace_pays_for_looks_at_its_gangs_that_lead_to_no_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(world, 1, 1)
+    add(world, "g", 2, range(1))
+    world.start()
+    seconds = iter(range(100))
+    monkeypatch.setattr(scheduling_cycle, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    decided = await world.control.placer.decide("ns/g-0")
+    assert isinstance(decided, Decided)
+    assert decided.spent == 1.0
 
 
 async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:

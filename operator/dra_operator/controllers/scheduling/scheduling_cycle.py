@@ -153,9 +153,10 @@ class SchedulingCycle:
         if attempt is None or not attempt.is_of(self._cluster):
             began = time.perf_counter()
             begun = self._begin(pod)
+            spent = time.perf_counter() - began
             if isinstance(begun, Decided):
-                return begun
-            begun.spent = time.perf_counter() - began
+                return begun._replace(spent=spent)  # a look at all pods of a large gang is not cheap
+            begun.spent = spent
             if isinstance(begun, GangAttempt):
                 return await self._gangs.go_on(begun)
             attempt = begun
