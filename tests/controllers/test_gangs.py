@@ -30,6 +30,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, check
 from dra_operator.cache.objects.index import Index
+from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling import scheduling_cycle
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
@@ -676,6 +677,35 @@ async def test_a_namespace_pays_for_looks_at_its_gangs_that_lead_to_no_plan(
     decided = await world.control.placer.decide("ns/g-0")
     assert isinstance(decided, Decided)
     assert decided.spent == 1.0
+
+
+async def test_pods_of_a_gang_whose_claims_are_made_one_by_one_are_not_all_looked_at_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-controller-manager makes the claims; while one is awaited it is enough to look at its pod."""
+    furnish(world, 1, 1)
+    world.controllers = OwnControllers.of({"placement", "release"})
+    add(world, "g", 100, range(100))
+    for number in range(99):
+        record_claim(world, f"g-{number}")
+    world.start()
+    looked_at: list[str] = []
+    lacks_generated_claim = Cluster.lacks_generated_claim
+
+    def looks(cluster: Cluster, pod: Pod) -> bool:
+        looked_at.append(pod.metadata.name)
+        return lacks_generated_claim(cluster, pod)
+
+    monkeypatch.setattr(Cluster, "lacks_generated_claim", looks)
+    for number in range(99):
+        await world.control.placer.decide(f"ns/g-{number}")
+    assert len(looked_at) < 300
+
+
+def record_claim(world: World, pod: str) -> None:
+    world.api.add(RESOURCE_CLAIMS, Make.claim(f"of-{pod}", owner=world.api[PODS, f"ns/{pod}"]["metadata"]))
+    recorded = [{"name": "entry-0", "resourceClaimName": f"of-{pod}"}]
+    world.api.change(PODS, f"ns/{pod}", lambda it: it["status"].update(resourceClaimStatuses=recorded))
 
 
 async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from dra_api.core import Pod
@@ -58,12 +59,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class AwaitedClaims:
-    """A gang whose plan waits for claims of some of its pods to be made. ``teller``: the pod that says so.
+    """A gang whose plan waits for claims of some of its pods to be made.
 
-    ``since``: by the loop's clock.
+    ``teller``: the pod that says so. ``lacking``: the pod of which it does. ``since``: by the loop's clock.
     """
 
     teller: Pod
+    lacking: Pod
     since: float
     is_told: bool = False
 
@@ -160,10 +162,9 @@ class Gangs:
         if refusal is not None and self._waits_with(refusal, gang, wanted, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided(partial(self._tell_mate, gang, pod, refusal.leader))
-        unmade = [it for it in waiting if self._cluster.lacks_generated_claim(it)]
-        if len(waiting) - len(unmade) < wanted:
+        if (lacking := self._lacks_claim(gang, waiting, wanted)) is not None:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return self._await_claims(gang, pod, unmade)  # the pod whose claim is made last leads
+            return self._await_claims(gang, pod, lacking)  # the pod whose claim is made last leads
         self._unmade.pop(gang.key, None)
         holding = {it.key for it in waiting if self.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
@@ -178,26 +179,37 @@ class Gangs:
         same, is_unsure = same_values(self._cluster, gang, running), self._is_unsure
         return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room)
 
-    def _await_claims(self, gang: Gang, pod: Pod, unmade: Sequence[Pod]) -> Decided:
+    def _lacks_claim(self, gang: Gang, waiting: Sequence[Pod], wanted: int) -> Pod | None:
+        """A pod whose claims are not made, if too few are left without it. The one that is known is looked at first."""
+        known = self._unmade.get(gang.key)
+        first = known.lacking.metadata.uid if known is not None else ""
+        ordered = sorted(waiting, key=lambda it: it.metadata.uid != first)
+        lacking = (it for it in ordered if self._cluster.lacks_generated_claim(it))
+        found = list(islice(lacking, len(waiting) - wanted + 1))
+        return found[0] if len(waiting) - len(found) < wanted else None
+
+    def _await_claims(self, gang: Gang, pod: Pod, lacking: Pod) -> Decided:
         """Claims are made within a moment; where that takes longer, one pod says for which it waits, once for all."""
         self._forget_gangs()
         now, known = asyncio.get_running_loop().time(), self._unmade.get(gang.key)
-        if known is None or self._cluster.pods.get(known.teller.key, known.teller.metadata.uid) is None:
-            known = self._unmade[gang.key] = AwaitedClaims(pod, now)
+        teller = self._cluster.pods.get(known.teller.key, known.teller.metadata.uid) if known is not None else None
+        if known is None or teller is None or self._cluster.gang_of(teller) != gang:
+            known = self._unmade[gang.key] = AwaitedClaims(pod, lacking, now)
+        is_other, known.lacking = known.lacking.key != lacking.key, lacking
         if known.teller.key != pod.key:
-            if known.is_told:
+            if known.is_told and is_other:
                 self._context.look_again(known.teller.key)
             return Decided()
         left = known.since + self._context.times.unmade_gang_claims - now
         if left > 0:
             self._context.look_again(pod.key, left)
             return Decided()
-        found = pre_filter(unmade[0], self._snapshot())
+        found = pre_filter(lacking, self._snapshot())
         if not isinstance(found, NotTried):
             return Decided()
         known.is_told = True
-        text = f"waits for pod {unmade[0].metadata.name} of its gang, which {found.text}"
-        others = [it for it in self._cluster.members_of(gang)[1] if it not in unmade]
+        text = f"waits for pod {lacking.metadata.name} of its gang, which {found.text}"
+        others = [it for it in self._cluster.members_of(gang)[1] if not self._cluster.lacks_generated_claim(it)]
         return Decided(partial(self._tell_all, gang, pod, others, UNSCHEDULABLE, text))
 
     def _waits_with(self, refusal: Refusal, gang: Gang, wanted: int, state: CycleState) -> bool:
