@@ -8,14 +8,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock, patch
 
 import orjson
 import pytest
 from aiohttp import web
+from controllers_world import World
 from dra_api.meta import ObjectVersion
-from dra_api.resource import AllocationResult
+from dra_api.resource import FINALIZER, AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.allocator import Usage
+from dra_operator.allocator import Features, Usage
 from dra_operator.app.operator import Operator, Options
 from dra_operator.sources import audit
 from dra_operator.sources.known import KnownEvents
@@ -23,6 +25,7 @@ from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
 from live_cluster import LiveCluster
+from objects import Make
 from supervised import QUICK, Supervising
 from waiting import until
 
@@ -272,14 +275,22 @@ def test_a_malformed_claim_that_says_that_it_has_no_allocation_holds_nothing(sta
     assert not malformed_objects.partially_decoded
 
 
-def test_a_malformed_claim_that_never_held_anything_ends_no_hold() -> None:
-    """Each end has all waiting pods tried again, and a user may change such a claim many times a second."""
-    ends: list[str] = []
-    malformed_objects = MalformedObjects(lambda uid, _: ends.append(uid))
-    for version in ("1", "2", "3"):
-        claim = broken("u1", version) | {"status": {}}
-        malformed_objects.take(RESOURCE_CLAIMS, claim, ValueError("some field"))
-    assert ends == []
+async def test_a_malformed_claim_without_an_allocation_frees_what_its_last_good_version_had_once() -> None:
+    """Each end of a hold has all waiting pods tried again, and a user may change such a claim many times a second."""
+    world = World(Features())
+    world.furnish()
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    good = world.api.add(RESOURCE_CLAIMS, Make.claim("c", finalizers=[FINALIZER]) | {"status": status})
+    control = world.start()
+    malformed_objects = MalformedObjects(control.hold)
+    looks = Mock(wraps=control.look_again)
+    with patch.object(control, "look_again", looks):
+        for version in ("1000", "1001", "1002"):
+            claim = broken(good["metadata"]["uid"], version) | {"status": {}}
+            malformed_objects.take(RESOURCE_CLAIMS, claim, ValueError("some field"))
+    assert not list(control.cluster.allocated_devices.holders())
+    assert looks.call_count == 1
 
 
 def test_a_version_that_the_cache_knows_or_a_newer_malformed_one_overtook_counts_for_nothing() -> None:

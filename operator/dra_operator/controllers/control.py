@@ -394,9 +394,11 @@ class Control:
             self.queues.of(key.controller).forget(key)
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
-        """Count devices for a claim that cannot be read; None gives them back."""
-        self.cluster.allocated_devices.stored(uid, allocation)
-        if allocation is None:
+        """Count devices for a claim that cannot be read; None gives back what it has, in whatever version it had it."""
+        devices = self.cluster.allocated_devices
+        had_some = devices.holds(uid)
+        devices.stored(uid, allocation)
+        if had_some and not devices.holds(uid):
             self.look_again()
 
     def _answered(self, obj: Object) -> None:

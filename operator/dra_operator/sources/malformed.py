@@ -2,7 +2,8 @@
 
 The last good version of an object stays in the cache. A claim may have none, if it was malformed from the start. To
 forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
-until the claim is repaired or gone.
+until the claim is repaired or gone. Where the status says that there is no allocation, no devices count, not even those
+of the last good version.
 
 A malformed version may come late. The good events of a read are taken in before Kopf brings the malformed ones, and a
 list may be older than the watch. A version that a newer one has overtaken is ignored: its devices may be free by now.
@@ -107,7 +108,8 @@ class MalformedObjects:
         if not isinstance(uid, str):
             return ""
         if _has_no_allocation(obj):
-            self.deleted(key, None)  # nothing if none was held: each end of a hold has all waiting pods tried again
+            self.deleted(key, None)
+            self._hold(uid, None)  # what the last good version has
             return ""
         if not results:
             return ""

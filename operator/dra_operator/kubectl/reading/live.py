@@ -127,4 +127,5 @@ def _metadata(raw: bytes) -> ObjectMeta:
 
 def _keep(into: list[Object], meta: ObjectMeta, _: str, allocation: AllocationResult | None) -> None:
     """What is known of a malformed claim: its devices stay in use."""
-    into.append(ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation=allocation)))
+    if allocation is not None:
+        into.append(ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation=allocation)))
