@@ -195,7 +195,7 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
     world.language = CorpusLanguage()
     world.now = NOW
     world.api.generate = lambda base: f"{base}0"
-    world.times = replace_in(world.times, unmade_claims=30.0)  # longer than a case lasts: the reference is silent
+    world.times = replace_in(world.times, unmade_claims=30.0, faulty_templates=30.0)  # the reference is silent
     if case.get("args", {}).get("filterTimeout") == "1ns":
         world.times = replace_in(world.times, filter_timeout=1e-9)
     furnish(world, case)

@@ -78,6 +78,7 @@ async def test_a_pod_whose_claim_is_refused_points_to_the_events(world: World) -
 async def test_a_young_pod_waits_in_silence(world: World) -> None:
     world.times = replace(world.times, unmade_claims=30.0)
     world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
     pod = Make.pod(claims=[Make.FROM_TEMPLATE])
     pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     world.api.add(PODS, pod)
@@ -85,6 +86,20 @@ async def test_a_young_pod_waits_in_silence(world: World) -> None:
     for world.now, says in (("2026-01-01T00:00:29Z", False), ("2026-01-01T00:00:30Z", True)):
         await world.attempt("ns/pod")
         assert bool(condition(world)) is says
+
+
+async def test_a_pod_whose_template_is_missing_says_so_long_before_one_whose_claim_is_late(world: World) -> None:
+    """The failure to make the claim brings the pod to be looked at, soon; a template may be applied after its pods."""
+    world.times = replace(world.times, unmade_claims=30.0, faulty_templates=0.2)
+    world.furnish()
+    pod = Make.pod(claims=[Make.FROM_TEMPLATE])
+    pod["metadata"]["creationTimestamp"] = "2025-12-31T23:59:59Z"
+    world.api.add(PODS, pod)
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert condition(world).startswith('waits for a claim of entry "entry-0": resourceclaimtemplate "tmpl" not')
+        assert len(world.messages("FailedScheduling")) == 1
 
 
 async def test_a_pod_that_gets_its_claim_says_nothing(world: World) -> None:

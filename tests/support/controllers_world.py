@@ -76,6 +76,7 @@ class World:
             grace=0.02,
             unmade_gang_claims=0.02,
             unmade_claims=0.0,
+            faulty_templates=0.0,
             late_writes=0.1,
             time_slices=WITHOUT_REST,
         )

@@ -202,9 +202,11 @@ class Control:
         legacy_names: bool,
     ) -> ClaimGenerator:
         cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
-        say_later = partial(self.queues.add_after, seconds=times.unmade_claims)
+        later, soon = (
+            partial(self.queues.add_after, seconds=it) for it in (times.unmade_claims, times.faulty_templates)
+        )
         return ClaimGenerator(
-            cluster, claims, pods, self.events, maker, ours, names, pauses, say_later, legacy_names=legacy_names
+            cluster, claims, pods, self.events, maker, ours, names, pauses, later, soon, legacy_names=legacy_names
         )
 
     def _scheduling_context(

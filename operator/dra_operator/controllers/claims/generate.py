@@ -46,7 +46,8 @@ CLAIMS_AT_ONCE = 100
 class ClaimGenerator:
     """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8).
 
-    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while.
+    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while;
+    ``say_soon`` those of pods whose claims cannot be made.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class ClaimGenerator:
         names_being_written: NamesBeingWritten,
         pauses: GrowingPauses,
         say_later: Callable[[Key], None],
+        say_soon: Callable[[Key], None],
         *,
         legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
         self._names_being_written, self._legacy_names = names_being_written, legacy_names
         self._events, self._maker, self._controllers = events, maker, controllers
-        self._pauses, self._say_later = pauses, say_later
+        self._pauses, self._say_later, self._say_soon = pauses, say_later, say_soon
         self.repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
@@ -75,6 +77,7 @@ class ClaimGenerator:
         pod = self._cluster.pods.get(key)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
+        say = self._say_later
         ours = self._controllers.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:
             if ours or self._controllers.templates:
@@ -83,10 +86,13 @@ class ClaimGenerator:
                 await self._serve(pod)
         except PodChanged:
             return  # its successor, which was read, has brought the key here again
+        except GenerationFailed:
+            say = self._say_soon
+            raise
         finally:
             pod = self._cluster.pods.get(key)
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
-                self._say_later(Key("placement", key))
+                say(Key("placement", key))
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}

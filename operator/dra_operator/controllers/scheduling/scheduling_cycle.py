@@ -89,7 +89,7 @@ from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
 from .remove_gate import RemoveGate
 from .report import WaitingReport
-from .unmade_claims import age, awaited_claim
+from .unmade_claims import age, awaited_claim, template_fault
 from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
@@ -236,11 +236,13 @@ class SchedulingCycle:
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
 
     def _await_claims(self, pod: Pod, obstacle: Obstacle) -> Decided:
-        left = self._times.unmade_claims - age(pod, self._context.clock())
+        fault = template_fault(self._cluster, pod, obstacle)
+        silent = self._times.unmade_claims if fault is None else self._times.faulty_templates
+        left = silent - age(pod, self._context.clock())
         if left > 0:
             self._context.look_again(pod.key, left + ROUNDING_SECONDS)
             return Decided()
-        return self._refuse(pod, NoPlace(awaited_claim(self._cluster, pod, obstacle), obstacle.reason.name))
+        return self._refuse(pod, NoPlace(fault or awaited_claim(obstacle), obstacle.reason.name))
 
     def _snapshot(self, defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""

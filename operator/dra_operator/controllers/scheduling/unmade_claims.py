@@ -2,7 +2,7 @@
 
 Claims are made within a moment. Where a template is missing or too large, or its claims are refused, an event of the
 pod says why; but an event is gone after an hour, and what makes the claims may have ended. So an older pod says for
-what it waits.
+what it waits: soon where its template is known to be at fault. A template is often applied a moment after its pods.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ def age(pod: Pod, now: datetime) -> float:
     return (now - created).total_seconds() if created is not None else 0.0
 
 
-def awaited_claim(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str:
-    """For what the pod waits, and what to do about it. ``obstacle`` is about an entry, or about the claim of one."""
+def awaited_claim(obstacle: Obstacle) -> str:
+    """For what the pod waits where nothing is known to be wrong."""
+    return f"{obstacle.text}: if that lasts, events FailedResourceClaimCreation of the pod say why"
+
+
+def template_fault(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str | None:
+    """For what the pod waits, and what to do about it, if a template is missing or too large. ``obstacle`` is about an
+    entry, or about the claim of one."""
     recorded = pod.status.resource_claim_statuses or ()
     meant = {obstacle.subject, *(it.name for it in recorded if it.resource_claim_name == obstacle.subject)}
     for entry in pod.spec.resource_claims or ():
@@ -38,4 +44,4 @@ def awaited_claim(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str:
             )
         if (size := template.bytes_of_spec) is not None:
             return f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{name}" {size_refusal(size)}'
-    return f"{obstacle.text}: if that lasts, events FailedResourceClaimCreation of the pod say why"
+    return None

@@ -92,6 +92,8 @@ class TimeSettings:
     """From the first pod of a gang that could be planned until it says for whose claims it waits."""
     unmade_claims: float = 30.0
     """The age at which a pod says that it waits for its claims: a busy kube-controller-manager makes 20 a second."""
+    faulty_templates: float = 5.0
+    """The age at which it says that a template of its claims is missing or too large."""
     late_writes: float = 60.0
     """From a write without an answer until it has no effect any more: what an API server gives a request by default."""
     binding_timeout: float = BINDING_TIMEOUT_SECONDS
