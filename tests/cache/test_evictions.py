@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BEFORE = datetime.min.replace(tzinfo=UTC)
 PODS, CLAIMS, DEVICES = ("p", "q"), ("c", "d"), ("dev-0", "dev-1")
 
 
@@ -81,7 +82,7 @@ CHANGES = st.tuples(st.one_of(slices(), rules(), claims(), pods()), st.booleans(
 
 
 def verdicts(cluster: Cluster) -> dict[str, tuple[str, Eviction | None]]:
-    return {it.key: (it.metadata.uid, evictions.eviction_of(cluster, it, NOW)) for it in cluster.pods}
+    return {it.key: (it.metadata.uid, evictions.eviction_of(cluster, it, NOW, BEFORE)) for it in cluster.pods}
 
 
 @pytest.mark.rule("TE-05")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ from dra_kube import (
     ServerError,
 )
 from dra_operator.allocator import Features
-from dra_operator.cache import Key, Source, UidMemory
+from dra_operator.cache import Cluster, Key, Source, UidMemory
+from dra_operator.cache.hints import evictions
 from dra_operator.controllers import Control, OwnControllers
 from dra_operator.controllers.taints import evict
 from dra_operator.controllers.taints import rule_reports as taint_rules
@@ -226,6 +228,30 @@ async def test_the_pods_of_a_group_go_together_if_it_says_so(
     assert pods(world) == left
     deletions = [call.name for call in world.api.calls if (call.verb, call.plural) == ("delete", "pods")]
     assert deletions[-1] == "pod-1"
+
+
+async def test_others_of_a_group_are_looked_at_only_until_one_is_due(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pod of a group of a thousand would look at all of them."""
+    await group_runs(world, make, "all")
+    cluster, now = world.start().cluster, datetime.fromisoformat(world.now)
+    looked_at: list[str] = []
+    own_eviction = evictions.own_eviction
+
+    def looks(state: Cluster, pod: Pod, undated: datetime) -> object:
+        looked_at.append(pod.metadata.name)
+        return own_eviction(state, pod, undated)
+
+    monkeypatch.setattr(evictions, "own_eviction", looks)
+    for name, others in (("pod-1", []), ("pod-2", ["pod", "pod-1"]), ("pod", ["pod-1"])):
+        looked_at.clear()
+        pod = cluster.pods.get(f"ns/{name}")
+        assert pod is not None
+        found = evictions.eviction_of(cluster, pod, now, now)
+        assert found is not None
+        assert found.due <= now
+        assert looked_at == [name, *others]
 
 
 @pytest.mark.parametrize("is_aware", [True, False])

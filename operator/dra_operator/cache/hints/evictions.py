@@ -93,15 +93,18 @@ def everything(cluster: State) -> Iterator[Keys]:
         yield _users(cluster, (claim for device in devices for claim in cluster.claims_by_device.keys(device)))
 
 
-def eviction_of(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
+def eviction_of(cluster: State, pod: Pod, undated: datetime, now: datetime) -> Eviction | None:
     """When the pod has to go, and why. ``undated``: since when a taint without a time counts.
 
     A pod of a PodGroup that ends as one goes with the first one of the others, whose key is handled when that is due.
+    Once a pod is due no others are looked at: each of a large group would look at all.
     """
     found = own_eviction(cluster, pod, undated)
     if not pod.spec.node_name:
         return found
     for mate in cluster.ending_with(pod):
+        if found is not None and found.due <= now:
+            break
         its = own_eviction(cluster, mate, undated)
         if its is not None and (found is None or its.due < found.due):
             found = its

@@ -21,9 +21,10 @@ not have to go yet by themselves go first, since after a crash nothing but the t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from dra_api.core import Pod
@@ -54,14 +55,14 @@ SECONDS_FOR_A_MATE = 0.02
 class _Planned:
     """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion.
 
-    ``waits_until``: so long at most for others of its PodGroup.
+    ``waits_until``: so long at most for others of its PodGroup, by a clock that is never set.
     """
 
     pod: Pod
     eviction: Eviction
     since: datetime
     is_told: bool = False
-    waits_until: datetime | None = None
+    waits_until: float | None = None
 
 
 class PodEvictor:
@@ -106,8 +107,9 @@ class PodEvictor:
     def _plan(self, pod: Pod) -> Eviction | None:
         """When the pod has to go, according to the cache; keeps the answer, and reports a cancellation."""
         known = self._planned.get(pod.key)
-        since = known.since if known is not None else self._now()
-        eviction = evictions.eviction_of(self._cluster, pod, since)
+        now = self._now()
+        since = known.since if known is not None else now
+        eviction = evictions.eviction_of(self._cluster, pod, since, now)
         if eviction is None:
             if known is not None:
                 self._forget(pod.key)
@@ -152,18 +154,16 @@ class PodEvictor:
 
         A minute is enough for them.
         """
-        now, planned = self._now(), self._planned[pod.key]
-        if not self._is_due_alone(pod, now):
+        now, elapsed, planned = self._now(), time.monotonic(), self._planned[pod.key]
+        if not self._is_due_alone(pod, now) or (planned.waits_until is not None and elapsed >= planned.waits_until):
             return None
         left = [it for it in self._cluster.ending_with(pod) if not self._is_going(it)]
         waiting = [it for it in left if not self._is_due_alone(it, now)]
         if not waiting:
             return None
         if planned.waits_until is None:
-            planned.waits_until = now + timedelta(seconds=EVICTION_LOOK_SECONDS)
+            planned.waits_until = elapsed + EVICTION_LOOK_SECONDS
         self._queue.add(Key("eviction", it.key) for it in waiting)
-        if now >= planned.waits_until:
-            return None
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _is_due_alone(self, pod: Pod, now: datetime) -> bool:

@@ -37,7 +37,7 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
         report.object_to(line)
     for line in _failures(made, pod) if pod.status.phase != "Running" else ():
         report.object_to(line)
-    eviction = evictions.eviction_of(cluster, pod, made.now)
+    eviction = evictions.eviction_of(cluster, pod, made.now, made.now)
     if eviction is not None:
         when = "now" if eviction.due <= made.now else f"at {format_time(eviction.due)}"
         report.object_to(f"due to be deleted {when}: {eviction}")
