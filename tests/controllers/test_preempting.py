@@ -445,6 +445,19 @@ def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> No
     assert nodes(played(story)) == {"high": "node-0", "rival": ""}
 
 
+def test_a_pod_that_a_new_operator_may_not_nominate_again_names_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its namespace has as many nominated pods as it may have."""
+    monkeypatch.setattr(preempt, "may_have_another", lambda *_: False)
+
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        world.api.change(PODS, "ns/high", lambda it: it["status"].update(nominatedNodeName="node-0"))
+        await works(world, REST, 1)
+
+    assert not status(played(story), "high").get("nominatedNodeName")
+
+
 def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
     async def story(world: World) -> None:
         await full(world, pod("low", held=True), pod("other", 1))

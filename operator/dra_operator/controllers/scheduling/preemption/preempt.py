@@ -151,7 +151,11 @@ class Preemption:
             self._look_again(pod.key, self._rest)
             return False
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
-        if not self._has_share(pods) or not self._turns.may_try(pod, who, recalls=is_recalled):
+        if not self._has_share(pods):
+            recalled = (it for it in pods if it.status.nominated_node_name)
+            self._outdated.update({it.metadata.uid: it.key for it in recalled})  # by the last process
+            return False
+        if not self._turns.may_try(pod, who, recalls=is_recalled):
             return False
         self._metrics.attempted()
         return True
