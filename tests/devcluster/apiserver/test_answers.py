@@ -56,7 +56,11 @@ async def test_each_unknown_field_has_a_warning_of_its_own_even_beside_a_refusal
 async def test_an_event_of_the_newer_api_says_what_it_is_about_in_both(client: Client) -> None:
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
     event = {"metadata": {"name": "e"}, "regarding": about, "reason": "R", "type": "Normal", "action": "A"}
-    event |= {"reportingController": "example.com/c", "reportingInstance": "i", "eventTime": "2026-01-01T00:00:00.0Z"}
+    event |= {
+        "reportingController": "example.com/c",
+        "reportingInstance": "i",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+    }
     assert (await client.post(NEW_EVENTS, event))["regarding"] == about
     old = await client.get("/api/v1/namespaces/default/events/e")
     assert old["involvedObject"] == about

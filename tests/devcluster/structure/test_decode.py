@@ -116,6 +116,27 @@ def test_wrong_types_are_named_as_the_real_server_does(pod_schema: Schema, path:
     assert [(p.kind, p.text) for p in decode(pod_schema, changed(path, value))] == [("type", text)]
 
 
+@pytest.mark.parametrize("text", ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.1234567Z", ""])
+def test_a_time_of_a_lease_has_six_digits_after_the_point(structure: Structure, text: str) -> None:
+    schema = structure.schema("coordination.k8s.io", "v1", "Lease")
+    assert schema is not None
+    said = f'parsing time "{text}" as "2006-01-02T15:04:05.000000Z07:00": cannot parse it'
+    assert [p.text for p in decode(schema, {"spec": {"renewTime": text}})] == [said]
+
+
+def test_times_are_kept_in_utc_at_the_precision_of_their_field(structure: Structure) -> None:
+    lease, pod = (
+        structure.schema(group, "v1", kind) for group, kind in [("coordination.k8s.io", "Lease"), ("", "Pod")]
+    )
+    assert lease is not None
+    assert pod is not None
+    held = {"spec": {"renewTime": "2026-01-01T02:00:00.500000+02:00"}}
+    started = {"status": {"startTime": "2026-01-01T02:00:00.5+02:00"}}
+    assert (decode(lease, held), decode(pod, started)) == ([], [])
+    assert held["spec"]["renewTime"] == "2026-01-01T00:00:00.500000Z"
+    assert started["status"]["startTime"] == "2026-01-01T00:00:00Z"
+
+
 def test_bytes_are_base64(structure: Structure) -> None:
     schema = structure.schema("", "v1", "Secret")
     assert schema is not None

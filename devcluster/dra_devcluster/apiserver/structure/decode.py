@@ -2,8 +2,8 @@
 
 A built-in object passes through Go structs on the real server: fields it does not know are dropped (and reported,
 for `fieldValidation=Warn` and `Strict`), nulls vanish, and a value of the wrong JSON type ends the request with 400.
-An optional list or map that is empty vanishes too, and a quantity is rewritten in its shortest form
-(``1000m`` as ``1``), so that objects that mean the same look the same.
+An optional list or map that is empty vanishes too, a quantity is rewritten in its shortest form (``1000m`` as ``1``),
+and a time in UTC, so that objects that mean the same look the same.
 `decode` does the same to a plain dict, in place. Custom resources drop unknown fields in the same way, but their
 types are validated by the schema (`custom.validate`), not by the decoder.
 """
@@ -14,17 +14,22 @@ import json  # for duplicates, which the fast parser cannot report
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 import orjson
 from dra_api.values.quantity import QuantityError, parse_quantity
+from dra_api.values.times import format_micro_time, format_time
 
 from .schema import Json, Schema
 
 _INT_BITS = {"int32": 31, "int64": 63}
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_TIMES = {
+    "time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII),
+    "micro-time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)", re.ASCII),
+}
+_TIME_LAYOUTS = {"time": "2006-01-02T15:04:05Z07:00", "micro-time": "2006-01-02T15:04:05.000000Z07:00"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +135,8 @@ def _object(schema: Schema, obj: Json, place: _Place, problems: list[Problem]) -
                 doomed.append(key)
         elif type(value) is not str or child.json_type is not str:  # frequent, so without a call
             _value(child, value, (place, key), problems, schema)
-            if child.kind == "quantity":
-                obj[key] = _shortest(value)
+            if child.kind in _CANONICAL:
+                obj[key] = _CANONICAL[child.kind](value)
             elif not value and child.kind in ("array", "map") and child.typed and key not in schema.required:
                 doomed.append(key)
     for key in doomed:
@@ -179,11 +184,11 @@ def _is_integer(schema: Schema, value: Any) -> bool:
 
 
 def _is_time(schema: Schema, value: Any) -> bool:
-    if type(value) is not str or not _TIME.fullmatch(value):
+    if type(value) is not str or not _TIMES[schema.kind].fullmatch(value):
         return False
     try:
-        datetime.fromisoformat(value)
-    except ValueError:
+        datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError):
         return False
     return True
 
@@ -203,6 +208,13 @@ def _shortest(value: str | float) -> str:
     return parse_quantity(str(value)).canonical()
 
 
+_CANONICAL: dict[str, Callable[[Any], str]] = {
+    "quantity": _shortest,
+    "time": lambda value: format_time(datetime.fromisoformat(value)),
+    "micro-time": lambda value: format_micro_time(datetime.fromisoformat(value)),
+}
+
+
 def _is_base64(schema: Schema, value: Any) -> bool:
     try:
         base64.b64decode(value, validate=True)
@@ -217,6 +229,7 @@ _FITS: dict[str, Callable[[Schema, Any], bool]] = {
     "number": lambda schema, value: type(value) in (int, float),
     "bytes": _is_base64,
     "time": _is_time,
+    "micro-time": _is_time,
     "quantity": lambda schema, value: type(value) in (int, float) or (type(value) is str and _is_quantity(value)),
     "int-or-string": lambda schema, value: type(value) in (int, str),
 }
@@ -227,8 +240,8 @@ def _mismatch(schema: Schema, value: Any, place: _Place, owner: Schema) -> _Wron
     path = _path(place)
     if schema.kind == "quantity" and type(value) is str:
         text = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-    elif schema.kind == "time" and type(value) is str:
-        text = f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse it'
+    elif schema.kind in _TIME_LAYOUTS and type(value) is str:
+        text = f'parsing time "{value}" as "{_TIME_LAYOUTS[schema.kind]}": cannot parse it'
     elif schema.kind == "bytes" and type(value) is str:
         text = "illegal base64 data"
     else:

@@ -19,7 +19,7 @@ _JSON_TYPES = {"object": dict, "map": dict, "array": list, "string": str, "boole
 _SPECIAL = {
     "Quantity": "quantity",
     "Time": "time",
-    "MicroTime": "time",
+    "MicroTime": "micro-time",
     "IntOrString": "int-or-string",
     "RawExtension": "any",
     "FieldsV1": "any",
@@ -29,8 +29,8 @@ _INTERNAL = ("io.k8s.apimachinery.", "io.k8s.apiextensions-apiserver.")
 
 @dataclass(slots=True, eq=False)
 class Schema:
-    """One type. `kind` is object, map, array, string, integer, number, boolean, bytes, time, quantity,
-    int-or-string or any; `properties` belongs to objects, `items` to arrays and maps."""
+    """One type. `kind` is object, map, array, string, integer, number, boolean, bytes, time, micro-time,
+    quantity, int-or-string or any; `properties` belongs to objects, `items` to arrays and maps."""
 
     kind: str
     name: str = ""  # of the Go type, as error messages name it: "v1.Container", "int32", "string"
