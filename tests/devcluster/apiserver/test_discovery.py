@@ -132,7 +132,10 @@ async def test_events_have_two_faces(client: Client) -> None:
         "note": "text",
         "reason": "Because",
         "type": "Normal",
+        "action": "Acting",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
         "reportingController": "me",
+        "reportingInstance": "me-1",
     }
     await client.post("/apis/events.k8s.io/v1/namespaces/default/events", new)
     old = await client.get(f"{EVENTS}/e")

@@ -7,7 +7,7 @@ from .base import Kind, Write
 from .custom import CustomKind
 from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
-from .events import EventKind
+from .events import CoreEvents, NewEvents
 from .namespaces import NamespaceKind
 from .pods.kind import PodKind
 from .rbac import RBAC
@@ -16,8 +16,8 @@ from .storage import STORAGE
 from .workloads import DaemonSets, Deployments, ReplicaSets, StatefulSets
 
 _KINDS: dict[tuple[str, str], type[Kind]] = {
-    ("", "events"): EventKind,
-    ("events.k8s.io", "events"): EventKind,
+    ("", "events"): CoreEvents,
+    ("events.k8s.io", "events"): NewEvents,
     ("", "namespaces"): NamespaceKind,
     ("", "pods"): PodKind,
     ("apiextensions.k8s.io", "customresourcedefinitions"): DefinitionKind,
