@@ -79,7 +79,7 @@ class App:
         if target is None:
             return self._document(request, path)
         resource = self.registry.find(target)
-        query: Json = dict(request.query)
+        query: Json = {key: request.query[key] for key in request.query}  # the first of several counts
         call = Call(request, target, resource, self.registry, self.tokens, user, query, self._policies)
         try:
             return await self._handler(call)(call)

@@ -168,9 +168,9 @@ def invalid(group: str, kind: str, name: str, faults: Sequence[Fault]) -> Status
     )
 
 
-def invalid_options(verb: str, fault: Fault) -> StatusError:
-    """A parameter of the query that cannot be; ``verb`` is Create, Update, Patch, Delete or List."""
-    return invalid("meta.k8s.io", f"{verb}Options", "", [fault])
+def invalid_options(verb: str, *faults: Fault) -> StatusError:
+    """Parameters of the query that cannot be; ``verb`` is Create, Update, Patch, Delete or List."""
+    return invalid("meta.k8s.io", f"{verb}Options", "", faults)
 
 
 def too_many_requests(message: str, seconds: int = 0, causes: Sequence[Json] = ()) -> StatusError:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dra_devcluster.apiserver.errors import StatusError, forbidden
 from dra_devcluster.apiserver.storage.selectors import equals_of
+from dra_devcluster.apiserver.wire.query import flag
 from dra_devcluster.apiserver.wire.target import Target
 
 from .user import User
@@ -70,7 +71,7 @@ def asked_for(user: User, method: str, path: str, target: Target | None, query: 
         return Attributes(user, method.lower(), path=path)
     verb, name, selector = _VERBS.get(method, ""), target.name, ""
     if not name and verb == "get":
-        verb = "list" if query.get("watch", "false").lower() in ("false", "0") else "watch"
+        verb = "watch" if flag(query, "watch") else "list"
         name = equals_of(query.get("fieldSelector", "")).get("metadata.name", "")
     elif not name and verb == "delete":
         verb = "deletecollection"

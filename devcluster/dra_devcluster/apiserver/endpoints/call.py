@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -24,7 +25,7 @@ from .render import render
 
 _MANAGER_CHARACTERS = 128
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
-_VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
+_VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch"}
 
 
 @dataclass(slots=True)
@@ -44,12 +45,10 @@ class Call:
 
     def __post_init__(self) -> None:
         self.want = wanted(self.request.headers.get("Accept", ""))
-        dry_run = self.query.get("dryRun", "")
-        if dry_run not in ("", "All"):
-            raise self.invalid_option(unsupported("dryRun", [dry_run], ["All"]))
-        validation = self.query.get("fieldValidation", "")
-        if validation not in _VALIDATIONS:
-            raise self.invalid_option(unsupported("fieldValidation", validation, _VALIDATIONS))
+        writes = self.request.method in _VERBS
+        dry_run = self.request.query.getall("dryRun", []) if writes else []
+        if writes and (faults := list(self._option_faults(dry_run))):
+            raise self.invalid_options(*faults)
         self.write = Write(
             self.registry,
             self.resource,
@@ -57,22 +56,29 @@ class Call:
             subresource=self.target.subresource,
             user=self.user,
             manager=self._manager(),
-            dry_run=dry_run == "All",
+            dry_run=bool(dry_run),
             warnings=deprecations(self.resource, self.registry.release),
             policies=self.policies,
         )
 
     def _manager(self) -> str:
         manager: str = self.query.get("fieldManager", "")
-        if len(manager) > _MANAGER_CHARACTERS:
-            raise self.invalid_option(too_long("fieldManager", _MANAGER_CHARACTERS))
         return (
             manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_CHARACTERS] or "unknown"
         )
 
-    def invalid_option(self, fault: Fault) -> StatusError:
-        """The refusal of a parameter of the query."""
-        return invalid_options(_VERBS.get(self.request.method, "List"), fault)
+    def _option_faults(self, dry_run: Sequence[str]) -> Iterator[Fault]:
+        if len(self.query.get("fieldManager", "")) > _MANAGER_CHARACTERS:
+            yield too_long("fieldManager", _MANAGER_CHARACTERS)
+        if not set(dry_run) <= {"All"}:
+            yield unsupported("dryRun", dry_run, ["All"])
+        validation = self.query.get("fieldValidation", "")
+        if validation not in _VALIDATIONS:
+            yield unsupported("fieldValidation", validation, _VALIDATIONS)
+
+    def invalid_options(self, *faults: Fault) -> StatusError:
+        """The refusal of parameters of a write; a deletion has options of its own (`verbs.delete`)."""
+        return invalid_options(_VERBS[self.request.method], *faults)
 
     def need(self, verb: str) -> None:
         """Raises a 405 unless the resource (or sub-resource) has the verb."""

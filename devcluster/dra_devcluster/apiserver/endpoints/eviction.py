@@ -27,14 +27,14 @@ async def evict(call: Call) -> web.StreamResponse:
     body = await call.read_posted("policy", "Eviction")
     if dig(body, "metadata.name") != call.target.name:
         raise bad_request("name in URL does not match name in Eviction object")
-    options = body.get("deleteOptions") or {}
-    call.write.dry_run |= bool(options.get("dryRun"))
+    options = DeleteOptions.parse(body.get("deleteOptions") or {})
+    call.write.dry_run |= options.dry_run
     stored = get(call.registry, call.resource, call.target.namespace, call.target.name)
     pod = stored.decode()
     if dig(pod, "status.phase") != "Pending" and not has_ended(pod) and not stored.finalizing:
         _check_budgets(call.registry, pod)
     call.write.subresource = ""
-    delete(call.write, stored, DeleteOptions.parse(options, {}))
+    delete(call.write, stored, options)
     return respond(orjson.dumps(success(code=201)), code=201)
 
 

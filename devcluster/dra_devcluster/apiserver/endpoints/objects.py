@@ -13,15 +13,15 @@ from dra_devcluster.apiserver.errors import (
     success,
     unsupported_media_type,
 )
-from dra_devcluster.apiserver.faults import forbidden, required, unsupported
+from dra_devcluster.apiserver.faults import forbidden, required
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import find_duplicates, refusal
 from dra_devcluster.apiserver.verbs.checks import check_fields, check_version
-from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
+from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete, delete_options_of
 from dra_devcluster.apiserver.verbs.patch import patch
 from dra_devcluster.apiserver.verbs.read import get, list_page
-from dra_devcluster.apiserver.verbs.watch import WatchQuery, is_true, stream
+from dra_devcluster.apiserver.verbs.watch import WatchQuery, stream
 from dra_devcluster.apiserver.verbs.write import create, create_by_update, update
 from dra_devcluster.apiserver.wire.bodies import (
     PATCHES,
@@ -31,6 +31,7 @@ from dra_devcluster.apiserver.wire.bodies import (
     read_body,
     respond,
 )
+from dra_devcluster.apiserver.wire.query import flag
 
 from .call import Call
 from .render import event_encoder, render_list
@@ -59,7 +60,7 @@ async def handle_object(call: Call) -> web.StreamResponse:
 async def handle_collection(call: Call) -> web.StreamResponse:
     """A request to all objects of a resource, or to those of a namespace."""
     match call.request.method:
-        case "GET" if is_true(call.query, "watch"):
+        case "GET" if flag(call.query, "watch"):
             call.need("watch")
             return await _watch(call)
         case "GET":
@@ -120,32 +121,40 @@ async def _patch(call: Call) -> web.StreamResponse:
         custom = call.resource.definition is not None
         raise unsupported_media_type([kind for kind, name in PATCHES.items() if not custom or name != "strategic"])
     if format_ == "apply" and not call.query.get("fieldManager"):
-        raise call.invalid_option(required("fieldManager", "is required for apply patch"))
+        raise call.invalid_options(required("fieldManager", "is required for apply patch"))
     if format_ != "apply" and "force" in call.query:
-        raise call.invalid_option(forbidden("force", "may not be specified for non-apply patch"))
+        raise call.invalid_options(forbidden("force", "may not be specified for non-apply patch"))
     document = parse_document(await read_body(call.request), is_yaml=format_ == "apply")
     stored, created = patch(
         call.write,
         call.target.name,
         format_,
         document,
-        force=is_true(call.query, "force"),
+        force=flag(call.query, "force"),
         mode=call.query.get("fieldValidation", ""),
     )
     return call.answer(stored, 201 if created else 200)
 
 
 async def _options(call: Call) -> DeleteOptions:
+    """What a deletion asks for: the query does not count where there is a body."""
     raw = await read_body(call.request)
-    body = parse_object(raw, media_type(call.request)) if raw.strip() else {}
-    schema = call.registry.structure.schema("", "v1", "DeleteOptions")
-    if schema is not None:
-        check_fields(schema, body, "Ignore", "DeleteOptions", call.write)
-    if body.get("dryRun") not in (None, [], ["All"]):
-        raise call.invalid_option(unsupported("dryRun", body["dryRun"], ["All"]))
-    if body.get("dryRun"):
-        call.write.dry_run = True
-    return DeleteOptions.parse(body, call.query)
+    if not raw:
+        asked = delete_options_of(call.query)
+        dry_run = call.request.query.getall("dryRun", [])
+        options = DeleteOptions.parse({**asked, "dryRun": dry_run})
+    else:
+        body = parse_object(raw, media_type(call.request))
+        if (kind := body.get("kind", "DeleteOptions")) != "DeleteOptions":
+            raise bad_request(
+                f'no kind "{kind}" is registered for version "{body.get("apiVersion", "meta.k8s.io/v1")}"'
+            )
+        schema = call.registry.structure.schema("", "v1", "DeleteOptions")
+        if schema is not None:
+            check_fields(schema, body, "Ignore", "DeleteOptions", call.write)
+        options = DeleteOptions.parse(body)
+    call.write.dry_run = options.dry_run
+    return options
 
 
 async def _delete(call: Call) -> web.StreamResponse:

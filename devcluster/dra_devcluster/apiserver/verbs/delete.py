@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from dra_api.values.times import format_time
 
-from dra_devcluster.apiserver.errors import Json, bad_request, conflict, invalid_options
+from dra_devcluster.apiserver.errors import Json, conflict, invalid_options
 from dra_devcluster.apiserver.faults import invalid, unsupported
 from dra_devcluster.apiserver.kinds import Write, kind_of
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.store import Collection, Stored
+from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.apiserver.wire.query import flag
+
+from .list_options import number
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -27,27 +32,49 @@ class DeleteOptions:
     propagation: str = ""
     uid: str = ""
     revision: str = ""
+    dry_run: bool = False
 
     @classmethod
-    def parse(cls, body: Json, query: Json) -> DeleteOptions:
-        """From a DeleteOptions object and from the query; the body wins. Raises 400."""
-        conditions = body.get("preconditions") or {}
-        grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-        propagation = body.get("propagationPolicy") or query.get("propagationPolicy", "")
-        orphan = body.get("orphanDependents", query.get("orphanDependents"))
-        if orphan is not None and propagation:
+    def parse(cls, asked: Json) -> DeleteOptions:
+        """From a DeleteOptions object. Raises a 422."""
+        if wrong := list(_option_faults(asked)):
+            raise invalid_options("Delete", *wrong)
+        propagation = asked.get("propagationPolicy") or ""
+        if (orphan := asked.get("orphanDependents")) is not None:
+            propagation = "Orphan" if orphan else "Background"
+        conditions = asked.get("preconditions") or {}
+        return cls(
+            grace=asked.get("gracePeriodSeconds"),
+            propagation=propagation,
+            uid=conditions.get("uid") or "",
+            revision=conditions.get("resourceVersion") or "",
+            dry_run=bool(asked.get("dryRun")),
+        )
+
+
+def delete_options_of(query: Json) -> Json:
+    """The DeleteOptions object of a query, all but ``dryRun``, which may be given several times. Raises a 400."""
+    asked: Json = {}
+    if "gracePeriodSeconds" in query:
+        asked["gracePeriodSeconds"] = number(query, "gracePeriodSeconds")
+    if "orphanDependents" in query:
+        asked["orphanDependents"] = flag(query, "orphanDependents")
+    if "propagationPolicy" in query:
+        asked["propagationPolicy"] = query["propagationPolicy"]
+    return asked
+
+
+def _option_faults(asked: Json) -> Iterator[Fault]:
+    propagation = asked.get("propagationPolicy")
+    if propagation is not None:
+        if asked.get("orphanDependents") is not None:
             text = "orphanDependents and deletionPropagation cannot be both set"
-            raise invalid_options("Delete", invalid("propagationPolicy", propagation, text))
-        if orphan is not None:
-            propagation = "Orphan" if str(orphan).lower() == "true" else "Background"
-        try:
-            seconds = None if grace is None else int(grace)
-        except (TypeError, ValueError):
-            raise bad_request(f"gracePeriodSeconds must be a whole number of seconds, not {grace!r}") from None
-        if propagation not in ("", "Orphan", "Foreground", "Background"):
-            choices = ["Foreground", "Background", "Orphan", "nil"]
-            raise invalid_options("Delete", unsupported("propagationPolicy", propagation, choices))
-        return cls(seconds, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "")
+            yield invalid("propagationPolicy", propagation, text)
+        if propagation not in ("Orphan", "Foreground", "Background"):
+            yield unsupported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
+    dry_run = asked.get("dryRun") or []
+    if not set(dry_run) <= {"All"}:
+        yield unsupported("dryRun", dry_run, ["All"])
 
 
 class Progress(NamedTuple):

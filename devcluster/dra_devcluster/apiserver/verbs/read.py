@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -17,13 +16,14 @@ from itertools import dropwhile
 import orjson
 from dra_api.releases.release import Release
 
-from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found
-from dra_devcluster.apiserver.faults import forbidden, unsupported
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, not_found
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.selectors import field_test, label_test
 from dra_devcluster.apiserver.storage.store import Collection, Key, Stored
 from dra_devcluster.apiserver.structure import Resource
+
+from .list_options import check_list, number, revision
 
 _CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -78,45 +78,33 @@ def matcher(registry: Registry, resource: Resource, query: Json) -> Matches | No
 
 
 def list_page(registry: Registry, resource: Resource, namespace: str, query: Json) -> Page:
-    """One page of objects. Raises 400, 410 and 504 (a resourceVersion of the future)."""
+    """One page of objects. Raises 400, 410, 422 and 504 (a resourceVersion of the future)."""
+    check_list(query)
     collection = registry.collection(resource)
     matches = matcher(registry, resource, query)
-    limit = max(0, whole_number(query, "limit"))
+    limit = max(0, number(query, "limit"))
     token = query.get("continue", "")
-    revision = registry.store.revision
+    current = registry.store.revision
     objects: Iterator[Stored] = collection.all(namespace)
-    if query.get("sendInitialEvents"):
-        text = "sendInitialEvents is forbidden for list"
-        raise invalid_options("List", forbidden("sendInitialEvents", text))
     if token:
         if query.get("resourceVersion") not in (None, "", "0"):
             raise bad_request("specifying resource version is not allowed when using continue")
-        revision, last = _read_token(token, collection)
+        current, last = _read_token(token, collection)
         objects = dropwhile(lambda stored: stored.key <= last, objects)
     else:
-        _check_revision(query, revision)
+        _check_revision(query, current)
     found = [stored for stored in objects if matches is None or matches(stored)]
     if not limit or len(found) <= limit:
-        return Page(found, revision)
+        return Page(found, current)
     page = found[:limit]
-    return Page(page, revision, _write_token(revision, page[-1].key), 0 if matches else len(found) - limit)
+    return Page(page, current, _write_token(current, page[-1].key), 0 if matches else len(found) - limit)
 
 
 def _check_revision(query: Json, current: int) -> None:
-    match = query.get("resourceVersionMatch", "")
-    wanted = whole_number(query, "resourceVersion")
-    if match not in ("", "Exact", "NotOlderThan"):
-        fault = unsupported("resourceVersionMatch", match, ["Exact", "NotOlderThan", ""])
-        raise invalid_options("List", fault)
-    if match and not query.get("resourceVersion"):
-        text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        raise invalid_options("List", forbidden("resourceVersionMatch", text))
-    if match == "Exact" and not wanted:
-        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        raise invalid_options("List", forbidden("resourceVersionMatch", text))
+    wanted = revision(query)
     if wanted > current:
         raise too_large_revision(wanted, current)
-    if match == "Exact" and wanted != current:
+    if query.get("resourceVersionMatch") == "Exact" and wanted != current:
         raise expired(f"The resourceVersion for the provided list is too old: {wanted} ({current})")
 
 
@@ -127,16 +115,6 @@ def too_large_revision(wanted: int, current: int) -> StatusError:
     return StatusError(
         504, "Timeout", f"Timeout: {message}", {"causes": [cause], "retryAfterSeconds": 1}, {"Retry-After": "1"}
     )
-
-
-def whole_number(query: Json, name: str) -> int:
-    """A number of the query; 0 if it is missing. Raises a 400."""
-    text = query.get(name, "")
-    if not text:
-        return 0
-    if not re.fullmatch("-?[0-9]{1,18}", text):
-        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
-    return int(text)
 
 
 def _write_token(revision: int, key: Key) -> str:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import orjson
 
-from dra_devcluster.apiserver.errors import Json, StatusError, expired, invalid_options
-from dra_devcluster.apiserver.faults import forbidden
+from dra_devcluster.apiserver.errors import Json, StatusError, expired
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.store import Change, Stored, Watcher
 from dra_devcluster.apiserver.structure import Resource
+from dra_devcluster.apiserver.wire.query import flag
 
-from .read import Matches, matcher, whole_number
+from .list_options import check_watch, number, revision
+from .read import Matches, matcher
 
 BOOKMARK_SECONDS = 60.0
 _SHORTEST_WATCH_SECONDS = 1800
@@ -44,34 +45,24 @@ class WatchQuery:
     @classmethod
     def parse(cls, registry: Registry, resource: Resource, namespace: str, query: Json) -> WatchQuery:
         """Raises 400, 410 and 422."""
-        bookmarks = is_true(query, "allowWatchBookmarks")
-        initial = query.get("sendInitialEvents", "")
-        if initial and query.get("resourceVersionMatch") != "NotOlderThan":
-            text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            raise invalid_options("List", forbidden("resourceVersionMatch", text))
-        if query.get("resourceVersionMatch") and not initial:
-            text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            raise invalid_options("List", forbidden("resourceVersionMatch", text))
-        since = whole_number(query, "resourceVersion")
+        check_watch(query)
+        bookmarks = flag(query, "allowWatchBookmarks")
+        initial = flag(query, "sendInitialEvents")
+        since = revision(query)
         if since > registry.store.revision:
             # A revision of another server, or of this one before it was started anew: only a new list helps.
             raise expired(f"too old resource version: {since} ({registry.store.revision})")
-        whole_state = initial == "true" or (not since and initial != "false")
+        whole_state = initial or (not since and "sendInitialEvents" not in query)
         return cls(
             namespace=namespace,
             matches=matcher(registry, resource, query),
             since=None if whole_state or not since else since,
             initial=whole_state,
             bookmarks=bookmarks,
-            initial_bookmark=bookmarks and initial == "true",
-            timeout=whole_number(query, "timeoutSeconds")
+            initial_bookmark=bookmarks and initial,
+            timeout=number(query, "timeoutSeconds")
             or random.uniform(_SHORTEST_WATCH_SECONDS, 2 * _SHORTEST_WATCH_SECONDS),
         )
-
-
-def is_true(query: Json, name: str) -> bool:
-    """A flag of a query, as the real server reads it."""
-    return query.get(name, "").lower() in ("true", "1")
 
 
 async def stream(registry: Registry, resource: Resource, query: WatchQuery, encode: Encode) -> AsyncIterator[bytes]:

@@ -9,6 +9,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
 from .bodies import PATCHES
+from .query import flag
 from .target import parse_target
 
 
@@ -42,6 +43,6 @@ def _verb(request: web.BaseRequest, *, is_one: bool) -> str:
         return "APPLY"
     if request.method != "GET":
         return request.method if is_one or request.method != "DELETE" else "DELETECOLLECTION"
-    if request.query.get("watch") in ("true", "1"):
+    if flag(request.query, "watch"):
         return "WATCH"
     return "GET" if is_one else "LIST"
