@@ -15,7 +15,7 @@ from .endpoints.call import Call
 from .endpoints.objects import handle_collection, handle_object
 from .endpoints.subresources import SUBRESOURCES
 from .endpoints.virtual import VIRTUAL
-from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
+from .errors import Json, PathNotFound, StatusError, bad_request, internal, no_such_resource, unauthorized
 from .identity.tokens import Tokens
 from .served import discovery, openapi
 from .served.registry import Registry
@@ -49,6 +49,8 @@ class App:
             return await self._answer(request)
         except StatusError as error:
             return _refusal(error)
+        except PathNotFound:
+            return web.Response(status=404, text="404 page not found\n")
         except web.HTTPException:
             raise
         except RecursionError:
@@ -122,7 +124,7 @@ class App:
 
 
 def _openapi(structure: Structure, path: str) -> Json:
-    """The OpenAPI document of a path. Raises a 404."""
+    """The OpenAPI document of a path. Raises PathNotFound."""
     document: Json | None = None
     if path == "/openapi/v2":
         document = openapi.v2_document(structure)
@@ -134,7 +136,7 @@ def _openapi(structure: Structure, path: str) -> Json:
         group, _, version = path.removeprefix("/openapi/v3/apis/").partition("/")
         document = openapi.v3_document(structure, group, version)
     if document is None:
-        raise no_such_resource()
+        raise PathNotFound
     return document
 
 

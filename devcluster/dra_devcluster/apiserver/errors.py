@@ -3,6 +3,7 @@
 ::
 
     StatusError            a request is refused; the functions below make them, each named for its reason
+    PathNotFound           nothing is served at the path of a request, nor a group of resources of that name
     ServerError            the server cannot start or stop as asked; the text has cause and remedy
     └── SnapshotError      the snapshot file cannot be used
 
@@ -25,6 +26,10 @@ class ServerError(Exception):
 
 class SnapshotError(ServerError):
     """The snapshot file cannot be read or written; the text names it."""
+
+
+class PathNotFound(Exception):
+    """Nothing is served at the path, which is no object's: the answer is a line of text."""
 
 
 class StatusError(Exception):

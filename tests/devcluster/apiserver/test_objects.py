@@ -47,7 +47,7 @@ async def test_names_are_taken_only_once(client: Client) -> None:
             {"name": "x", "group": "resource.k8s.io", "kind": "resourceclaims"},
         ),
         ("/api/v1/namespaces/default/widgets", "the server could not find the requested resource", {}),
-        ("/apis/unknown.example.com/v1/things", "the server could not find the requested resource", {}),
+        ("/apis/apps/v1/things", "the server could not find the requested resource", {}),
         (f"{PODS}/x/nothing", "the server could not find the requested resource", {}),
     ],
 )

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, internal
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, internal, not_allowed
 from dra_devcluster.apiserver.verbs.read import get
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
 
@@ -25,7 +25,7 @@ _REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented"}
 
 async def log(call: Call) -> web.StreamResponse:
     """The log of one container as text, streamed."""
-    call.need("get")
+    _check_method(call, "GET")
     pod = _pod(call)
     _container(pod, call.query.get("container", ""))
     if not pod["spec"].get("nodeName"):
@@ -56,14 +56,14 @@ async def attach(call: Call) -> web.StreamResponse:
 
 
 async def _session_in(call: Call, what: str) -> web.StreamResponse:
-    call.need("get" if call.request.method == "GET" else "create")
+    _check_method(call, "GET", "POST")
     url, headers = _container_url(call, what)
     return await _websocket(call, url, headers, EXEC_PROTOCOLS)
 
 
 async def port_forward(call: Call) -> web.StreamResponse:
     """Connections to the ports of a pod, over a websocket."""
-    call.need("get" if call.request.method == "GET" else "create")
+    _check_method(call, "GET", "POST")
     url, headers = _node_url(call, _pod(call), "portForward")
     return await _websocket(call, url, headers, PORT_FORWARD_PROTOCOLS)
 
@@ -109,6 +109,12 @@ NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = 
     "proxy": proxy,
     "portforward": port_forward,
 }
+
+
+def _check_method(call: Call, *methods: str) -> None:
+    """Raises a 405."""
+    if call.request.method not in methods:
+        raise not_allowed()
 
 
 def _session() -> aiohttp.ClientSession:

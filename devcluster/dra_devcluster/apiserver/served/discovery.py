@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from dra_api.releases.release import Release
 
-from dra_devcluster.apiserver.errors import Json, no_such_resource
+from dra_devcluster.apiserver.errors import Json, PathNotFound, no_such_resource
 from dra_devcluster.apiserver.structure import Resource, Structure
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -33,7 +33,10 @@ def version_of(release: Release) -> Json:
 
 
 def answer(structure: Structure, path: str, accept: str) -> tuple[bytes, str] | None:
-    """The document for a discovery path and its content type; None for any other path. Raises a 404."""
+    """The document for a discovery path and its content type; None for any other path.
+
+    Raises a 404 for a version, PathNotFound for a group.
+    """
     if path == "/":
         return orjson.dumps({"paths": _paths(structure)}), "application/json"
     parts = path.strip("/").split("/")
@@ -76,7 +79,7 @@ def versions_of(structure: Structure) -> dict[str, list[str]]:
 def _group(structure: Structure, group: str) -> Json:
     versions = versions_of(structure).get(group)
     if not group or not versions:
-        raise no_such_resource()
+        raise PathNotFound
     listed = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
     return {"name": group, "versions": listed, "preferredVersion": listed[0]}
 
@@ -116,6 +119,8 @@ def _resources(structure: Structure, group: str, version: str) -> Json:
                     "verbs": list(sub.verbs),
                 }
             )
+    if not lines and not structure.has_group(group):
+        raise PathNotFound
     if not lines:
         raise no_such_resource()
     return {

@@ -9,7 +9,7 @@ from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import NEWEST, Release
 
 from dra_devcluster.apiserver.authorization import Authorization, Mode
-from dra_devcluster.apiserver.errors import Json, ServerError, no_such_resource
+from dra_devcluster.apiserver.errors import Json, PathNotFound, ServerError, no_such_resource
 from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire.target import Target
@@ -46,8 +46,10 @@ class Registry:
                 self.collection(resource)
 
     def find(self, target: Target) -> Resource:
-        """The resource of a URL. Raises a 404."""
+        """The resource of a URL. Raises a 404, or PathNotFound for a group that is not served."""
         resource = self.structure.resource(target.group, target.version, target.plural)
+        if resource is None and not self.structure.has_group(target.group):
+            raise PathNotFound
         if resource is None or (target.namespace and not resource.namespaced):
             raise no_such_resource()
         return resource

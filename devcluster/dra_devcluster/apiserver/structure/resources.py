@@ -98,6 +98,9 @@ class Structure:
         """Name of the OpenAPI component of a built-in resource, or of another kind in its group version."""
         return self._names.get((resource.group, resource.version, kind or resource.kind))
 
+    def has_group(self, group: str) -> bool:
+        return any(resource.group == group for resource in self._resources.values())
+
     def resources(self) -> Iterator[Resource]:
         """Every resource in the order of discovery."""
         yield from self._resources.values()
