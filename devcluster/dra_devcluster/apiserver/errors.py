@@ -96,6 +96,11 @@ def name_mismatch(given: str, expected: str) -> StatusError:
     return bad_request(f"the name of the object ({given}) does not match the name on the URL ({expected})")
 
 
+def name_missing(expected: str) -> StatusError:
+    why = "was undeterminable: name must be provided"
+    return bad_request(f"the name of the object ({expected} based on URL) {why}")
+
+
 def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 

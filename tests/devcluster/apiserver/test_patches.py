@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bare_client import CONFIG_MAPS, PATCH, PODS, Client, Json, causes, config_map, pod
+from rbac_server import SERVERS, rbac_server
 
 
 @pytest.mark.parametrize(
@@ -151,3 +153,46 @@ async def test_an_apply_that_names_a_uid_makes_no_new_object(client: Client) -> 
     assert (answer.code, answer.reason) == (409, "Conflict")
     assert answer.message.endswith("the provided object specified uid other, and no existing object was found")
     assert await client.code(f"{CONFIG_MAPS}/a") == 404
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_json_patch_sees_null_where_an_object_has_no_member(kind: str, tmp_path: Path) -> None:
+    path, missing = f"{CONFIG_MAPS}/a", {"path": "/data/x"}
+    accepted: list[tuple[Json, Json]] = [
+        ({"op": "test", **missing, "value": None}, {"a": "b"}),
+        ({"op": "test", **missing}, {"a": "b"}),
+        ({"op": "replace", **missing, "value": "y"}, {"a": "b", "x": "y"}),
+        ({"op": "add", **missing}, {"a": "b", "x": ""}),
+        ({"op": "copy", "from": "/data/none", **missing}, {"a": "b", "x": ""}),
+    ]
+    refused: list[Json] = [
+        {"op": "test", **missing, "value": "y"},
+        {"op": "test", "path": "/none/x", "value": None},
+        {"op": "replace", "path": "/none/x", "value": "y"},
+        {"op": "move", "from": "/data/none", **missing},
+        {"op": "remove", **missing},
+    ]
+    async with rbac_server(kind, tmp_path) as client:
+        await client.post(CONFIG_MAPS, config_map("a"))
+        for operation, data in accepted:
+            assert (await client.patch(path, [operation], "json", dryRun="All"))["data"] == data
+        for operation in refused:
+            assert (await client.call("PATCH", path, [operation], kind=PATCH["json"])).code == 422
+        assert (await client.patch(path, b"null", "json"))["data"] == {"a": "b"}
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_what_a_patch_makes_has_a_name(kind: str, tmp_path: Path) -> None:
+    nameless: list[tuple[str, str, Any]] = [
+        ("a", "merge", {"metadata": None}),
+        ("a", "strategic", {"metadata": None}),
+        ("a", "json", [{"op": "remove", "path": "/metadata/name"}]),
+        ("new", "apply", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "new"}}),
+    ]
+    async with rbac_server(kind, tmp_path) as client:
+        await client.post(CONFIG_MAPS, config_map("a"))
+        for name, how, patch in nameless:
+            query = {"fieldManager": "m"} if how == "apply" else {}
+            answer = await client.call("PATCH", f"{CONFIG_MAPS}/{name}", patch, kind=PATCH[how], **query)
+            said = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            assert (answer.code, answer.message) == (400, said)

@@ -9,6 +9,7 @@ from dra_devcluster.apiserver.errors import (
     Json,
     bad_request,
     name_mismatch,
+    name_missing,
     not_allowed,
     success,
     unsupported_media_type,
@@ -105,8 +106,7 @@ async def _body(call: Call) -> Json:
     meta = obj.get("metadata") or {}
     target = call.target
     if target.name and not meta.get("name"):
-        why = "was undeterminable: name must be provided"
-        raise bad_request(f"the name of the object ({target.name} based on URL) {why}")
+        raise name_missing(target.name)
     if target.name and meta["name"] != target.name:
         raise name_mismatch(meta["name"], target.name)
     if target.name and target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:

@@ -16,6 +16,7 @@ from dra_devcluster.apiserver.errors import (
     conflict,
     invalid,
     name_mismatch,
+    name_missing,
     not_found,
 )
 from dra_devcluster.apiserver.kinds import Write
@@ -59,7 +60,9 @@ def patch(
         check_fields(resource.schema, changed, mode, resource.kind, write)
     except StatusError as error:
         raise _misfit(changed, error) from error
-    given = (changed.get("metadata") or {}).get("name", name)
+    given = (changed.get("metadata") or {}).get("name")
+    if not given:
+        raise name_missing(name)
     if given != name:
         raise name_mismatch(given, name)
     return update(write, stored, changed), False
@@ -93,7 +96,7 @@ def _apply(
     check_version(write, config)
     _check_applied(write, name, config, mode)
     meta = config.setdefault("metadata", {})
-    if meta.setdefault("name", name) != name:
+    if meta.get("name", name) != name:
         raise name_mismatch(meta["name"], name)
     if stored is None and write.subresource:
         raise not_found(resource.group, resource.plural, name)
@@ -102,6 +105,9 @@ def _apply(
         if uid := meta.get("uid"):
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             raise conflict(resource.group, resource.plural, name, why)
+        if not meta.get("name"):
+            raise name_missing(name)
+    meta["name"] = name
     live = to_served(resource, stored.decode()) if stored is not None else None
     writer = Writer(write.manager, resource.api_version, write.subresource, "Apply")
     try:
