@@ -26,7 +26,7 @@ from dra_devcluster.clock import now
 from .defaults import admit_pod, default_pod, default_spec
 from .pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
 from .resource_health import health_faults
-from .rules import validate_new, validate_spec, validate_update
+from .rules import status_faults, validate_new, validate_spec, validate_update
 
 _RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
 
@@ -98,6 +98,7 @@ class PodKind(Kind):
             found = [
                 *map(_fault, validate_pod_claim_status(_decoded(obj))),
                 *health_faults(obj, write.registry.release),
+                *status_faults(obj.get("status") or {}),
             ]
             quality = _quality(obj)
             is_kept = old is None or quality == _quality(old)

@@ -1,4 +1,4 @@
-"""Which names the health of devices may have in a pod's status (``allocatedResourcesStatus``).
+"""The health of devices in a pod's status (``allocatedResourcesStatus``): its names and its words.
 
 ``claim:NAME`` or ``claim:NAME/REQUEST`` for the claims of the container, or a resource that it requests. From 1.37 on
 also ``claim:CLAIM/REQUEST`` for a claim that serves extended resources, if the pod's status records that it does so for
@@ -21,9 +21,16 @@ _LISTS = {
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
 
+_WORDS = ("Healthy", "Unhealthy", "Unknown")
+_NO_RESOURCE = "must match one of the container's resource requirements"
+_NO_CLAIM = (
+    "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' "
+    "or 'claim:<claimName>' if request is empty"
+)
+
 
 def health_faults(pod: Json, release: Release) -> Iterator[Fault]:
-    """The names that mean nothing, and those that stand twice."""
+    """Names that mean nothing, names given twice, and unknown words for health."""
     status = pod.get("status") or {}
     for field, of_spec in _LISTS.items():
         containers = {each["name"]: each for each in pod["spec"].get(of_spec) or ()}
@@ -32,12 +39,15 @@ def health_faults(pod: Json, release: Release) -> Iterator[Fault]:
             seen: set[str] = set()
             for number, resource in enumerate(reported.get("allocatedResourcesStatus") or ()):
                 name = resource.get("name", "")
-                path = f"status.{field}[{index}].allocatedResourcesStatus[{number}].name"
+                path = f"status.{field}[{index}].allocatedResourcesStatus[{number}]"
                 if name not in known:
-                    yield faults.invalid(path, name, "must match one of the container's resource requirements")
+                    yield faults.invalid(f"{path}.name", name, _NO_CLAIM if name.startswith("claim:") else _NO_RESOURCE)
                 elif name in seen:
-                    yield faults.duplicate(path, name)
+                    yield faults.duplicate(f"{path}.name", name)
                 seen.add(name)
+                for place, device in enumerate(resource.get("resources") or ()):
+                    if device.get("health", "") not in _WORDS:
+                        yield faults.unsupported(f"{path}.resources[{place}].health", device.get("health", ""), _WORDS)
 
 
 def _names(container: Json, status: Json, release: Release) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
+from ipaddress import ip_address
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
@@ -14,6 +15,7 @@ from . import inter_pod
 from .container_resources import validate_resources
 from .defaults import containers_of
 from .gated import validate_gates, validate_gates_update, without_choice_of_nodes
+from .handlers import validate_handlers
 
 _CHOICES = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
@@ -22,6 +24,7 @@ _CHOICES = {
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
+_SYSTEMS = ("linux", "windows")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _UPDATE_REFUSAL = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -41,6 +44,12 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     for field in ("nodeName", "serviceAccountName"):
         if spec.get(field) and (why := metadata.subdomain(spec[field])):
             yield faults.invalid(f"spec.{field}", spec[field], why)
+    for field in ("hostname", "subdomain"):
+        if spec.get(field) and (why := metadata.label(spec[field])):
+            yield faults.invalid(f"spec.{field}", spec[field], why)
+    yield from _system(spec)
+    if (spec.get("resources") or {}).get("claims"):
+        yield faults.forbidden("spec.resources.claims", "claims may not be set for Resources at pod-level")
     volumes: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or ()):
         yield from _name(volume, f"spec.volumes[{index}]", volumes)
@@ -57,6 +66,16 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
     yield from inter_pod.validate(spec)
+
+
+def _system(spec: Json) -> Iterator[Fault]:
+    if spec.get("os") is None:
+        return
+    name = spec["os"].get("name", "")
+    if not name:
+        yield faults.required("spec.os.name")
+    elif name not in _SYSTEMS:
+        yield faults.unsupported("spec.os", name, _SYSTEMS)
 
 
 def validate_new(spec: Json) -> Iterator[Fault]:
@@ -144,6 +163,9 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
     for index, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
             yield faults.required(f"{path}.env[{index}].name")
+        if variable.get("value") and variable.get("valueFrom") is not None:
+            why = "may not be specified when `value` is not empty"
+            yield faults.invalid(f"{path}.env[{index}].valueFrom", "", why)
     for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
         if not number:
@@ -154,12 +176,36 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
             )
         if port.get("protocol", "TCP") not in _PROTOCOLS:
             yield faults.unsupported(f"{path}.ports[{index}].protocol", port["protocol"], _PROTOCOLS)
+    places: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield faults.unknown(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
         if not mount.get("mountPath"):
             yield faults.required(f"{path}.volumeMounts[{index}].mountPath")
+        elif mount["mountPath"] in places:
+            yield faults.invalid(f"{path}.volumeMounts[{index}].mountPath", mount["mountPath"], "must be unique")
+        places.add(mount.get("mountPath", ""))
+    yield from validate_handlers(container, path)
     yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
+
+
+def status_faults(status: Json) -> Iterator[Fault]:
+    """Faults of conditions and addresses in a pod's status."""
+    for index, condition in enumerate(status.get("conditions") or ()):
+        if why := metadata.qualified_name(condition.get("type", "")):
+            yield faults.invalid(f"status.conditions[{index}].Type", condition.get("type", ""), why)
+    for index, address in enumerate(status.get("podIPs") or ()):
+        if not _is_address(address.get("ip", "")):
+            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            yield faults.invalid(f"status.podIPs[{index}]", address.get("ip", ""), why)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
@@ -170,6 +216,8 @@ def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
         )
     yield from validate_gates_update(spec, old)
     is_gated = bool(old.get("schedulingGates"))
+    if old.get("terminationGracePeriodSeconds", 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
+        old = {**old, "terminationGracePeriodSeconds": 1}
     if _fixed_part(spec, is_gated=is_gated) != _fixed_part(old, is_gated=is_gated):
         yield faults.forbidden("spec", _UPDATE_REFUSAL)
 
@@ -184,7 +232,7 @@ def _only_additions(new: list[Json], old: list[Json]) -> bool:
 
 def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
     """The spec without the fields that may change, some of which are checked elsewhere."""
-    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds")
+    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
     fixed = deepcopy({key: value for key, value in spec.items() if key not in free})
     if is_gated:
         fixed = without_choice_of_nodes(fixed)
