@@ -10,46 +10,15 @@ from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 
 from .base import Kind, Write
+from .nodes import Nodes
 
 
 class Generational(Kind):
     """``metadata.generation`` counts the changes of ``spec``."""
 
     has_generation = True
-
-
-class Nodes(Kind):
-    selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
-    status_writes_metadata = True
-
-    def default(self, obj: Json, write: Write) -> None:
-        _keep_server_key(obj["metadata"], write)
-        status = obj.get("status") or {}
-        for name, amount in (status.get("capacity") or {}).items():
-            status.setdefault("allocatable", {}).setdefault(name, amount)
-
-    def prepare_create(self, obj: Json, write: Write) -> None:
-        """A kubelet registers its node with the status."""
-
-    def fields(self, obj: Json) -> dict[str, str]:
-        found = super().fields(obj)
-        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
-        return found
-
-
-def _keep_server_key(meta: Json, write: Write) -> None:
-    """Take the key of the node's server out of the object: who reads Nodes may not run programs in their pods."""
-    annotations = meta.get("annotations") or {}
-    key = annotations.pop(SERVER_KEY_ANNOTATION, None)
-    if key is None:
-        return
-    if not annotations:
-        del meta["annotations"]
-    if not write.dry_run:
-        write.registry.server_keys[meta["name"]] = key
 
 
 class Keyed(Kind):
@@ -62,6 +31,8 @@ class Keyed(Kind):
             for key in obj.get(part) or {}:
                 if why := metadata.data_key(key):
                     yield faults.invalid(f"{part}[{key}]", key, why)
+        for key in sorted((obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()):
+            yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
         if old is None or not old.get("immutable"):
             return
         for part in ("immutable", *self.parts):
@@ -87,6 +58,9 @@ class Leases(Kind):
         seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
         if seconds <= 0:
             yield faults.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+        transitions = (obj.get("spec") or {}).get("leaseTransitions", 0)
+        if transitions < 0:
+            yield faults.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
 
 
 class Budgets(Generational):

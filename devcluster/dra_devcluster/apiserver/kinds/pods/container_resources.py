@@ -32,7 +32,7 @@ def validate_resources(resources: Json, path: str) -> Iterator[Fault]:
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
             yield from _name(name, f"{path}.{kind}[{name}]")
-            yield from _amount(name, text, f"{path}.{kind}[{name}]")
+            yield from validate_amount(name, text, f"{path}.{kind}[{name}]")
     for name, text in requests.items():
         wanted, most = quantity(text), quantity(limits.get(name))
         if wanted is None or most is None:
@@ -71,7 +71,8 @@ def _name(name: str, field: str) -> Iterator[Fault]:
         yield faults.invalid(field, name, "doesn't follow extended resource name standard")
 
 
-def _amount(name: str, text: Any, field: str) -> Iterator[Fault]:
+def validate_amount(name: str, text: Any, field: str) -> Iterator[Fault]:
+    """Faults of an amount of a resource, of a container or a node."""
     amount = quantity(text)
     if amount is None:
         return

@@ -1,0 +1,83 @@
+"""Nodes: taints, amounts and addresses that can be, and the key of the node's server, which no object shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.storage import metadata
+from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+
+from .base import Kind, Write
+from .pods.container_resources import validate_amount
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+class Nodes(Kind):
+    selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
+    status_writes_metadata = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        _keep_server_key(obj["metadata"], write)
+        status = obj.get("status") or {}
+        for name, amount in (status.get("capacity") or {}).items():
+            status.setdefault("allocatable", {}).setdefault(name, amount)
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        """A kubelet registers its node with the status."""
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        yield from _taints(spec.get("taints") or ())
+        for field in ("capacity", "allocatable"):
+            for name, amount in (status.get(field) or {}).items():
+                yield from validate_amount(name, amount, f"status.{field}.{name}")
+        seen: list[Json] = []
+        for index, address in enumerate(status.get("addresses") or ()):
+            if address in seen:
+                yield faults.duplicate(f"status.addresses[{index}]", address)
+            seen.append(address)
+        provider = ((old or {}).get("spec") or {}).get("providerID", "")
+        if provider and spec.get("providerID", "") != provider:
+            why = 'node updates may not change providerID except from "" to valid'
+            yield faults.forbidden("spec.providerID", why)
+
+    def fields(self, obj: Json) -> dict[str, str]:
+        found = super().fields(obj)
+        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
+        return found
+
+
+def _keep_server_key(meta: Json, write: Write) -> None:
+    """Take the key of the node's server out of the object: who reads Nodes may not run programs in their pods."""
+    annotations = meta.get("annotations") or {}
+    key = annotations.pop(SERVER_KEY_ANNOTATION, None)
+    if key is None:
+        return
+    if not annotations:
+        del meta["annotations"]
+    if not write.dry_run:
+        write.registry.server_keys[meta["name"]] = key
+
+
+def _taints(taints: Sequence[Json]) -> Iterator[Fault]:
+    """The real server names these fields as if they were metadata."""
+    seen: set[tuple[str, str]] = set()
+    for index, taint in enumerate(taints):
+        path, key = f"metadata.taints[{index}]", taint.get("key", "")
+        value, effect = taint.get("value", ""), taint.get("effect", "")
+        if why := metadata.qualified_name(key):
+            yield faults.invalid(f"{path}.key", key, why)
+        if why := metadata.label_value(value):
+            yield faults.invalid(f"{path}.value", value, why)
+        if not effect:
+            yield faults.required(f"{path}.effect")
+        elif effect not in _EFFECTS:
+            yield faults.unsupported(f"{path}.effect", effect, _EFFECTS)
+        if (key, effect) in seen:
+            yield faults.duplicate(path, taint)
+        seen.add((key, effect))
