@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bare_client import PATCH, PODS, Client, Json, causes, client_of, pod
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
+from rbac_server import SERVERS, rbac_server
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}
@@ -412,6 +414,24 @@ async def test_binding_sets_the_node_once(client: Client, path: str) -> None:
     answer = await client.call("POST", path, binding("n2"))
     assert (answer.code, answer.reason) == (409, "Conflict")
     assert 'pod p is already assigned to node "n1"' in answer.message
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_binding_ends_the_nomination(kind: str, tmp_path: Path) -> None:
+    async with rbac_server(kind, tmp_path) as client:
+        await client.post(PODS, pod("p", schedulerName="none"))
+        nominated = {"status": {"nominatedNodeName": "n1"}}
+        assert (await client.patch(f"{PODS}/p/status", nominated))["status"]["nominatedNodeName"] == "n1"
+        await client.post(f"{PODS}/p/binding", binding("n1"))
+        assert "nominatedNodeName" not in (await client.get(f"{PODS}/p"))["status"]
+
+
+async def test_a_binding_keeps_the_nomination_before_1_35() -> None:
+    async with DevApiServer(release=Release.V1_34) as server, client_of(server) as client:
+        await client.post(PODS, pod("p", schedulerName="none"))
+        await client.patch(f"{PODS}/p/status", {"status": {"nominatedNodeName": "n1"}})
+        await client.post(f"{PODS}/p/binding", binding("n1"))
+        assert (await client.get(f"{PODS}/p"))["status"]["nominatedNodeName"] == "n1"
 
 
 @pytest.mark.parametrize(

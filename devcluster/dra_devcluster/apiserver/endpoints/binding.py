@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 from aiohttp import web
+from dra_api.releases.release import Release
 
 from dra_devcluster.apiserver.errors import Json, bad_request, conflict, invalid, success
 from dra_devcluster.apiserver.faults import required, unsupported
@@ -16,6 +17,9 @@ from dra_devcluster.apiserver.wire.bodies import respond
 from dra_devcluster.clock import now
 
 from .call import Call
+
+_NOMINATION_ENDS_SINCE = Release.V1_35
+"""From this release on (ClearingNominatedNodeNameAfterBinding) a binding takes the nominated node out of the status."""
 
 
 async def bind(call: Call) -> web.StreamResponse:
@@ -58,4 +62,6 @@ def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
     others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
     status["conditions"] = [*others, scheduled]
+    if write.registry.release >= _NOMINATION_ENDS_SINCE:
+        status.pop("nominatedNodeName", None)
     store_changed(write, stored, pod)
