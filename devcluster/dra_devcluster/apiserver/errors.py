@@ -125,12 +125,8 @@ def not_allowed() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
-def not_acceptable(supported: Sequence[str]) -> StatusError:
-    return StatusError(
-        406,
-        "NotAcceptable",
-        f"only the following media types are accepted: {', '.join(supported)}",
-    )
+def not_acceptable(message: str) -> StatusError:
+    return StatusError(406, "NotAcceptable", message)
 
 
 def already_exists(group: str, resource: str, name: str) -> StatusError:

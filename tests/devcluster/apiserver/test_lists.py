@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from bare_client import CONFIG_MAPS, EVENTS, NODES, PODS, Client, config_map, names, pod
+from bare_client import CONFIG_MAPS, DRA, EVENTS, NODES, PODS, Client, config_map, names, pod
+from rbac_server import SERVERS, rbac_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -188,3 +191,31 @@ async def test_yaml_is_served_when_asked_for(client: Client) -> None:
     answer = await client.call("GET", "/api/v1/namespaces/default", accept="application/yaml")
     assert answer.headers["Content-Type"].startswith("application/yaml")
     assert answer.body.startswith(b"kind: Namespace")
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_metadata_of_an_object_and_of_a_list_have_different_names(kind: str, tmp_path: Path) -> None:
+    slices = f"{DRA}/resourceslices"
+    expected = {
+        (PODS, METADATA): (
+            406,
+            "you requested PartialObjectMetadata, but the requested object is a list (*core.PodList)",
+        ),
+        (slices, METADATA): (
+            406,
+            "you requested PartialObjectMetadata, but the requested object is a list (*resource.ResourceSliceList)",
+        ),
+        (f"{PODS}/p", METADATA_LIST): (
+            406,
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Pod)",
+        ),
+        (PODS, METADATA_LIST): (200, ""),
+        (f"{PODS}/p", METADATA): (200, ""),
+    }
+    async with rbac_server(kind, tmp_path) as client:
+        await client.post(PODS, pod("p", schedulerName="none"))
+        for (path, accept), (code, message) in expected.items():
+            answer = await client.call("GET", path, accept=accept)
+            assert (answer.code, answer.json.get("message", "")) == (code, message)
+        for accept in (METADATA.replace(";v=v1", ""), METADATA.replace(";g=meta.k8s.io", "")):
+            assert (await client.call("GET", f"{PODS}/p", accept=accept)).code == 406

@@ -175,11 +175,13 @@ async def _delete_collection(call: Call) -> web.StreamResponse:
     page = list_page(call.registry, call.resource, call.target.namespace, call.query)
     for stored in page.items:
         delete(call.write, stored, options)
+    call.want.check_metadata(call.resource.group, f"{call.resource.kind}List", is_list=True)
     return await _send(call, list(render_list(call.resource, page, call.want, call.query)))
 
 
 async def _list(call: Call) -> web.StreamResponse:
     page = list_page(call.registry, call.resource, call.target.namespace, call.query)
+    call.want.check_metadata(call.resource.group, f"{call.resource.kind}List", is_list=True)
     size = sum(len(stored.data) for stored in page.items)
     chunks = render_list(call.resource, page, call.want, call.query)
     if size < _STREAM_FROM_BYTES or call.want.yaml:

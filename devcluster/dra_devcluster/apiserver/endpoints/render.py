@@ -20,6 +20,7 @@ _ANSWER_PART_BYTES = 256 * 1024
 
 def render(resource: Resource, stored: Stored, want: Wanted, query: Json) -> bytes:
     """One object."""
+    want.check_metadata(resource.group, resource.kind, is_list=False)
     if want.shape == "metadata":
         return orjson.dumps(_partial(stored, want))
     if want.shape == "table":

@@ -30,6 +30,7 @@ PATCHES: dict[str, Literal["json", "merge", "strategic", "apply"]] = {
 _READABLE = (JSON, YAML, PROTOBUF)
 
 Shape = Literal["object", "table", "metadata"]
+_ONE = "PartialObjectMetadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class Wanted:
     shape: Shape = "object"
     yaml: bool = False
     version: str = "v1"  # of meta.k8s.io, for tables and metadata
+    is_list: bool = False  # metadata of a list
+
+    def check_metadata(self, group: str, kind: str, *, is_list: bool) -> None:
+        """Metadata of an object and of a list of them have different names. Raises a 406."""
+        if self.shape == "metadata" and self.is_list is not is_list:
+            package = group.partition(".")[0] or "core"
+            asked, there = (f"{_ONE}List", "not a list") if self.is_list else (_ONE, "a list")
+            raise not_acceptable(f"you requested {asked}, but the requested object is {there} (*{package}.{kind})")
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
@@ -96,10 +105,11 @@ def _yaml(body: bytes) -> Any:
 _CLAUSE = re.compile(r"\s*(?P<type>[^;,\s]+)(?P<parameters>(?:;[^,]*)?)")
 _SHAPES: dict[str, Shape] = {
     "Table": "table",
-    "PartialObjectMetadata": "metadata",
-    "PartialObjectMetadataList": "metadata",
+    _ONE: "metadata",
+    f"{_ONE}List": "metadata",
 }
 _META_VERSIONS = ("v1", "v1beta1")
+_META_GROUP = "meta.k8s.io"
 
 
 def wanted(accept: str) -> Wanted:
@@ -112,14 +122,16 @@ def wanted(accept: str) -> Wanted:
             continue
         parameters = dict(part.strip().partition("=")[::2] for part in match["parameters"].split(";") if part)
         shape = _SHAPES.get(parameters.get("as", ""))
-        version = parameters.get("v", "v1")
-        if "as" in parameters and (shape is None or version not in _META_VERSIONS):
+        version = parameters.get("v", "")
+        is_served = shape is not None and version in _META_VERSIONS and parameters.get("g") == _META_GROUP
+        if "as" in parameters and not is_served:
             continue
+        is_list = parameters.get("as") == f"{_ONE}List"
         if match["type"] in (JSON, "application/*", "*/*"):
-            return Wanted(shape or "object", version=version)
+            return Wanted(shape or "object", version=version or "v1", is_list=is_list)
         if match["type"] == YAML:
-            return Wanted(shape or "object", yaml=True)
-    raise not_acceptable((JSON, YAML))
+            return Wanted(shape or "object", yaml=True, version=version or "v1", is_list=is_list)
+    raise not_acceptable(f"only the following media types are accepted: {JSON}, {YAML}")
 
 
 def respond(
