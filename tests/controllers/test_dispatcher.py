@@ -257,3 +257,19 @@ async def test_a_weak_key_is_decided_about_unless_that_would_be_in_vain() -> Non
         queue.add([Key("placement", "ns/vain")])
         await until(lambda: queue.is_idle)
     assert decided[2:] == ["ns/vain"]
+
+
+async def test_a_weak_key_does_not_end_the_timer_that_the_decision_before_it_set() -> None:
+    decided: list[str] = []
+
+    async def decide(key: str) -> Decided:
+        decided.append(key)
+        if len(decided) == 1:
+            queue.add([WeakKey("placement", key)])
+            queue.add_after(Key("placement", key), 0.01)
+        return Decided()
+
+    async with dispatching(decide, most=1) as queue:
+        queue.add([Key("placement", "ns/a")])
+        await until(lambda: queue.is_quiet)
+    assert len(decided) == 3

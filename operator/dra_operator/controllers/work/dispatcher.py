@@ -143,7 +143,6 @@ class Dispatcher:
                 self._queue.done(key, is_over=False)
                 return
             key = Key(*key)
-            self._queue.settled(key)
         begun = self._postponed.pop(key, None) or _begun(key)
         enter_attempt(begun.attempt)
         try:

@@ -15,8 +15,8 @@ queue nothing ends that early: the failure of one pod often wakes others, whose 
 queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
 gone: its successor of the same name has not failed yet.
 
-A key to which only *weak* adds led (``WeakKey``) is handed out as a weak one. Whatever else wants it, be it a timer,
-makes it an ordinary key.
+A key to which only *weak* adds led (``WeakKey``) is handed out as a weak one, and its timer stays: the look may turn
+out to be needless. Whatever else wants it, be it the timer, makes it an ordinary key.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class WorkQueue:
         self._notice()
 
     async def get(self) -> Key:
-        """The next key; waits for one. The timer of a weak key stays, since the look may turn out to be needless."""
+        """The next key; waits for one."""
         while not self._line.ready:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
