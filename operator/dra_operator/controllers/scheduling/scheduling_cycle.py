@@ -165,8 +165,8 @@ class SchedulingCycle:
     def is_vain(self, key: str) -> bool:
         """Whether the pod that devices were to help would find no more of them than at its last attempt.
 
-        Its answer would be the same: who takes devices takes none of the choice of others but these. With preemption
-        a pod may find others to end each time.
+        Its answer would be the same: all that was in use at that attempt is in use again. With preemption it may find
+        other pods to end by now, so it is tried.
         """
         wake_on = self._cluster.waiting.get(key)
         if self._makes_room is not None or wake_on is None or wake_on.tried_at < 0:
