@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +78,9 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
         assert not lists_of_claims(world)
 
 
-async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
+@asynccontextmanager
+async def waiting_for_the_watch(world: World, make: type[Make]) -> AsyncIterator[None]:
+    """Inside the block our pod has its allocation, which the watch has not brought back, beside a pod of theirs."""
     world.furnish(devices=2)
     add_theirs(world, make)
     add_ours(world, make)
@@ -84,6 +88,11 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
     async with world.running():
         await until_allocated(world)
         await idle(world)
+        yield
+
+
+async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
+    async with waiting_for_the_watch(world, make):
         assert world.node_of("ours") is None
         assert world.cluster.loads.used("node-0")["pods"] == 10**9  # the room is held meanwhile
         await world.quiet()
@@ -91,13 +100,7 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
 
 
 async def test_a_class_that_goes_meanwhile_undoes_no_decision_of_theirs(world: World, make: type[Make]) -> None:
-    world.furnish(devices=2)
-    add_theirs(world, make)
-    add_ours(world, make)
-    world.start()
-    async with world.running():
-        await until_allocated(world)
-        await idle(world)
+    async with waiting_for_the_watch(world, make):
         world.control.delete(Source.WATCH, DeviceClass, "gpu")
         await idle(world)
         assert world.node_of("ours") is None

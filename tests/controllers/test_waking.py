@@ -178,9 +178,7 @@ async def test_of_many_pods_only_those_are_tried_for_whom_something_is_left(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand pods that wait would be tried with each end of a pod."""
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 2))
+    world.furnish(1, devices=2)
     for second, (pod, count) in enumerate((("runs", 1), ("stays", 1), ("large", 2), ("first", 1), ("second", 1))):
         world.api.add(RESOURCE_CLAIMS, make.claim(pod, count=count))
         created = {"creationTimestamp": f"2026-01-01T00:00:{second:02}Z"}
@@ -205,9 +203,7 @@ async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_i
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two thousand pods that wait for a kind of device that is not there yet would be tried with each end of a pod."""
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    world.furnish(1, devices=1)
     for pod in ("runs", "waits", "rare"):
         selectors = ["rare"] if pod == "rare" else []
         world.api.add(RESOURCE_CLAIMS, make.claim(pod) | {"spec": make.claim_spec(1, "gpu", *selectors)})
