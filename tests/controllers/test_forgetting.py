@@ -10,6 +10,7 @@ from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Allocator
 from dra_operator.allocator.basics.journal import Journal
+from dra_operator.cache.devices.freed_devices import FreedDevices
 from dra_operator.cache.objects.store import UidMemory
 from dra_operator.controllers.shared.last_events import Announced
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
@@ -23,8 +24,11 @@ from prometheus_client.metrics import MetricWrapperBase
 from remembered import sizes
 from waiting import until
 
-LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, GrowingPauses)
-"""Each of them has a limit; the allocator for compiled claims, and as many counts as there are nodes."""
+LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, GrowingPauses, FreedDevices)
+"""Each of them has a limit; the allocator for compiled claims, and as many counts as there are nodes.
+
+Freed devices are no more than devices were ever taken: which ones the pods of a run took is chance.
+"""
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
 DEBTS = ("._line._paid_at", "._line._order", "._buckets._full_at")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
