@@ -27,8 +27,10 @@ class FreedDevices:
         """How often a device, or a share of one, came free."""
 
     def freed(self, allocation: AllocationResult) -> None:
-        """A claim lost its devices."""
+        """A claim lost its devices. Those that it only looked at were never in use by it."""
         for result in allocation.results:
+            if result.admin_access:
+                continue
             self.number += 1
             device = DeviceId.of(result)
             self._free.pop(device, None)
