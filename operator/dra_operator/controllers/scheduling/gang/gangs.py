@@ -158,6 +158,7 @@ class Gangs:
             self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
             return Decided()
         waiting.sort(key=lambda it: it.key not in holding)
+        self._refusals.pop(gang.key, None)  # an attempt that comes to no end leaves none to wait with
         self._leaders[gang.key] = pod.key
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
@@ -268,7 +269,6 @@ class Gangs:
                 for pod in attempt.members:
                     self._cluster.set_wake_conditions(pod.key, WITH_GANG)
                     self._written[pod.key] = attempt.gang
-                self._refusals.pop(attempt.gang.key, None)
                 return Decided(partial(self._write, attempt, parts), attempt.spent)
         return self._wait(attempt, answer) if isinstance(answer, Unready) else self._refuse(attempt, answer)
 
