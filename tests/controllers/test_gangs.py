@@ -28,13 +28,17 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Features
-from dra_operator.cache import Cluster, check
+from dra_operator.cache import Cluster, Key, check
 from dra_operator.cache.objects.index import Index
+from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling import scheduling_cycle
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
+from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
+from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling.gang import joint_plan
+from dra_operator.scheduling.state import Gang
 from fake_api import Call
 from objects import Make, Obj
 from rounds import fewer
@@ -386,6 +390,94 @@ async def test_when_the_leader_cannot_be_tried_any_more_another_pod_leads(world:
     assert len(world.bound()) == 2
 
 
+def attempts_of_gangs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gets the pods that lead an attempt from now on."""
+    leaders: list[str] = []
+
+    class Counted(GangAttempt):
+        def __init__(self, gang: Gang, leader: Pod, *others: Any) -> None:
+            super().__init__(gang, leader, *others)
+            leaders.append(leader.metadata.name)
+
+    monkeypatch.setattr(gangs, "GangAttempt", Counted)
+    return leaders
+
+
+async def test_a_gang_with_a_pod_that_cannot_be_tried_is_not_planned_for_each_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One leads and says why, the others name it, and what becomes of the pod that cannot be tried is told."""
+    furnish(world, 2, 3)
+    add(world, "g", 6, range(6))
+    entry = {"name": "x", "resourceClaimName": "missing"}
+    world.api.change(PODS, "ns/g-5", lambda pod: pod["spec"].update(resourceClaims=[entry]))
+    leaders = attempts_of_gangs(monkeypatch)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert len(leaders) == 1
+        [leader] = leaders
+        told = 'waits for pod g-5 of its gang, which is not tried: resourceclaim "{}" {}'
+        assert said(world, leader).startswith(told.format("missing", "not found"))
+        others = {said(world, f"g-{it}") for it in range(5) if f"g-{it}" != leader}
+        assert others == {f"waits with gang g: pod {leader} says why"}
+        world.api.add(RESOURCE_CLAIMS, Make.claim("missing", deletionTimestamp=world.now, finalizers=["x/y"]))
+        await world.quiet()
+        assert said(world, leader).startswith(told.format("missing", "is being deleted"))
+        assert len(leaders) == 2
+        world.api.drop(RESOURCE_CLAIMS, "ns/missing")
+        world.api.add(RESOURCE_CLAIMS, Make.claim("missing"))
+        await world.quiet()
+    assert len(world.bound()) == 6
+
+
+async def test_a_gang_that_needs_one_pod_less_is_tried_again(world: World) -> None:
+    """A person binds the one of its pods that cannot be tried, and a pod that does not lead is looked at."""
+    furnish(world, 1, 2)
+    add(world, "g", 3, range(3))
+    entry = {"name": "x", "resourceClaimName": "missing"}
+    world.api.change(PODS, "ns/g-2", lambda pod: pod["spec"].update(resourceClaims=[entry]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.change(PODS, "ns/g-1", lambda pod: pod["metadata"].update(labels={"asks": "anew"}))
+        await world.quiet()
+        assert said(world, "g-1").startswith("waits for pod g-2 of its gang")
+        world.api.change(PODS, "ns/g-2", lambda pod: pod["spec"].update(nodeName="node-0"))
+        await world.quiet()
+    assert world.bound() == ["g-0", "g-1", "g-2"]
+
+
+async def test_a_gang_is_tried_again_when_what_was_being_written_for_one_of_its_pods_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device comes free while another pod is told that it waits with the leader, whose attempt comes to nothing."""
+    furnish(world, 1, 1)
+    add(world, "g", 2, range(2))
+    original, told = PodWriter.report_waiting, list[str]()
+
+    async def slow(writer: PodWriter, pod: Pod, reason: str, message: str) -> Pod:
+        if pod.metadata.name in told:
+            told.clear()
+            world.furnish(["node-1"], 1)
+            for _ in range(50):
+                world.bring_events()
+                await world.tick()
+        return await original(writer, pod, reason, message)
+
+    monkeypatch.setattr(PodWriter, "report_waiting", slow)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        told += [it for it in ("g-0", "g-1") if said(world, it).startswith("waits with")]
+        world.api.change(PODS, f"ns/{told[0]}", lambda pod: pod["status"].pop("conditions"))
+        world.bring_events()
+        world.control.queues.add([Key("placement", f"ns/{told[0]}")])
+        await world.quiet()
+    assert not told
+    assert len(world.bound()) == 2
+
+
 async def test_after_an_error_in_the_plan_of_a_gang_it_is_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,6 +617,28 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
     assert len(world.holders()) == (2 if end == "attached" else 0)
 
 
+async def test_pods_that_join_a_gang_on_its_way_are_placed_as_soon_as_it_is_bound(world: World) -> None:
+    """However long the gang's devices take to get ready: the pauses of a pod that gives claims up are not for it."""
+    furnish(world, 4, 1)
+    world.times = replace(world.times, placement_retries=BackoffSettings(first=30.0, longest=60.0))
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(2))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert len(world.holders()) == 2
+        names = [it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS)]
+        add(world, "g", 2, range(2, 4))
+        await world.busy()
+        assert not world.bound()
+        for name in names:
+            world.api.change(RESOURCE_CLAIMS, f"ns/{name}", partial(attached, condition="attached"))
+        await world.busy()
+        assert world.bound() == ["g-0", "g-1"]
+        assert len(world.holders()) == 4
+
+
 async def test_a_pod_group_of_kueue_is_a_gang(world: World) -> None:
     furnish(world, 2, 2)
     for number in range(2):
@@ -593,6 +707,35 @@ async def test_a_namespace_pays_for_looks_at_its_gangs_that_lead_to_no_plan(
     decided = await world.control.placer.decide("ns/g-0")
     assert isinstance(decided, Decided)
     assert decided.spent == 1.0
+
+
+async def test_pods_of_a_gang_whose_claims_are_made_one_by_one_are_not_all_looked_at_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-controller-manager makes the claims; while one is awaited it is enough to look at its pod."""
+    furnish(world, 1, 1)
+    world.controllers = OwnControllers.of({"placement", "release"})
+    add(world, "g", 100, range(100))
+    for number in range(99):
+        record_claim(world, f"g-{number}")
+    world.start()
+    looked_at: list[str] = []
+    lacks_generated_claim = Cluster.lacks_generated_claim
+
+    def looks(cluster: Cluster, pod: Pod) -> bool:
+        looked_at.append(pod.metadata.name)
+        return lacks_generated_claim(cluster, pod)
+
+    monkeypatch.setattr(Cluster, "lacks_generated_claim", looks)
+    for number in range(99):
+        await world.control.placer.decide(f"ns/g-{number}")
+    assert len(looked_at) < 300
+
+
+def record_claim(world: World, pod: str) -> None:
+    world.api.add(RESOURCE_CLAIMS, Make.claim(f"of-{pod}", owner=world.api[PODS, f"ns/{pod}"]["metadata"]))
+    recorded = [{"name": "entry-0", "resourceClaimName": f"of-{pod}"}]
+    world.api.change(PODS, f"ns/{pod}", lambda it: it["status"].update(resourceClaimStatuses=recorded))
 
 
 async def test_a_large_gang_is_planned_in_turns_and_bound(world: World) -> None:

@@ -47,7 +47,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
     ) -> None:
         super().__init__(self._plan())
         self.gang, self.leader, self._same = gang, leader, same
-        self._waiting, self._wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
+        self._waiting, self.wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
         self._makes_room = makes_room
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
@@ -57,7 +57,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
     @property
     def without_load(self) -> list[Pod]:
         """Pods that keep none of the gang from a node: those that are planned, or are the first to be looked at."""
-        return self.members if self._is_looked_at else self._in_order()[: self._wanted]
+        return self.members if self._is_looked_at else self._in_order()[: self.wanted]
 
     def _in_order(self) -> list[Pod]:
         return [self.leader, *(pod for pod in self._waiting if pod.key != self.leader.key)]
@@ -70,7 +70,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
     def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
         snapshot, unready = self._snapshot(), None
         for number, pod in enumerate(self._in_order()):
-            if len(self.states) == self._wanted:
+            if len(self.states) == self.wanted:
                 break
             if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
                 yield Pause.SEARCHING
@@ -79,7 +79,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
                 self.states.append(found)
             elif unready is None:
                 unready = Unready(pod, found)
-        if unready is not None and len(self.states) < self._wanted:
+        if unready is not None and len(self.states) < self.wanted:
             return unready
         self._is_looked_at = True
         answer = yield from joint_plan(self.states, self._same)

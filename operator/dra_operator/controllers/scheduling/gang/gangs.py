@@ -11,10 +11,12 @@ together with the rest of their gang, or give them back if there is no such plan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
@@ -34,28 +36,36 @@ from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
 from .gang_binding import GangBinding, Part
 from .same_places import same_values
 
+JOIN_LOOK_SECONDS = 60.0
+"""Between two looks of a pod that joins, in case that those before it are bound without another decision."""
+NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
 
 class Refusal:
-    """A gang without a place: its leader, and what each member asked for."""
+    """A gang that cannot be bound: its leader, and what each member asked for.
 
-    def __init__(self, attempt: GangAttempt) -> None:
+    ``untried``: by key, what keeps a pod of the gang from being tried, if that is why.
+    """
+
+    def __init__(self, attempt: GangAttempt, untried: Mapping[str, Obstacle] = NO_OBSTACLES) -> None:
         self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
+        self.untried, self._wanted = untried, attempt.wanted
 
-    def covers(self, gang: Gang, key: str, asked: Fingerprint) -> bool:
-        """Whether the pod and its gang asked for the same then."""
-        return self.gang == gang and self.members.get(key) == asked
+    def covers(self, gang: Gang, wanted: int, key: str, asked: Fingerprint) -> bool:
+        """Whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
+        return (self.gang, self._wanted) == (gang, wanted) and self.members.get(key) == asked
 
 
 @dataclass(slots=True)
 class AwaitedClaims:
-    """A gang whose plan waits for claims of some of its pods to be made. ``teller``: the pod that says so.
+    """A gang whose plan waits for claims of some of its pods to be made.
 
-    ``since``: by the loop's clock.
+    ``teller``: the pod that says so. ``lacking``: the pod of which it does. ``since``: by the loop's clock.
     """
 
     teller: Pod
+    lacking: Pod
     since: float
     is_told: bool = False
 
@@ -96,7 +106,8 @@ class Gangs:
     def not_tried(self, pod: Pod, obstacle: Obstacle) -> None:
         """The pod cannot be tried: if the others of its gang wait with it, another one leads.
 
-        Those that say that pods are missing wait for this one, if the gang is complete.
+        Those that say that pods are missing wait for this one, if the gang is complete. A leader that says why this one
+        cannot be tried says so anew if that is another reason now.
         """
         gang = self._cluster.gang_of(pod)
         if isinstance(gang, Gang) and obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
@@ -105,7 +116,11 @@ class Gangs:
                 if waits is not None and waits.reason == GANG_INCOMPLETE.name:
                     self._context.look_again(key)
         refusal = self._refusals.get(gang.key) if isinstance(gang, Gang) else None
-        if refusal is not None and refusal.leader.key == pod.key:
+        if refusal is None:
+            return
+        if refusal.untried.get(pod.key, obstacle) != obstacle:
+            self._context.look_again(refusal.leader.key)
+        if refusal.leader.key == pod.key:
             del self._refusals[refusal.gang.key]
             for key in refusal.members:
                 if key != pod.key:
@@ -144,18 +159,18 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided()
         refusal = self._refusals.get(gang.key)
-        if refusal is not None and self._waits_with(refusal, gang, state):
+        if refusal is not None and self._waits_with(refusal, gang, wanted, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return Decided()
-        unmade = [it for it in waiting if self._cluster.lacks_generated_claim(it)]
-        if len(waiting) - len(unmade) < wanted:
+            return Decided(partial(self._tell_mate, gang, pod, refusal.leader))
+        if (lacking := self._lacks_claim(gang, waiting, wanted)) is not None:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return self._await_claims(gang, pod, unmade)  # the pod whose claim is made last leads
+            return self._await_claims(gang, pod, lacking)  # the pod whose claim is made last leads
         self._unmade.pop(gang.key, None)
         holding = {it.key for it in waiting if self.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
+            self._asked.setdefault(gang.key, set()).add(pod.key)
+            self._context.look_again(pod.key, JOIN_LOOK_SECONDS)
             return Decided()
         waiting.sort(key=lambda it: it.key not in holding)
         self._refusals.pop(gang.key, None)  # an attempt that comes to no end leaves none to wait with
@@ -165,36 +180,47 @@ class Gangs:
         same, is_unsure = same_values(self._cluster, gang, running), self._is_unsure
         return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room)
 
-    def _await_claims(self, gang: Gang, pod: Pod, unmade: Sequence[Pod]) -> Decided:
+    def _lacks_claim(self, gang: Gang, waiting: Sequence[Pod], wanted: int) -> Pod | None:
+        """A pod whose claims are not made, if too few are left without it. The one that is known is looked at first."""
+        known = self._unmade.get(gang.key)
+        first = known.lacking.metadata.uid if known is not None else ""
+        ordered = sorted(waiting, key=lambda it: it.metadata.uid != first)
+        lacking = (it for it in ordered if self._cluster.lacks_generated_claim(it))
+        found = list(islice(lacking, len(waiting) - wanted + 1))
+        return found[0] if len(waiting) - len(found) < wanted else None
+
+    def _await_claims(self, gang: Gang, pod: Pod, lacking: Pod) -> Decided:
         """Claims are made within a moment; where that takes longer, one pod says for which it waits, once for all."""
         self._forget_gangs()
         now, known = asyncio.get_running_loop().time(), self._unmade.get(gang.key)
-        if known is None or self._cluster.pods.get(known.teller.key, known.teller.metadata.uid) is None:
-            known = self._unmade[gang.key] = AwaitedClaims(pod, now)
+        teller = self._cluster.pods.get(known.teller.key, known.teller.metadata.uid) if known is not None else None
+        if known is None or teller is None or self._cluster.gang_of(teller) != gang:
+            known = self._unmade[gang.key] = AwaitedClaims(pod, lacking, now)
+        is_other, known.lacking = known.lacking.key != lacking.key, lacking
         if known.teller.key != pod.key:
-            if known.is_told:
+            if known.is_told and is_other:
                 self._context.look_again(known.teller.key)
             return Decided()
         left = known.since + self._context.times.unmade_gang_claims - now
         if left > 0:
             self._context.look_again(pod.key, left)
             return Decided()
-        found = pre_filter(unmade[0], self._snapshot())
+        found = pre_filter(lacking, self._snapshot())
         if not isinstance(found, NotTried):
             return Decided()
         known.is_told = True
-        text = f"waits for pod {unmade[0].metadata.name} of its gang, which {found.text}"
-        others = [it for it in self._cluster.members_of(gang)[1] if it not in unmade]
+        text = f"waits for pod {lacking.metadata.name} of its gang, which {found.text}"
+        others = [it for it in self._cluster.members_of(gang)[1] if not self._cluster.lacks_generated_claim(it)]
         return Decided(partial(self._tell_all, gang, pod, others, UNSCHEDULABLE, text))
 
-    def _waits_with(self, refusal: Refusal, gang: Gang, state: CycleState) -> bool:
+    def _waits_with(self, refusal: Refusal, gang: Gang, wanted: int, state: CycleState) -> bool:
         """Whether the gang was refused as it is now, and its leader still waits for what may help."""
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
         if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
         if self._cluster.gang_of(leader) != gang:
             return False
-        return refusal.covers(gang, state.pod.key, fingerprint(state))
+        return refusal.covers(gang, wanted, state.pod.key, fingerprint(state))
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""
@@ -286,14 +312,14 @@ class Gangs:
         if not isinstance(unready.found, NotTried):
             self._over(attempt.gang)
             return Decided(None, attempt.spent)
+        self._remember(Refusal(attempt, {unready.pod.key: unready.found.obstacle}))
         if self._makes_room is not None:
             self._makes_room.forget_gang(attempt.gang)
         text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
     def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
-        self._forget_gangs()
-        self._refusals[attempt.gang.key] = Refusal(attempt)
+        self._remember(Refusal(attempt))
         for pod in attempt.members:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
         wake_on = FAILED if decision.is_error else self._helps(attempt, decision)
@@ -344,12 +370,12 @@ class Gangs:
             if current is None or not self._cluster.is_waiting_member(current):
                 break
             if pod.key != leader.key and not self.puts_off(pod.key):
-                with_it = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
-                await self._tell_mate(gang, pod, with_it)
+                await self._tell_mate(gang, pod, leader)
         return Result.UNSCHEDULABLE
 
-    async def _tell_mate(self, gang: Gang, pod: Pod, text: str) -> None:
+    async def _tell_mate(self, gang: Gang, pod: Pod, leader: Pod) -> None:
         """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""
+        text = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
         self._telling[pod.key] = gang
         try:
             with suppress(PodVanished):
@@ -358,6 +384,11 @@ class Gangs:
             del self._telling[pod.key]
             if gang.key not in self._leaders:
                 self._over(gang)
+
+    def _remember(self, refusal: Refusal) -> None:
+        """The others of the gang wait with its leader."""
+        self._forget_gangs()
+        self._refusals[refusal.gang.key] = refusal
 
     def _forget_gangs(self) -> None:
         """Those that have no pods, now and then: each scan is paid for by as many gangs that were added since."""
