@@ -210,8 +210,9 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
             on = where if on is None else on & where
         elif not store.of(DEVICE_CLASSES):
             says.add("device class gpu does not exist")
-            if devices_of(claim) and not store.of(NODES):
-                says.add("the cluster has no nodes")  # none where the devices may be given back
+            if devices_of(claim) and not any(is_allowed(store, pod, node) for node in _nodes(store)):
+                # no node is asked whether the devices are there, so they are kept, and no class is needed
+                says.add("nodes are available" if store.of(NODES) else "the cluster has no nodes")
         else:
             devices += 1
     return Wish(devices, on, "|".join(sorted(says)))
