@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dra_api.core import Node
+from dra_api.core import Node, Pod
 from dra_api.meta import Object, ObjectMeta, ObjectVersion
 from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
@@ -229,6 +229,28 @@ async def test_single_objects_tell_that_the_server_went_back(
         server.listed = [ObjectVersion("node", *listed)]
     task = asyncio.create_task(made.run())
     made.call(NODES)
+
+    async def done() -> bool:
+        return bool(server.asked) and bool(told) == restored
+
+    await until("compared", done, 5)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert bool(told) == restored
+
+
+@pytest.mark.parametrize(("listed", "restored"), [("8", True), ("9", False)], ids=["without it", "with it"])
+async def test_a_binding_that_the_server_lost_before_its_event_came_is_found(
+    parts: tuple[Server, Control, Audit, list[str]], listed: str, restored: bool
+) -> None:
+    """The answer to a binding has no version: without its event only the pod's old version says that it is undone."""
+    server, control, made, told = parts
+    pod = Pod(metadata=ObjectMeta(namespace="ns", name="pod", uid="u", resource_version="8"))
+    control.cluster.apply(pod)
+    control.cluster.assume_bound(pod)
+    server.listed = [ObjectVersion("ns/pod", "u", listed)]
+    task = asyncio.create_task(made.run())
+    made.call(PODS)
 
     async def done() -> bool:
         return bool(server.asked) and bool(told) == restored

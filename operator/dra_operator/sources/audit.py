@@ -8,14 +8,15 @@ succeeds, at once when a watch begins.
 A list is never older than what was seen before the request, unless the server was restored from a backup. Then
 resourceVersions start again from a lower one, and every change would be dropped as old: the audit calls ``restored``,
 and the cache is built again. Where other writers have raised the resourceVersion above the one before the restore,
-single objects tell: one has an older version than the cache, or is there again after its deletion.
+single objects tell: one has an older version than the cache, or is there again after its deletion, or a pod has the
+same version as before a binding that was answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -104,6 +105,7 @@ class Audit:
         """Compare the cache with the server; whether that succeeded."""
         store = self._control.cluster.store_of(self._kinds[resource])
         newest, deleted = max(self._newest.get(resource, 0), _newest_in(store)), frozenset(store.deleted)
+        bound = frozenset(self._control.cluster.bound)
         try:
             listed, at = await self._api.list_versions(resource)
         except KubeError as error:
@@ -112,7 +114,7 @@ class Audit:
         if (revision(at) or newest) < newest:
             self._restored(f"its {resource} are at resourceVersion {at}, after {newest}")
             return True
-        if back := next((it for it in listed if it.uid in deleted or _is_undone(it, store, at)), None):
+        if back := next((it for it in listed if it.uid in deleted or _is_undone(it, store, at, bound)), None):
             self._restored(f"{resource.kind} {back.key} is at resourceVersion {back.resource_version} again")
             return True
         self.saw(resource, at)
@@ -144,12 +146,17 @@ def _newest_in(store: Store[Any]) -> int:
     return max((revision(obj.metadata.resource_version) or 0 for obj in store), default=0)
 
 
-def _is_undone(version: ObjectVersion, store: Store[Any], at: str) -> bool:
-    """Whether a list made at this version has an older version of the object than it should have."""
+def _is_undone(version: ObjectVersion, store: Store[Any], at: str, bound: Collection[str]) -> bool:
+    """Whether a list made at this version has an older version of the object than it should have.
+
+    ``bound`` are pods whose binding was answered before, and that no event has shown with their node.
+    """
     known = store.get(version.key)
     listed = revision(version.resource_version)
     seen = revision(known.metadata.resource_version) if known is not None else None
-    return seen is not None and listed is not None and listed < seen <= (revision(at) or 0)
+    if seen is None or listed is None:
+        return False
+    return listed < seen <= (revision(at) or 0) or (listed == seen and version.uid in bound)
 
 
 def _is_older(version: str, at: str) -> bool:
