@@ -178,7 +178,14 @@ def test_a_shared_claim_of_a_pod_of_the_same_priority_comes_not_free() -> None:
     assert scene.answer() is None
     full = running("p", "a", 1, "shared", cpu="4"), running("q", "b", 10, "shared", cpu="4")
     room = replace(scene, waiting=pod(cpu="4", priority=10), wanted=(), pods=full)
-    assert room.answer() is None, "who shares a claim with it does not end for room either"
+    assert names(room.answer()) == ("a", {"p"}), "but a pod that shares it ends for its room"
+
+
+def test_a_pod_ends_for_its_own_device_though_it_shares_another_one_with_a_pod_that_stays() -> None:
+    p, q = running("p", "a", 1, "own", "shared"), running("q", "a", 10, "shared")
+    claims = [held("own", "a", ["dev-0"], "p"), held("shared", "a", ["dev-1"], "p", "q")]
+    scene = Scene(HIGH, [WANTED], [node("a")], allocator(a=["x", "x"]), (p, q), claims)
+    assert names(scene.answer()) == ("a", {"p"})
 
 
 def test_a_consumer_that_is_gone_holds_no_claim_back() -> None:

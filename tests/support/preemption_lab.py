@@ -157,24 +157,24 @@ def exhaustive(scene: Scene) -> Found | None:
 
 
 def groups(scene: Scene) -> list[tuple[Pod, ...]]:
-    """Pods that share claims or a gang, as far as all of them may end."""
-    group = {it.metadata.name: {it.metadata.name} for it in scene.pods}
-    gangs: dict[str, list[str]] = {}
+    """Gangs and pods that may end; those that share a claim are one, if all that have it reserved may."""
+    pods, gangs = {it.metadata.name: it for it in scene.pods}, dict[str, set[str]]()
     for it in scene.pods:
-        gangs.setdefault(gang_key(it) or it.key, []).append(it.metadata.name)
-    for users in (*gangs.values(), *([user.name for user in it.status.reserved_for or ()] for it in scene.claims)):
-        merged = set(chain(*(group[user] for user in users)))
-        for user in merged:
-            group[user] = merged
-    pods = {it.metadata.name: it for it in scene.pods}
+        gangs.setdefault(gang_key(it) or it.key, set()).add(it.metadata.name)
+    ends = [gang for gang in gangs.values() if all(priority(pods[name]) < priority(scene.waiting) for name in gang)]
+    group = {name: gang for gang in ends for name in gang}
+    for users in ([user.name for user in it.status.reserved_for or ()] for it in scene.claims):
+        if all(user in group for user in users):
+            merged = set(chain(*(group[user] for user in users)))
+            group.update(dict.fromkeys(merged, merged))
     groups = {frozenset(names) for names in group.values()}
-    found = [tuple(pods[name] for name in sorted(names)) for names in groups]
-    return [pods for pods in found if all(priority(it) < priority(scene.waiting) for it in pods)]
+    return [tuple(pods[name] for name in sorted(names)) for names in groups]
 
 
 def _matters(scene: Scene, group: Sequence[Pod], where: str) -> bool:
     names = {it.metadata.name for it in group}
-    claims = [it for it in scene.claims if any(user.name in names for user in it.status.reserved_for or ())]
+    users = [(it, {user.name for user in it.status.reserved_for or ()}) for it in scene.claims]
+    claims = [it for it, having in users if having and having <= names]
     selectors = [it.status.allocation.node_selector for it in claims if it.status.allocation is not None]
     return None in selectors or any(it.spec.node_name == where for it in group)
 

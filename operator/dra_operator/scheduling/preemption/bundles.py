@@ -1,9 +1,10 @@
 """Pods that end together or not at all: those that share a claim, and those of a gang, on whatever nodes they are.
 
-A pod alone is a bundle as well. A bundle is of no use if one of its pods must not end: it has the same priority as the
-waiting pod or a higher one, or has no node yet, or is a node's static pod, which the kubelet
-makes again. What comes free with a bundle are the devices of the claims that no other pod
-has reserved. A claim of the waiting pod itself stays: its other consumers are no victims, nor are pods of its gang.
+A pod alone is a bundle as well. A pod must not end if it has the same priority as the waiting pod or a higher one, or
+has no node yet, or is a node's static pod, which the kubelet makes again; nor then may the others of its gang. A claim
+that such a pod has reserved stays: those that share it may end for their room, and for what else they have. What comes
+free with a bundle are the devices of the claims that no other pod has reserved. A claim of the waiting pod itself stays
+as well: its other consumers are no victims, nor are pods of its gang.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class Bundles:
         self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
         self._gang, self._placed_with = terms.gang(waiting[0].pod), terms.placed_with(waiting[0].pod)
         self._known: dict[str, Bundle | None] = {}
+        self._goes: dict[str, bool] = {}
+        """By the UID of a pod: whether it may end, with all that it cannot end without."""
+        self._is_left: dict[str, bool] = {}
+        """By the UID of a claim: whether all that have it reserved may end."""
         self.looked = 0
         """So many claims, consumers and pods of gangs were looked at."""
 
@@ -85,9 +90,11 @@ class Bundles:
         """The bundle of the pod; None if it must not end."""
         uid = pod.metadata.uid
         if uid not in self._known:
-            members, is_usable = self._members(pod)
-            bundle = self._bundle(members) if is_usable else None
-            self._known.update(dict.fromkeys(members, bundle))
+            if self._may_go(pod):
+                members, claims = self._members(pod)
+                self._known.update(dict.fromkeys(members, self._bundle(members, claims)))
+            else:
+                self._known[uid] = None
         return self._known[uid]
 
     def with_device(self, device: DeviceId) -> Iterator[Bundle]:
@@ -108,27 +115,44 @@ class Bundles:
             return False
         return self._terms.priority(pod) < self._priority and self._terms.may_end(pod)
 
-    def _members(self, pod: Pod) -> tuple[dict[str, Pod], bool]:
-        """Who shares claims or a gang with the pod, directly or through others, and whether all of them may end."""
+    def _may_go(self, pod: Pod) -> bool:
+        """Whether the pod and all others of its gang may end, and none shares a claim with the waiting pod."""
+        uid = pod.metadata.uid
+        if uid not in self._goes:
+            together = {pod.metadata.uid: pod, **{mate.metadata.uid: mate for mate in self._mates(pod, set())}}
+            goes = all(self.may_matter(it) and not self._has_own(it) for it in together.values())
+            self._goes.update(dict.fromkeys(together, goes))
+        return self._goes[uid]
+
+    def _has_own(self, pod: Pod) -> bool:
+        return any(claim.metadata.uid in self._own for claim in self._claims(pod))
+
+    def _members(self, pod: Pod) -> tuple[dict[str, Pod], list[ResourceClaim]]:
+        """Who shares a gang or claims that come free with the pod, directly or through others; and these claims."""
         found, rest, gangs = {pod.metadata.uid: pod}, [pod], set[str]()
+        claims: dict[str, ResourceClaim] = {}
         while rest:
             member = rest.pop()
-            if not self.may_matter(member):
-                return found, False
             others = list(self._mates(member, gangs))
             for claim in self._claims(member):
-                if claim.metadata.uid in self._own:
-                    return found, False
-                others += self._consumers(claim)
+                if claim.metadata.uid not in claims and self._may_be_left(claim):
+                    claims[claim.metadata.uid] = claim
+                    others += self._consumers(claim)
             for other in others:
                 if other.metadata.uid not in found:
                     found[other.metadata.uid] = other
                     rest.append(other)
-        return found, True
+        return found, list(claims.values())
 
-    def _bundle(self, members: dict[str, Pod]) -> Bundle:
-        claims = {claim.metadata.uid: claim for pod in members.values() for claim in self._claims(pod)}
-        freed = [claim.status.allocation for claim in claims.values() if _comes_free(claim)]
+    def _may_be_left(self, claim: ResourceClaim) -> bool:
+        """Whether all that have it reserved may end."""
+        uid = claim.metadata.uid
+        if uid not in self._is_left:
+            self._is_left[uid] = all(map(self._may_go, self._consumers(claim)))
+        return self._is_left[uid]
+
+    def _bundle(self, members: dict[str, Pod], claims: list[ResourceClaim]) -> Bundle:
+        freed = [claim.status.allocation for claim in claims if _comes_free(claim)]
         leaving = [pod for pod in members.values() if self._terms.is_leaving(pod)]
         victims = sorted((pod for pod in members.values() if not self._terms.is_leaving(pod)), key=lambda pod: pod.key)
         return Bundle(
