@@ -14,12 +14,14 @@ import pytest
 from controllers_world import HOST, World
 from dra_api.releases.release import Release
 from dra_kube import (
+    DEVICE_CLASSES,
     EVENTS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Forbidden,
 )
 from dra_operator.allocator import Features
@@ -595,6 +597,63 @@ def test_no_other_pod_ends_while_the_devices_of_the_victim_are_on_their_way() ->
 def add_gang(world: World, rank: int = 10, size: int = 2, **more: Any) -> None:
     for number in range(size):
         world.api.add(PODS, of_gang(pod(f"g-{number}", rank, **more), "g", size))
+
+
+def test_a_pod_that_cannot_be_tried_names_no_node_that_a_former_operator_kept_for_it() -> None:
+    """Its victim ended, and its class was deleted, before the operator was started again."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low", held=True))
+        world.api.add(PODS, pod("high", 10))
+        await works(world, REST, 1)
+        assert status(world, "high")["nominatedNodeName"] == "node-0"
+        ends(world, "low")
+        world.api.drop(DEVICE_CLASSES, "gpu")
+        await works(world, REST, 1)
+
+    world = played(story)
+    assert "device class gpu does not exist" in condition(world, "high", "PodScheduled")["message"]
+    assert not status(world, "high").get("nominatedNodeName")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_gang_without_a_place_names_no_nodes_that_a_former_operator_kept_for_it(size: int) -> None:
+    """What its victims had is gone before the operator is started again; one pod more than it needs is left as well."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1", held=True))
+        for number in range(size):
+            world.api.add(PODS, of_gang(pod(f"g-{number}", 10)))
+        await works(world, REST, 1)
+        for number in range(size):
+            world.api.change(PODS, f"ns/g-{number}", lambda it: it["status"].update(nominatedNodeName="node-0"))
+        for number in range(2):
+            ends(world, f"low-{number}")
+            world.api.drop(RESOURCE_SLICES, f"node-{number}-gpu.example.com")
+        await works(world, REST, REST)
+
+    world = played(story)
+    assert not any(status(world, f"g-{number}").get("nominatedNodeName") for number in range(size))
+
+
+def test_a_pod_that_was_on_its_way_to_its_node_ends_when_it_is_there() -> None:
+    """It has its devices, and is not bound yet, when the pod of higher priority looks for pods that may end."""
+
+    async def story(world: World) -> None:
+        world.furnish()
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            world.api.before = lambda call: ERRORS["server error"]() if call.sub == "binding" else None
+            world.api.add(PODS, pod("low"))
+            await passes(world, 0.2)
+            assert not nodes(world)["low"]
+            world.api.add(PODS, pod("high", 10))
+            await passes(world, 0.2)
+            world.api.before = lambda call: None
+            await passes(world, REST * 3)
+
+    assert nodes(played(story)) == {"high": "node-0"}
 
 
 def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_takes_them_meanwhile() -> None:

@@ -20,6 +20,7 @@ from dra_api.relations.references import (
     claims_of_pod,
     group_name,
     is_pod_group,
+    is_reserved_for,
     pod_is_done,
 )
 from dra_api.resource import (
@@ -195,6 +196,10 @@ class State(Stores):
 
     def _is_placed(self, pod: Pod) -> bool:
         return self.is_bound(pod) or self.loads.node_of(pod.metadata.uid) is not None
+
+    def holds_devices(self, pod: Pod) -> bool:
+        """Whether a claim is reserved for the pod."""
+        return any(it is not None and is_reserved_for(pod, it) for _, it in self.claims_of(pod))
 
     def node_of(self, pod: Pod) -> str:
         """The node that the pod has, or is on its way to; empty if there is none."""

@@ -231,7 +231,7 @@ class SchedulingCycle:
             self._makes_room.forget(pod)
         if obstacle.reason is GANG_INCOMPLETE:
             return self._gangs.lacks_pods(pod, obstacle.text)
-        if obstacle.reason in UNKNOWN_GANG and self._gangs.holds_devices(pod):
+        if obstacle.reason in UNKNOWN_GANG and self._cluster.holds_devices(pod):
             return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
 

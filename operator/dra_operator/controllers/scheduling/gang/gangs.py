@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_reserved_for
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, WakeConditions
 from dra_operator.controllers.scheduling.context import SchedulingContext
@@ -166,7 +165,7 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return self._await_claims(gang, pod, lacking)  # the pod whose claim is made last leads
         self._unmade.pop(gang.key, None)
-        holding = {it.key for it in waiting if self.holds_devices(it)}
+        holding = {it.key for it in waiting if self._cluster.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             self._asked.setdefault(gang.key, set()).add(pod.key)
@@ -238,17 +237,13 @@ class Gangs:
         gang = self._cluster.gang_of(pod)
         if isinstance(gang, Gang) and self._makes_room is not None:
             self._makes_room.forget_gang(gang)
-        if not isinstance(gang, Gang) or not self.holds_devices(pod):
+        if not isinstance(gang, Gang) or not self._cluster.holds_devices(pod):
             return Decided(partial(self._tell_of_lack, pod, text))
         if gang.key in self._leaders:
             self._asked.setdefault(gang.key, set()).add(pod.key)
             return Decided()
         self._leaders[gang.key] = pod.key
         return Decided(partial(self._give_up, gang, pod, text))
-
-    def holds_devices(self, pod: Pod) -> bool:
-        """Whether a claim is reserved for the pod."""
-        return any(it is not None and is_reserved_for(pod, it) for _, it in self._cluster.claims_of(pod))
 
     async def give_up_alone(self, pod: Pod, text: str) -> Result:
         """What the pod's gang is cannot be said, so it gets no place, and keeps no devices."""

@@ -101,9 +101,9 @@ class Preemption:
                 return None
         if found is not None:
             self._nominate(uid, [_nomination(pod, found.plan)], (*found.victims, *found.awaited))
-        elif self._turns.is_resting:
+        elif self._turns.is_resting or self._may_end_soon([pod]):
             self._look_again(pod.key, self._rest)
-        else:
+        if found is None and not self._turns.is_resting:
             self._forget(uid, [pod])
         return None if self._turns.is_resting else found
 
@@ -117,9 +117,9 @@ class Preemption:
         terms = self._terms(pods)
         found = yield from self._timed(leader, gang.key, preempt_for_gang(states, same, terms))
         if found is None:
-            if self._turns.is_resting:
+            if self._turns.is_resting or self._may_end_soon(pods):
                 self._look_again(leader.key, self._rest)
-            else:
+            if not self._turns.is_resting:
                 self._forget(gang.key, self._nominated_of(gang))
             return None
         usage = self._cluster.allocated_devices.usage
@@ -141,7 +141,7 @@ class Preemption:
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
         if known is not None and known.gang is not None:
             self._forget(known.gang, [it.pod for it in self._cluster.nominated_pods if it.gang == known.gang])
-        elif known is not None:
+        elif known is not None or pod.status.nominated_node_name:  # by a former process
             self._forget(pod.metadata.uid, [pod])
 
     def _may_begin(self, who: str, pods: Sequence[Pod]) -> bool:
@@ -187,6 +187,13 @@ class Preemption:
         finally:
             self._turns.took(pod, spent, who)
 
+    def _may_end_soon(self, pods: Sequence[Pod]) -> bool:
+        """Whether a pod of lower priority is on its way to a node: it may end for these as soon as it is there."""
+        cluster, rank = self._cluster, min(map(self._cluster.priority_of, pods))
+        waiting = (pod for key in cluster.waiting if (pod := cluster.pods.get(key)) is not None)
+        lower = (pod for pod in waiting if cluster.priority_of(pod) < rank)
+        return any(not it.spec.node_name and (cluster.node_of(it) or cluster.holds_devices(it)) for it in lower)
+
     def _nominate(self, who: str, nominations: Sequence[Nomination], ending: Sequence[Pod]) -> None:
         """The first of the nominations is that of the pod which is looked at again."""
         self._under_way.begin(who, nominations, ending)
@@ -205,7 +212,10 @@ class Preemption:
                 self._outdated[pod.metadata.uid] = pod.key
 
     def _nominated_of(self, gang: Gang) -> list[Pod]:
-        return [it.pod for it in self._cluster.nominated_pods if it.gang == gang.key]
+        """Its pods that are nominated, or were by a former process."""
+        known = {it.pod.metadata.uid: it.pod for it in self._cluster.nominated_pods if it.gang == gang.key}
+        named = (it for it in self._cluster.members_of(gang)[1] if it.status.nominated_node_name)
+        return [*known.values(), *(it for it in named if it.metadata.uid not in known)]
 
     # --- what the decision goes by ---
 
@@ -253,7 +263,7 @@ class Preemption:
     async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
         """See ``MakesRoom``."""
         if nominated is None:
-            await self._correct(pods)
+            await self._correct(self._cluster.members_of(gang)[1])
             return
         rank = min(map(self._cluster.priority_of, pods))
         why = f"Ended for gang {gang.title} of pod {pods[0].key}, which has priority {rank} and needs what this one had"
