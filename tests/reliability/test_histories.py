@@ -101,7 +101,7 @@ def unseen(kind: str) -> Script:
         Step(3.1, "add pod", "rivalnamed-1"),
         Step(3.2, "add slice", "node-0"),
     )
-    return Script(nodes=(1,), replicas=1, steps=steps)
+    return Script(nodes=(1,), replicas=1, preempts=False, steps=steps)
 
 
 @pytest.mark.parametrize(("kind", "knows"), a_third([*product(["pods", "resourceclaims"], [True, False])]))

@@ -12,10 +12,12 @@ from unittest import mock
 
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.controllers.scheduling import planning, scheduling_cycle
+from dra_operator.controllers.scheduling.preemption import preempt
 from dra_operator.controllers.work import dispatcher, workers
 
 from .actions import ACTIONS
 from .clock import VirtualLoop
+from .preemptions import faults_of_preemption
 from .rest import faults_of
 from .rival import is_passing, is_rival
 from .script import Script, Step, script_of
@@ -24,7 +26,7 @@ from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
 
 T = TypeVar("T")
-MEASURING = (dispatcher, planning, scheduling_cycle, workers)
+MEASURING = (dispatcher, planning, preempt, scheduling_cycle, workers)
 """What measures by the machine's clock how long a piece of work takes."""
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
@@ -45,9 +47,9 @@ def play(
     weather = Weather(seed, only=only)
 
     async def main() -> tuple[Outcome, bool]:
-        nodes, replicas, steps = script or script_of(seed)
+        nodes, replicas, preempts, steps = script or script_of(seed)
         random.seed(seed)  # by which candidates vary the time between two attempts
-        stage = Stage(nodes, weather, replicas=replicas, traced=traced)
+        stage = Stage(nodes, weather, replicas=replicas, preempts=preempts, traced=traced)
         found = [finding async for finding in _pass(stage, steps)]
         return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.server.trace or ())), stage.judge.pardons
 
@@ -86,6 +88,8 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         ACTIONS[step.what](stage, step)
     stage.clear_up()
     for finding in [*await rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
+        yield finding
+    for finding in faults_of_preemption(stage.server) if stage.preempts and not stage.refuses_deletions() else ():
         yield finding
     if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):
         stage.operator.control.look_again()

@@ -29,6 +29,7 @@ from dra_kube import (
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, TimeSettings
+from dra_operator.controllers.shared.timing import PreemptionSettings
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader
 from dra_operator.sources.last_look import LastLook
@@ -83,6 +84,7 @@ class Incarnation:
         *,
         checks: Callable[[], bool],
         sees_others: Callable[[], bool],
+        preempts: bool,
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
@@ -97,6 +99,7 @@ class Incarnation:
             check_invariants=checks,
             now=now,
             sees_others=sees_others,
+            preemption=PreemptionSettings() if preempts else None,
         )
         api = cast(Api, server)
         malformed_objects = MalformedObjects(self.control.hold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -14,7 +15,8 @@ from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
 
 from .node_rules import collisions
-from .rest import devices_of, is_of_gang
+from .preemptions import is_preempted, priority_of
+from .rest import devices_of, is_of_gang, waits
 from .rival import is_passing
 from .script import GANG, GANG_SIZE
 from .sender import LEASE, NAMESPACE
@@ -35,14 +37,19 @@ class Judge:
         self._state = State()
         self.findings: dict[str, None] = {}
         self._bound: set[str] = set()
+        self._ended: set[str] = set()
         self._had_devices: dict[str, float] = {}
         """When a pod of a gang had devices last, by its UID."""
+        self._waited: dict[str, tuple[int, float]] = {}
+        """Priorities of pods that wait or waited for a node, and when they did last, by their UID."""
         self.pardons = False
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """Another state."""
         if resource is PODS and _is_too_early(self.server, obj):
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
+        if resource is PODS:
+            self._look_at_priorities(event, obj)
         if resource is PODS and event != "DELETED" and not self.pardons:
             self.findings.update(dict.fromkeys(collisions(self.server, obj)))
         if resource is RESOURCE_CLAIMS or resource is PODS:
@@ -65,6 +72,19 @@ class Judge:
             if len(having | {uid}) < GANG_SIZE and uid not in self._bound and not self.pardons:
                 self.findings[f"pod {key_of(obj)} is bound, and no other pod of its gang has devices"] = None
             self._bound.add(uid)
+
+    def _look_at_priorities(self, event: str, obj: Obj) -> None:
+        """A pod ends for another one only if one of higher priority waits, or did a moment ago: it is seen late."""
+        now, uid, priority = asyncio.get_running_loop().time(), obj["metadata"]["uid"], priority_of(obj)
+        was_waiting = self._waited.get(uid, (0, 0.0))[1] == math.inf
+        if event != "DELETED" and waits(obj):
+            self._waited[uid] = priority, math.inf
+        elif was_waiting:
+            self._waited[uid] = priority, now
+        if is_preempted(obj) and uid not in self._ended and not self.pardons:
+            self._ended.add(uid)
+            if not any(other > priority and now - at < LATE_SECONDS for other, at in self._waited.values()):
+                self.findings[f"pod {key_of(obj)} is preempted, and no pod of higher priority waits"] = None
 
     def written(self, call: Call, sender: str) -> None:
         """A candidate for the lease writes. It must hold the lease, or have held it last."""

@@ -39,9 +39,10 @@ class Replica:
         tell: Callable[[str], None],
         *,
         elects: bool,
+        preempts: bool,
     ) -> None:
         self._name, self._server, self._now, self._tell = name, server, now, tell
-        self._elects, self._lives, self._is_gone = elects, 0, False
+        self._elects, self._preempts, self._lives, self._is_gone = elects, preempts, 0, False
         self._sender: Sender | None = None
         self._context: Context = copy_context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,7 +74,12 @@ class Replica:
         sender = self._sender
         checks = sender.may_write if sender is not None else lambda: True
         operator = self.operator = Incarnation(
-            self._server, self._now, self._start_over, checks=checks, sees_others=self.watches.sees_others
+            self._server,
+            self._now,
+            self._start_over,
+            checks=checks,
+            sees_others=self.watches.sees_others,
+            preempts=self._preempts,
         )
         await operator.start()
         if operator is not self.operator or not operator.is_working:

@@ -16,6 +16,7 @@ VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outl
 RIVAL = "rival"  # pods to which the other scheduler gives devices
 GANGS = 3  # one history of so many has a gang
 ELECTIONS = 8  # one history of so many has two replicas of the operator
+PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
 NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
@@ -35,10 +36,14 @@ class Step(NamedTuple):
 
 
 class Script(NamedTuple):
-    """``nodes`` are the devices of each node at the beginning; several ``replicas`` of the operator elect a leader."""
+    """``nodes`` are the devices of each node at the beginning; several ``replicas`` of the operator elect a leader.
+
+    ``preempts``: pods end so that those of higher priority have room.
+    """
 
     nodes: tuple[int, ...]
     replicas: int
+    preempts: bool
     steps: tuple[Step, ...]
 
 
@@ -85,12 +90,14 @@ def script_of(seed: int) -> Script:
     dice = random.Random(seed)
     nodes = tuple(dice.choice((0, 1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
     rules = dice.sample(WORDS, dice.choice((0, 2, 4)))
-    replicas = 2 if seed % ELECTIONS == 0 else 1
+    replicas, preempts = 2 if seed % ELECTIONS == 0 else 1, seed % PREEMPTIONS == 0
+    if preempts:
+        rules += [rule for rule in ("high", "low") if rule not in rules]
     ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
     steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
     if seed % GANGS == 0:
         steps += _gang(dice)
-    return Script(nodes, replicas, tuple(sorted(steps)))
+    return Script(nodes, replicas, preempts, tuple(sorted(steps)))
 
 
 def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:

@@ -28,7 +28,15 @@ ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that
 class Stage:
     """Server, operator, and all others. A script has its steps happen here."""
 
-    def __init__(self, nodes: tuple[int, ...], weather: Weather, *, replicas: int = 1, traced: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: tuple[int, ...],
+        weather: Weather,
+        *,
+        replicas: int = 1,
+        preempts: bool = False,
+        traced: bool = False,
+    ) -> None:
         self._nodes, self._weather = nodes, weather
         self.judge = Judge()
         self.neighbours = Neighbours(weather)
@@ -39,7 +47,7 @@ class Stage:
         self.server.trace = [] if traced else None
         self._skew = 0.0
         self._backup = self.server.snapshot()
-        self._elects, self._revision = replicas > 1, 0
+        self._elects, self.preempts, self._revision = replicas > 1, preempts, 0
         self.replicas: list[Replica] = []
         for _ in range(replicas):
             self._add_replica()
@@ -52,6 +60,11 @@ class Stage:
         """Something is on its way, or the operator does not work."""
         busy = sum(replica.watches.busy for replica in self.replicas) + self.neighbours.busy + self.rival.busy
         return self.operator is None or bool(self.server.busy + busy)
+
+    def refuses_deletions(self) -> bool:
+        """Whether the server has refused to end a pod: the operator leaves that one alone for ten minutes."""
+        refused = ("refused: delete pods ", "refused: patch pods/status ")
+        return any(strike.startswith(refused) for strike in self._weather.strikes)
 
     def is_quiet(self) -> bool:
         """Nothing is being done, and nothing is to be done later."""
@@ -73,7 +86,9 @@ class Stage:
     def _add_replica(self) -> Replica:
         self._revision += 1
         name = f"replica-{self._revision}"
-        replica = Replica(name, self.server, self._weather, self.now, self.tell, elects=self._elects)
+        replica = Replica(
+            name, self.server, self._weather, self.now, self.tell, elects=self._elects, preempts=self.preempts
+        )
         self.replicas.append(replica)
         return replica
 
