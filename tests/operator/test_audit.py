@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
-from dra_api.core import Node, Pod
+from dra_api.core import Node, Pod, PodSpec
 from dra_api.meta import Object, ObjectMeta, ObjectVersion
 from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
@@ -17,6 +18,7 @@ from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, ErrorEvent, EventFault, FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
+from msgspec.structs import replace
 from supervised import Site, Supervising
 from waiting import until
 
@@ -100,11 +102,14 @@ class Server:
         self.asked: list[Resource] = []
         self.listed: list[ObjectVersion] = []
         self.is_away = False
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Happens while a list is on its way."""
 
     async def list_versions(self, resource: Resource) -> tuple[list[ObjectVersion], str]:
         self.asked.append(resource)
         if self.is_away:
             raise ServerError(500, "", "away")
+        self.meanwhile()
         return self.listed, "9"
 
 
@@ -259,3 +264,26 @@ async def test_a_binding_that_the_server_lost_before_its_event_came_is_found(
     task.cancel()
     await asyncio.wait((task,))
     assert bool(told) == restored
+
+
+async def test_a_binding_whose_event_comes_with_the_list_is_not_lost(
+    parts: tuple[Server, Control, Audit, list[str]],
+) -> None:
+    server, control, made, told = parts
+    meta = ObjectMeta(namespace="ns", name="pod", uid="u", resource_version="8")
+    control.cluster.apply(Pod(metadata=meta))
+    control.cluster.assume_bound(Pod(metadata=meta))
+    bound = Pod(metadata=replace(meta, resource_version="9"), spec=PodSpec(node_name="node"))
+    server.meanwhile = lambda: control.cluster.apply(bound)
+    server.listed = [ObjectVersion("ns/pod", "u", "9")]
+    task = asyncio.create_task(made.run())
+    made.call(PODS)
+
+    async def done() -> bool:
+        return bool(server.asked) and bool(control.cluster.pods.get("ns/pod") is bound)
+
+    await until("compared", done, 5)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert not told

@@ -105,12 +105,13 @@ class Audit:
         """Compare the cache with the server; whether that succeeded."""
         store = self._control.cluster.store_of(self._kinds[resource])
         newest, deleted = max(self._newest.get(resource, 0), _newest_in(store)), frozenset(store.deleted)
-        bound = frozenset(self._control.cluster.bound)
+        bound = set(self._control.cluster.bound)
         try:
             listed, at = await self._api.list_versions(resource)
         except KubeError as error:
             logger.debug("audit of %s postponed: %s", resource, error)
             return False
+        bound &= self._control.cluster.bound  # without those that an event has shown with their node meanwhile
         if (revision(at) or newest) < newest:
             self._restored(f"its {resource} are at resourceVersion {at}, after {newest}")
             return True
