@@ -42,7 +42,8 @@ class Replica:
         preempts: bool,
     ) -> None:
         self._name, self._server, self._now, self._tell = name, server, now, tell
-        self._elects, self._preempts, self._lives, self._is_gone = elects, preempts, 0, False
+        self._elects, self._preempts, self._lives = elects, preempts, 0
+        self._is_gone = self._is_stopping = False
         self._sender: Sender | None = None
         self._context: Context = copy_context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -54,6 +55,7 @@ class Replica:
     def start(self, seconds: float = 0.0) -> None:
         """After so many seconds."""
         self._lives += 1
+        self._is_stopping = False
         self._context = copy_context()
         self._sender = Sender(f"{self._name}-{self._lives}", self._server) if self._elects else None
         self._context.run(OWNER.set, self._sender)
@@ -93,6 +95,8 @@ class Replica:
 
     def _start_over(self) -> None:
         """The server went back in time: the same process lists everything again, with the lease that it has."""
+        if self._is_stopping:
+            return
         self._tell("the operator starts over")
         self._halt()
         self._begin(self._lead())
@@ -109,6 +113,7 @@ class Replica:
     def stop(self, *, for_good: bool = False) -> None:
         """The process ends as after a signal; another one follows unless it is ``for_good``."""
         self._is_gone |= for_good
+        self._is_stopping = True
         self._begin(self._stop())
 
     async def _stop(self) -> None:

@@ -63,7 +63,7 @@ class Stage:
 
     def refuses_deletions(self) -> bool:
         """Whether the server has refused to end a pod: the operator leaves that one alone for ten minutes."""
-        refused = ("refused: delete pods ", "refused: patch pods/status ")
+        refused = tuple(f"refused: {what} " for what in ("get pods", "patch pods/status", "delete pods"))
         return any(strike.startswith(refused) for strike in self._weather.strikes)
 
     def is_quiet(self) -> bool:
