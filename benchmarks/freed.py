@@ -1,11 +1,11 @@
-"""What a device that comes free costs the operator on a full cluster, by the number of pods that wait for it.
+"""What a device, or the room of a pod, that comes free costs the operator, by the number of pods that wait for it.
 
-    python benchmarks/freed_devices.py [WAITING ..., 100 and 1000 by default]
+    python benchmarks/freed.py [WAITING ..., 100 and 1000 by default]
 
-A development cluster of 50 nodes with two devices each is full, and so many pods wait. Then pods end, one after the
-other, when the operator is idle again. Times are medians over five of them: the operator's processor time until it is
-idle, and from the deletion until the next pod has its node. Where the device went to the first pod that was tried, no
-other one has to be: the processor time should not grow with those that wait.
+A development cluster of 50 nodes is full, with two devices on each or with cpu for two pods, and so many pods wait.
+Then pods end, one after the other, when the operator is idle again. Times are medians over five of them: the operator's
+processor time until it is idle, and from the deletion until the next pod has its node. Where what came free went to the
+first pod that was tried, no other one has to be: the processor time should hardly grow with those that wait.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from dra_kube import Api, connection
@@ -23,7 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from throughput_load import Load, Pods, clean, fill, for_each, furnish
 from throughput_sides import Process, development_cluster, side_of
 
-LOAD = Load(nodes=50, devices=2, request="plain", sharing=1, clients=8, pods=0, waiting=0)
+PODS = 100
+"""For which the nodes have devices, or cpu."""
+DEVICES = Load(nodes=50, devices=2, request="plain", sharing=1, clients=8, pods=0, waiting=0)
+LOADS = {"devices": DEVICES, "cpu": replace(DEVICES, devices=4, cpu="200m")}
 ENDS = 5
 IDLE_SECONDS = 1.5
 """Seconds without work after which the operator is idle."""
@@ -40,13 +44,13 @@ async def idle(operator: Process) -> None:
             return
 
 
-async def measure(kubeconfig: Path, waiting: int) -> tuple[float, float]:
-    """Seconds of processor time for one freed device, and seconds until it has its next pod."""
+async def measure(kubeconfig: Path, load: Load, waiting: int) -> tuple[float, float]:
+    """Seconds of processor time for one pod that ends, and seconds until the next one has its place."""
     side, spent, taken = side_of("operator", kubeconfig, None), [], []
     async with Api(connection(kubeconfig)) as api:
-        await furnish(api, LOAD)
-        async with Pods.watched(api, LOAD, side.scheduler, f"w{waiting}") as pods, side.at_work() as (operator,):
-            await fill(pods, LOAD, LOAD.capacity)
+        await furnish(api, load)
+        async with Pods.watched(api, load, side.scheduler, f"w{waiting}") as pods, side.at_work() as (operator,):
+            await fill(pods, load, PODS)
             await for_each(pods.names(waiting), pods.create)
             await idle(operator)
             for number in range(ENDS):
@@ -58,7 +62,7 @@ async def measure(kubeconfig: Path, waiting: int) -> tuple[float, float]:
                 taken.append(time.perf_counter() - began)
                 await idle(operator)
                 spent.append(operator.seconds() - before)
-            await clean(api, LOAD)
+            await clean(api, load)
     return statistics.median(spent), statistics.median(taken)
 
 
@@ -66,8 +70,10 @@ def main() -> None:
     """Print a line for each number of pods."""
     with development_cluster() as kubeconfig:
         for waiting in map(int, sys.argv[1:] or ("100", "1000")):
-            spent, taken = asyncio.run(measure(kubeconfig, waiting))
-            print(f"{waiting} pods wait: {spent * 1e3:.0f} ms of processor time, bound after {taken * 1e3:.0f} ms")
+            for what, load in LOADS.items():
+                spent, taken = asyncio.run(measure(kubeconfig, load, waiting))
+                times = f"{spent * 1e3:.0f} ms of processor time, bound after {taken * 1e3:.0f} ms"
+                print(f"{waiting} pods wait for {what}: {times}", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class Load:
     """Pods of one steady state."""
     waiting: int
     """Pods that are there before the scheduler starts; with them nothing else is measured."""
+    cpu: str = "64"
+    """What a node has; each pod asks for 100m."""
 
     @property
     def capacity(self) -> int:
@@ -71,7 +73,7 @@ def furniture(load: Load) -> Iterator[tuple[Resource, Json]]:
     yield RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "gpu", "namespace": NAMESPACE}, "spec": {"spec": _spec(load)}}
     for number in range(load.nodes):
         name = f"node-{number:05}"
-        yield NODES, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "64", "pods": "110"}}}
+        yield NODES, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": load.cpu, "pods": "110"}}}
         yield RESOURCE_SLICES, {"metadata": {"name": f"{name}-gpu"}, "spec": _published(name, load.devices)}
 
 

@@ -26,6 +26,7 @@ from dra_operator.cache import (
 )
 from dra_operator.cache.duplicates import Duplicates, duplicates
 from dra_operator.cache.hints import triggers
+from dra_operator.scheduling.state import Nomination
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -260,6 +261,21 @@ def test_room_that_was_only_assumed_comes_back() -> None:
     cluster.assume_placed(pod("p", 1), "node-0")
     cluster.forget_placed(pod("p", 1))
     assert cluster.loads.used("node-0") == {}
+
+
+def test_pods_may_end_for_a_pod_if_one_of_lower_priority_has_a_place_or_it_is_nominated() -> None:
+    cluster = make_cluster()
+    waits, low = pod("waits", 1, spec={"priority": 1}), pod("low", 1)
+    for it in (waits, low):
+        cluster.apply(it)
+    assert not cluster.may_preempt("ns/waits")
+    cluster.assume_placed(low, "node-0")
+    assert cluster.may_preempt("ns/waits")
+    assert not cluster.may_preempt("ns/low")
+    cluster.forget_placed(low)
+    assert not cluster.may_preempt("ns/waits")
+    cluster.nominate(Nomination(waits, "node-0", (), {}))
+    assert cluster.may_preempt("ns/waits")
 
 
 # --- who is woken ---

@@ -431,6 +431,36 @@ async def test_a_gang_with_a_pod_that_cannot_be_tried_is_not_planned_for_each_of
     assert len(world.bound()) == 6
 
 
+async def test_gangs_are_not_tried_for_a_device_that_another_pod_has_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where many gangs wait on a full cluster each would be planned with each end of a pod."""
+    furnish(world, 1, 2)
+    for name in ("runs-0", "runs-1", "alone"):
+        world.api.add(PODS, Make.pod(name, claims=[Make.FROM_TEMPLATE]))
+    for gang in ("g", "h"):
+        add(world, gang, 2, range(2))
+    for second, pod in enumerate(world.api.of(PODS)):
+        created = f"2026-01-01T00:00:{second:02}Z"
+        world.api.change(PODS, f"ns/{pod['metadata']['name']}", partial(set_created, created=created))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        leaders = attempts_of_gangs(monkeypatch)
+        world.api.change(PODS, "ns/runs-0", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+        assert world.bound() == ["alone", "runs-0", "runs-1"]
+        assert leaders == []
+        for name in ("runs-1", "alone"):
+            world.api.change(PODS, f"ns/{name}", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert len(world.bound()) == 5
+
+
+def set_created(pod: Obj, created: str) -> None:
+    pod["metadata"]["creationTimestamp"] = created
+
+
 async def test_a_gang_that_needs_one_pod_less_is_tried_again(world: World) -> None:
     """A person binds the one of its pods that cannot be tried, and a pod that does not lead is looked at."""
     furnish(world, 1, 2)

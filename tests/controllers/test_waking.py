@@ -12,12 +12,13 @@ from controllers_world import World
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
-from dra_operator.controllers import OwnControllers
+from dra_operator.controllers import OwnControllers, PreemptionSettings
 from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filter
+from fake_api import ERRORS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from objects import Make
+from objects import Make, Obj
 from rounds import fewer
 
 GPU = "example.com/gpu"
@@ -174,10 +175,12 @@ async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them
     assert set(decided) == {"ns/gpu-waits"}
 
 
+@pytest.mark.parametrize("preemption", [None, PreemptionSettings()], ids=["alone", "with preemption"])
 async def test_of_many_pods_only_those_are_tried_for_whom_something_is_left(
-    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, preemption: PreemptionSettings | None
 ) -> None:
     """A thousand pods that wait would be tried with each end of a pod."""
+    world.preemption = preemption
     world.furnish(1, devices=2)
     for second, (pod, count) in enumerate((("runs", 1), ("stays", 1), ("large", 2), ("first", 1), ("second", 1))):
         world.api.add(RESOURCE_CLAIMS, make.claim(pod, count=count))
@@ -197,6 +200,82 @@ async def test_of_many_pods_only_those_are_tried_for_whom_something_is_left(
         await world.quiet()
     assert set(decided) == {"ns/large", "ns/second"}
     assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-0"
+
+
+def ends(world: World, pod: str) -> None:
+    world.api.change(PODS, f"ns/{pod}", lambda it: it["status"].update(phase="Succeeded"))
+
+
+def with_cpu(make: type[Make], name: str, cpu: str) -> Obj:
+    return make.node(name) | {"status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
+
+
+def asks(make: type[Make], name: str, second: int, **requests: str) -> Obj:
+    """A pod that came at this second."""
+    pod = make.pod(name, containers=[make.asking("main", **requests)])
+    return pod | {"metadata": pod["metadata"] | {"creationTimestamp": f"2026-01-01T00:00:{second:02}Z"}}
+
+
+async def test_of_many_pods_only_those_are_tried_for_whom_some_room_is_left(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cpu that comes free on one node is not there twice, and no more of it than there is."""
+    for node in ("small", "large"):
+        world.api.add(NODES, with_cpu(make, node, "2" if node == "small" else "4"))
+    wanted = (("runs", 4), ("stays", 2), ("huge", 8), ("big", 3), ("first", 2), ("second", 2), ("third", 2))
+    for second, (pod, cpu) in enumerate(wanted):
+        world.api.add(PODS, asks(make, pod, second, cpu=str(cpu)))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert world.bound() == ["runs", "stays"]
+        decided = noted_decisions(world, monkeypatch)
+        ends(world, "stays")
+        await world.quiet()
+        assert set(decided) == {"ns/first"}, "it takes all that came free, and for the two before it that is too little"
+        decided.clear()
+        ends(world, "runs")
+        await world.quiet()
+        assert set(decided) == {"ns/big"}
+        decided.clear()
+        ends(world, "first")
+        await world.quiet()
+    assert set(decided) == {"ns/second"}
+    assert world.bound() == ["big", "first", "runs", "second", "stays"]
+
+
+async def test_room_that_was_kept_for_another_pod_is_found_when_that_one_goes(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is being bound has its room; if the binding is refused for good and the pod goes, the next has it."""
+    world.api.add(NODES, with_cpu(make, "node", "2"))
+    world.api.before = lambda call: ERRORS["server error"]() if call.sub == "binding" and call.name == "first" else None
+    for second, pod in enumerate(("first", "second")):
+        world.api.add(PODS, asks(make, pod, second, cpu="2"))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert world.bound() == []
+        world.api.drop(PODS, "ns/first")
+        await world.quiet()
+    assert world.bound() == ["second"]
+
+
+async def test_a_host_port_that_comes_free_is_found_though_no_other_room_was_lacking(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.api.add(NODES, with_cpu(make, "node", "9"))
+    for second, pod in enumerate(("runs", "waits")):
+        body = asks(make, pod, second, cpu="1")
+        body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+        world.api.add(PODS, body)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert world.bound() == ["runs"]
+        ends(world, "runs")
+        await world.quiet()
+    assert world.bound() == ["runs", "waits"]
 
 
 async def test_devices_that_come_free_wake_no_pod_that_asks_for_what_no_device_is(

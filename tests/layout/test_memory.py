@@ -61,6 +61,7 @@ OTHERWISE = {
     "operator/dra_operator/allocator/ordering/partitions.py": "4,096 states for each of 64 kinds of units",
     "operator/dra_operator/cache/objects/store.py": "UIDs: of a fixed size",
     "operator/dra_operator/cel_language.py": "256 devices, which drivers publish",
+    "operator/dra_operator/cache/objects/freed_nodes.py": "nodes that the view has",
     "operator/dra_operator/cache/devices/freed_devices.py": "10,000 ids of devices: of a fixed size",
     "operator/dra_operator/controllers/work/growing_pauses.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/shared/recently.py": "10,000 UIDs: of a fixed size",

@@ -24,6 +24,7 @@ from .waiting.wake_conditions import (
     NONE,
     VOLUMES_PENDING,
     WITH_GANG,
+    TimesFreed,
     WakeConditions,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "Source",
     "StorageView",
     "Store",
+    "TimesFreed",
     "UidMemory",
     "WakeConditions",
     "WeakKey",

@@ -249,6 +249,7 @@ class Cluster(State):
         return NOTHING if before is None else self._after(before)
 
     def _after(self, nomination: Nomination) -> Keys:
+        self._room_came_free(nomination.node)
         freed = [key for it in nomination.allocations for key in triggers.devices_freed(self, it)]
         return (*freed, *triggers.room_freed(self))
 
@@ -384,6 +385,7 @@ class Cluster(State):
             self.loads.touched.discard(new.metadata.name)
         elif old is not None:
             self._loaded_nodes.remove(old.metadata.name)
+            self._freed_nodes.gone(old.metadata.name)
 
     def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""

@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class WeakKey(Key):
-    """The same entry, of a pod that is looked at only because devices came free.
+    """The same entry, of a pod that is looked at only because devices or room came free.
 
     When its turn comes others may have taken them, and then the look would be in vain. Equal to the key itself: a queue
     has one entry for both.

@@ -38,6 +38,7 @@ from dra_operator.cache.devices.allocated_devices import AllocatedDevices
 from dra_operator.cache.devices.nominated_pods import NominatedPods
 from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers, drivers_in
 from dra_operator.cache.objects.filed_under import owner_id
+from dra_operator.cache.objects.freed_nodes import FreedNodes
 from dra_operator.cache.objects.index import Index
 from dra_operator.cache.objects.loads import NodeLoads
 from dra_operator.cache.objects.pod_groups import PodGroupView
@@ -45,10 +46,11 @@ from dra_operator.cache.objects.storage import StorageView
 from dra_operator.cache.objects.store import Change, Store
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.waiting.hinted import Hinted
-from dra_operator.cache.waiting.wake_conditions import WakeConditions
+from dra_operator.cache.waiting.wake_conditions import TimesFreed, WakeConditions
 from dra_operator.eviction import DeviceTaints
 from dra_operator.scheduling import Nodes, Snapshot
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
+from dra_operator.scheduling.rules import NodeResources
 from dra_operator.scheduling.state import (
     MOST_GANG_PODS,
     Gang,
@@ -60,6 +62,7 @@ from dra_operator.scheduling.state import (
     is_at_gate,
     is_placeholder,
     names_gang,
+    pod_requests,
 )
 
 _Note = Callable[["State", Change[Any]], None]
@@ -95,7 +98,7 @@ class State(Stores):
         self.allocated_devices = AllocatedDevices(shares=self.features.consumable_capacity)
         self._loaded_nodes = Nodes(strategy=scoring_strategy)
         self.pods_by_node = self._loaded_nodes.pods_by_node
-        self.loads = NodeLoads(self.pods_by_node)
+        self._freed_nodes, self.loads = FreedNodes(), NodeLoads(self.pods_by_node, self._room_came_free)
         self.nominated_pods = NominatedPods(
             lambda uid: self.loads.node_of(uid) is not None, self.gang_key_of, self.priority_of
         )
@@ -383,6 +386,49 @@ class State(Stores):
             nominations=self.nominated_pods.as_seen_by,
             binding_timeout=binding_timeout,
         )
+
+    def times_freed(self) -> TimesFreed:
+        """How often devices and room came free."""
+        return TimesFreed(self.allocated_devices.freed_devices.number, self._freed_nodes.number)
+
+    def may_preempt(self, key: str) -> bool:
+        """Whether others end for a waiting pod, or may: a pod of lower priority has a place."""
+        pod = self.pods.get(key)
+        if pod is None or self.features.groups_end_as_one or self.nominated_pods.get(pod.metadata.uid) is not None:
+            return True
+        return self.loads.has_lower(self.priority_of(pod))
+
+    def may_find_more(self, key: str) -> bool:
+        """Whether what came free since a waiting pod was tried may help it, and is free still.
+
+        If not, all that kept it from each node is as it was, and the next answer begins from now.
+        """
+        pod, wake_on = self.pods.get(key), self.waiting.get(key)
+        if pod is None or wake_on is None or wake_on.tried_at is None:
+            return True
+        if wake_on.freed and self.allocated_devices.freed_devices.any_since(wake_on.tried_at.devices):
+            return True
+        if wake_on.room and self._has_room(pod, wake_on.tried_at.room):
+            return True
+        self.waiting[key] = wake_on._replace(tried_at=self.times_freed())
+        return False
+
+    def _has_room(self, pod: Pod, since: int) -> bool:
+        """Whether the pod fits by its requests on a node where room came free after so many times.
+
+        Resources that devices may serve are left out, and a pod whose devices may bring cpu or memory may always fit.
+        """
+        if self.features.node_allocatable_resources and pod.spec.resource_claims:
+            return any(True for _ in self._freed_nodes.since(since))
+        requests, served = NodeResources(tuple(pod_requests(pod).items())), extended_resources(pod)
+        nodes = self.loaded_nodes()
+        freed = (nodes.get(name) for name in self._freed_nodes.since(since))
+        return any(node is not None and requests.obstacle(node, served) is None for node in freed)
+
+    def _room_came_free(self, node: str) -> None:
+        """Of a node that is gone nothing is remembered: another one of its name wakes the pods that it may help."""
+        if self._loaded_nodes.get(node) is not None:
+            self._freed_nodes.freed(node)
 
     def _is_being_written(self, claim: ResourceClaim) -> bool:
         uid = claim.metadata.uid

@@ -264,8 +264,9 @@ def write_over(cluster: State, entry: AssumedAllocation) -> Keys:
 
 
 def room_freed(cluster: State) -> Keys:
-    """Waiting pods for which the last attempt found too little cpu, memory or the like."""
-    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.room)
+    """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
+    their turn comes."""
+    return tuple(WeakKey("placement", key) for key, wake_on in cluster.waiting.items() if wake_on.room)
 
 
 def pod_needs_work(cluster: State, pod: Pod) -> bool:

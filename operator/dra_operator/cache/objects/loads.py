@@ -7,7 +7,8 @@ the old one's last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dra_api.core import Pod
 
@@ -17,12 +18,16 @@ _NONE: dict[str, int] = {}
 
 
 class NodeLoads:
-    """Requests per node, in billionths. ``pods_by_node`` has the pods that count, for rules between pods."""
+    """Requests per node, in billionths. ``pods_by_node`` has the pods that count, for rules between pods.
 
-    def __init__(self, pods_by_node: PodsByNode) -> None:
-        self._pods_by_node = pods_by_node
+    ``freed`` gets the name of a node whenever room comes free on it.
+    """
+
+    def __init__(self, pods_by_node: PodsByNode, freed: Callable[[str], None]) -> None:
+        self._pods_by_node, self._freed = pods_by_node, freed
         self._pods: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
+        self._priorities: Counter[int] = Counter()
         self.touched: set[str] = set()
         """Nodes whose sum changed since the last reader that keeps up with the sums emptied this set."""
 
@@ -33,13 +38,17 @@ class NodeLoads:
         if (before, wanted) == (node, requests):
             self._pods_by_node.put(pod, node)
             return False
-        self.forget(uid)
+        self._drop(uid)
         self._pods_by_node.put(pod, node)
         self._pods[uid] = (node, requests)
+        self._priorities[pod.spec.priority or 0] += 1
         self._used[node] = add(self._used.get(node, _NONE), requests)
         self.touched.add(node)
         moved = before not in ("", node)
-        return moved or any(requests.get(name, 0) < amount for name, amount in wanted.items())
+        is_less = moved or any(requests.get(name, 0) < amount for name, amount in wanted.items())
+        if is_less:
+            self._freed(before)
+        return is_less
 
     def load(self, placed: Iterable[tuple[Pod, Mapping[str, int]]]) -> None:
         """As ``place`` for each on the node that it has, with a sum that is made once per node."""
@@ -50,6 +59,7 @@ class NodeLoads:
                 self.forget(uid)
             self._pods_by_node.put(pod, node)
             self._pods[uid] = (node, requests)
+            self._priorities[pod.spec.priority or 0] += 1
             total = sums.get(node)
             if total is None:
                 total = sums[node] = dict(self._used.get(node, _NONE))
@@ -60,9 +70,18 @@ class NodeLoads:
 
     def forget(self, uid: str) -> bool:
         """The pod asks for nothing any more. Whether room came free."""
+        node = self._drop(uid)
+        if node:
+            self._freed(node)
+        return bool(node)
+
+    def _drop(self, uid: str) -> str:
+        """The pod counts no more; the node on which it did."""
         node, requests = self._pods.pop(uid, ("", _NONE))
         if not node:
-            return False
+            return ""
+        if (place := self._pods_by_node.at(uid)) is not None:
+            self._priorities -= Counter([place[0].spec.priority or 0])
         self._pods_by_node.remove(uid)
         self.touched.add(node)
         rest = subtract(self._used[node], requests)
@@ -70,7 +89,11 @@ class NodeLoads:
             self._used[node] = rest
         else:
             del self._used[node]
-        return True
+        return node
+
+    def has_lower(self, priority: int) -> bool:
+        """Whether a pod that counts has a lower priority."""
+        return any(it < priority for it in self._priorities)
 
     def used(self, node: str) -> Mapping[str, int]:
         """The sum on one node."""
@@ -90,7 +113,7 @@ class NodeLoads:
     def take_out(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
         """The pod does not count for now; what ``place`` needs to have it count again, None if it did not."""
         entry = self._pods.get(uid)
-        self.forget(uid)
+        self._drop(uid)
         return entry
 
     def __iter__(self) -> Iterator[str]:

@@ -13,6 +13,13 @@ from dra_operator.scheduling.claims import CLAIM_UNMADE
 from dra_operator.scheduling.rules import Hint
 
 
+class TimesFreed(NamedTuple):
+    """How often something came free so far."""
+
+    devices: int
+    room: int
+
+
 class WakeConditions(NamedTuple):
     """Which changes of the cluster wake the pod."""
 
@@ -28,8 +35,8 @@ class WakeConditions(NamedTuple):
     """A claim that an earlier attempt had left over is gone."""
     volumes: bool
     """Volumes or their classes changed."""
-    tried_at: int = -1
-    """How often devices had come free when the last attempt began (``FreedDevices.number``); -1: nothing is known."""
+    tried_at: TimesFreed | None = None
+    """When the last attempt began, or when the last look found that one would be in vain; None: that is not known."""
     hints: frozenset[Hint] = frozenset()
     """What matters to rules between pods, see ``Hinted``."""
     reason: str = "queued"

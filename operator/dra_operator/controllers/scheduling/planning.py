@@ -17,7 +17,7 @@ from dra_api.core import Pod
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, PoolId, Usage
-from dra_operator.cache import Cluster
+from dra_operator.cache import Cluster, TimesFreed
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning
 from dra_operator.scheduling.claims import shortage
 from dra_operator.scheduling.rules import volumes_of
@@ -60,10 +60,10 @@ class InProgress(Generic[T]):
 class PlanInProgress(InProgress[Plan | NoPlace]):
     """One attempt to place a pod."""
 
-    def __init__(self, cycle_state: CycleState, planning: Planning, tried_at: int = -1) -> None:
+    def __init__(self, cycle_state: CycleState, planning: Planning, tried_at: TimesFreed) -> None:
         super().__init__(planning)
         self.cycle_state, self.tried_at = cycle_state, tried_at
-        """``tried_at``: how often devices had come free when it began."""
+        """``tried_at``: how often something had come free when it began."""
         self.is_noted = False
         """The pod says that it is being planned."""
 

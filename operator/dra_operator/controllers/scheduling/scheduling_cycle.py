@@ -163,17 +163,15 @@ class SchedulingCycle:
         return await self._go_on(attempt)
 
     def is_vain(self, key: str) -> bool:
-        """Whether the pod that devices were to help would find no more of them than at its last attempt.
+        """Whether the pod that devices or room were to help would find no more of them than at its last attempt.
 
-        Its answer would be the same: all that was in use at that attempt is in use again. With preemption it may find
-        other pods to end by now, so it is tried.
+        Its answer would be the same: all that was in use at that attempt is in use again. Where pods end for others it
+        may find one by now, so it is tried if there are pods of lower priority.
         """
-        wake_on = self._cluster.waiting.get(key)
-        if self._makes_room is not None or wake_on is None or wake_on.tried_at < 0:
+        if (self._makes_room is not None and self._cluster.may_preempt(key)) or self._cluster.may_find_more(key):
             return False
-        if self._cluster.allocated_devices.freed_devices.any_since(wake_on.tried_at):
-            return False
-        self._context.delayed_deletion.scarce()
+        if self._cluster.waiting[key].freed:
+            self._context.delayed_deletion.scarce()
         return True
 
     def _is_ours(self, pod: Pod) -> bool:
@@ -197,8 +195,7 @@ class SchedulingCycle:
                 of_gang = self._gangs.begin(found)
                 if of_gang is not None:
                     return of_gang
-                tried_at = self._cluster.allocated_devices.freed_devices.number
-                return PlanInProgress(found, self._planning(found), tried_at)
+                return PlanInProgress(found, self._planning(found), self._cluster.times_freed())
             case Unsettled(claims):
                 return Decided(partial(self._unreserve.let_go, pod, claims), clears_up=True)
             case Deferring(_, _, seconds):

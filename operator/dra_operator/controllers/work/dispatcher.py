@@ -12,8 +12,8 @@ dispatcher pauses for as long as the last piece took, so that hard problems get 
 decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens. What a decision takes is
 charged to its namespace, and namespaces share the time before pods do: see ``Line``.
 
-Of a thousand pods that a freed device may help the first one takes it. The keys of the others are weak, and ``is_vain``
-says of each at its turn that a decision would be in vain: one look instead of an attempt.
+Of a thousand pods that a freed device, or the room of a pod, may help the first one takes it. The keys of the others
+are weak, and ``is_vain`` says of each at its turn that a decision would be in vain: one look instead of an attempt.
 """
 
 from __future__ import annotations

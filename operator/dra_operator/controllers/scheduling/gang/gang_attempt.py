@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 
-from dra_operator.cache import Cluster
+from dra_operator.cache import Cluster, TimesFreed
 from dra_operator.controllers.scheduling.planning import InProgress
 from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, PreFilterResult, Snapshot, pre_filter
@@ -32,7 +32,10 @@ Fingerprint = tuple[object, ...]
 
 
 class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
-    """``leader`` is the pod whose decision this is; it is a member. ``members`` have ``states`` in the same order."""
+    """``leader`` is the pod whose decision this is; it is a member. ``members`` have ``states`` in the same order.
+
+    ``tried_at``: how often something had come free when it began.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,12 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         snapshot: Callable[[], Snapshot],
         is_unsure: Callable[[Pod], bool],
         makes_room: MakesRoom | None,
+        tried_at: TimesFreed,
     ) -> None:
         super().__init__(self._plan())
         self.gang, self.leader, self._same = gang, leader, same
         self._waiting, self.wanted, self._snapshot, self._is_unsure = waiting, wanted, snapshot, is_unsure
-        self._makes_room = makes_room
+        self._makes_room, self.tried_at = makes_room, tried_at
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
         """How room is made, if the gang has no place."""

@@ -177,7 +177,8 @@ class Gangs:
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
         same, is_unsure = same_values(self._cluster, gang, running), self._is_unsure
-        return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room)
+        tried_at = self._cluster.times_freed()
+        return GangAttempt(gang, pod, waiting, wanted, same, self._snapshot, is_unsure, self._makes_room, tried_at)
 
     def _lacks_claim(self, gang: Gang, waiting: Sequence[Pod], wanted: int) -> Pod | None:
         """A pod whose claims are not made, if too few are left without it. The one that is known is looked at first."""
@@ -326,7 +327,10 @@ class Gangs:
         return Decided(partial(self._tell, attempt, decision, told), attempt.spent)
 
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
-        """A pod that fits nowhere by itself has all wait for what helps it: nothing else helps the gang."""
+        """A pod that fits nowhere by itself has all wait for what helps it: nothing else helps the gang.
+
+        Room that comes free may help any of them, so the leader is tried then, whether it fits there or not.
+        """
         classes = {name for state in attempt.states for name in state.wanted_classes}
         is_nominated = self._cluster.nominated_pods.get(attempt.leader.metadata.uid) is not None
         freed = self._cluster.drivers_of(classes) if decision.drivers is None else decision.drivers
@@ -334,11 +338,13 @@ class Gangs:
             self._context.delayed_deletion.scarce()
         nodes = attempt.states[0].nodes
         hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
+        room = decision.short_of_room or decision.drivers is None or is_nominated
         return EVERYTHING._replace(
-            room=decision.short_of_room or decision.drivers is None or is_nominated,
+            room=room,
             devices=bool(classes),
             freed=freed,
             hints=decision.hints | hints,
+            tried_at=None if room else attempt.tried_at,
             reason=decision.reason,
         )
 
