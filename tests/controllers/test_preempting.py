@@ -752,6 +752,29 @@ def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
     assert nodes(played(story))["rival"]
 
 
+def test_a_device_that_was_kept_in_vain_is_found_by_a_pod_that_was_tried_meanwhile() -> None:
+    """It came free before the attempt of the rival, for which it was in use all the same."""
+
+    async def story(world: World) -> None:
+        world.furnish(1, 2)
+        for number in range(2):
+            world.api.add(PODS, pod(f"low-{number}", 5, held=True))
+        await works(world, 1.0)
+        world.api.add(RESOURCE_CLAIMS, Make.claim("both", count=2))
+        world.api.add(PODS, pod("high", 10, claims=[Make.use("both")]))
+        world.api.add(PODS, pod("rival"))
+        world.start()
+        async with world.running():
+            await passes(world, REST + 1)
+            ends(world, "low-0")
+            await passes(world, 2)
+            assert not nodes(world)["rival"]
+            world.api.drop(PODS, "ns/high")
+            await passes(world, 2)
+
+    assert nodes(played(story)) == {"low-1": "node-0", "rival": "node-0"}
+
+
 GROUPED: Obj = {"schedulingGroup": {"podGroupName": "group"}}
 
 

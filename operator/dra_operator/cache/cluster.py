@@ -250,6 +250,8 @@ class Cluster(State):
 
     def _after(self, nomination: Nomination) -> Keys:
         self._room_came_free(nomination.node)
+        for it in nomination.allocations:
+            self.allocated_devices.freed_devices.freed(it)
         freed = [key for it in nomination.allocations for key in triggers.devices_freed(self, it)]
         return (*freed, *triggers.room_freed(self))
 

@@ -27,7 +27,7 @@ class FreedDevices:
         """How often a device, or a share of one, came free."""
 
     def freed(self, allocation: AllocationResult) -> None:
-        """A claim lost its devices. Those that it only looked at were never in use by it."""
+        """A claim lost its devices, or a pod those that were kept for it; not those that it only looked at."""
         for result in allocation.results:
             if result.admin_access:
                 continue
