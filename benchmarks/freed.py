@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from throughput_load import Load, Pods, clean, fill, for_each, furnish
 from throughput_sides import Process, development_cluster, side_of
 
-PODS = 100
+PODS_THAT_FIT = 100
 """For which the nodes have devices, or cpu."""
 DEVICES = Load(nodes=50, devices=2, request="plain", sharing=1, clients=8, pods=0, waiting=0)
 LOADS = {"devices": DEVICES, "cpu": replace(DEVICES, devices=4, cpu="200m")}
@@ -50,7 +50,7 @@ async def measure(kubeconfig: Path, load: Load, waiting: int) -> tuple[float, fl
     async with Api(connection(kubeconfig)) as api:
         await furnish(api, load)
         async with Pods.watched(api, load, side.scheduler, f"w{waiting}") as pods, side.at_work() as (operator,):
-            await fill(pods, load, PODS)
+            await fill(pods, load, PODS_THAT_FIT)
             await for_each(pods.names(waiting), pods.create)
             await idle(operator)
             for number in range(ENDS):

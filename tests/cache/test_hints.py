@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
-from dra_operator.cache import NONE, Cluster, Key
+from dra_api.resource import ResourceClaim
+from dra_operator.cache import NONE, Cluster, Key, WideKey
+from dra_operator.cache.hints.placement_keys import FEW_PODS
 from dra_operator.scheduling import NoPlace, decided, plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState, pre_filter
 from neighbour_lab import DB, WEB, away, near, spread, term
@@ -163,3 +165,19 @@ def test_a_pod_is_not_in_its_own_way_while_it_is_placed_again() -> None:
     with cluster.without_load_of(alone):
         assert rules.obstacle(labelled({"zone": "a"})) is None
     assert rules.obstacle(labelled({"zone": "a"})) is not None
+
+
+@pytest.mark.parametrize("users", [FEW_PODS, FEW_PODS + 1])
+def test_many_pods_that_name_one_claim_are_looked_at_in_rounds_when_it_changes(users: int) -> None:
+    """Its owners are for the tenant to change, as often as he likes."""
+    cluster = Cluster(allocator().inventory)
+    entry = [{"name": "shared", "resourceClaimName": "shared"}]
+    for number in range(users):
+        cluster.apply(pod(f"p{number}", 1, spec={"resourceClaims": entry}))
+    meta = {"namespace": "ns", "name": "shared", "uid": "u"}
+    cluster.apply(convert(ResourceClaim, {"metadata": {**meta, "resourceVersion": "1"}}))
+    owned = {"resourceVersion": "2", "ownerReferences": [{"kind": "Pod", "name": "p0", "uid": "o"}]}
+    changed = cluster.apply(convert(ResourceClaim, {"metadata": {**meta, **owned}}))
+    keys = [key for key in changed if key.controller == "placement"]
+    assert len(keys) == users
+    assert {isinstance(key, WideKey) for key in keys} == {users > FEW_PODS}

@@ -6,7 +6,7 @@ from .duplicates import by_entry, counting_claim, duplicates, is_in_use
 from .hints import evictions
 from .hints.triggers import is_unprotected
 from .invariants import InvariantViolated, check, violations
-from .key import NOTHING, Controller, Key, Keys, WeakKey
+from .key import NOTHING, Controller, Key, Keys, WeakKey, WideKey
 from .objects.bulk import without_bulk
 from .objects.newest_slices import newest_slices
 from .objects.storage import StorageView
@@ -57,6 +57,7 @@ __all__ = [
     "UidMemory",
     "WakeConditions",
     "WeakKey",
+    "WideKey",
     "by_entry",
     "check",
     "counting_claim",

@@ -47,6 +47,14 @@ class WeakKey(Key):
     __slots__ = ()
 
 
+class WideKey(Key):
+    """The same entry, of a pod that a change may help as it may many others: a queue has such keys looked at in rounds,
+    however often they are wanted. Equal to the key itself.
+    """
+
+    __slots__ = ()
+
+
 Keys = tuple[Key, ...]
 """In the order in which they are to be looked at; a key may occur twice."""
 NOTHING: Keys = ()

@@ -13,7 +13,8 @@ from dra_api.meta import Object
 from dra_api.relations.volumes import volume_uses
 from dra_api.storage import PersistentVolumeClaim
 
-from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.hints.placement_keys import place, place_users, place_widely
+from dra_operator.cache.key import NOTHING, Keys
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.state import State
 
@@ -23,28 +24,28 @@ def on_volume_claim(cluster: State, change: Change[PersistentVolumeClaim]) -> Ke
     if not _is_news(change):
         return NOTHING
     key = next(obj.key for obj in change if obj is not None)
-    return tuple(Key("placement", pod) for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
+    return place_users(pod for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
 
 
 def on_storage(cluster: State, change: Change[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
-    return tuple(Key("placement", pod) for pod, wake_on in cluster.waiting.items() if wake_on.volumes)
+    return place_widely(pod for pod, wake_on in cluster.waiting.items() if wake_on.volumes)
 
 
 def on_node_gone(cluster: State, name: str) -> Keys:
     """The pods that wait for their volumes to be bound on the node."""
     waiting = ((key, cluster.pods.get(key)) for key in cluster.waiting)
     waits = ((key, cluster.storage.wait_of(pod.metadata.uid)) for key, pod in waiting if pod is not None)
-    return tuple(Key("placement", key) for key, wait in waits if wait is not None and wait.node == name)
+    return place(key for key, wait in waits if wait is not None and wait.node == name)
 
 
 def volumes_left(cluster: State, pod: Pod) -> Keys:
     """The pods that wait for a claim which this one uses no longer."""
     users = (user for use in volume_uses(pod) for user in cluster.pods_by_volume_claim.keys(use.key))
     waiting = cluster.waiting
-    return tuple(Key("placement", user) for user in users if user in waiting and waiting[user].volumes)
+    return place_users(user for user in users if user in waiting and waiting[user].volumes)
 
 
 def _is_news(change: Change[Any]) -> bool:

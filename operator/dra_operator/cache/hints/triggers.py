@@ -41,6 +41,7 @@ from dra_operator.cache.devices.allocated_devices import AssumedAllocation
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.hints import pod_groups
+from dra_operator.cache.hints.placement_keys import place, place_users, place_widely
 from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey
 from dra_operator.cache.objects.filed_under import owner_id
 from dra_operator.cache.objects.store import Change
@@ -62,7 +63,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
     keys: list[Key] = []
     if gone is not None:
         keys += _claims_left_by(cluster, gone)
-        keys += _place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
+        keys += place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
         keys += _left_by(cluster, gone)
     if new is not None:
         key = new.key
@@ -95,11 +96,9 @@ def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
         keys += [Key("release", claim) for claim in left]
     if new is not None and pod_groups.group_needs_work(cluster, new):
         keys.append(Key("pod-groups", new.key))
-    for pod in _existing(cluster, cluster.groups.members.keys(group.key)):
-        if pod_needs_work(cluster, pod):
-            keys.append(Key("templates", pod.key))
-        if pod.key in cluster.waiting:
-            keys.append(Key("placement", pod.key))
+    members = list(_existing(cluster, cluster.groups.members.keys(group.key)))
+    keys += (Key("templates", pod.key) for pod in members if pod_needs_work(cluster, pod))
+    keys += place_users(pod.key for pod in members if pod.key in cluster.waiting)
     return tuple(keys)
 
 
@@ -120,7 +119,7 @@ def _left_by(cluster: State, pod: Pod) -> Keys:
     gang = gang_key(pod)
     members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
     ready = (it for it in members if cluster.waiting[it].reason == WITH_GANG.reason)
-    return _place(dict.fromkeys((*members[:1], *islice(ready, 1))))
+    return place(dict.fromkeys((*members[:1], *islice(ready, 1))))
 
 
 def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) -> Keys:
@@ -134,7 +133,7 @@ def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) ->
             return NOTHING
         if where != there:
             return (*on_pod_of_node(cluster, before, None), *on_pod_of_node(cluster, None, after))
-    return _place(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
+    return place_widely(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
 
 
 def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
@@ -142,7 +141,7 @@ def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
     old, new = change
     if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
         return NOTHING
-    return _place(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
+    return place_widely(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
@@ -158,11 +157,10 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     keys += pod_groups.groups_of_claim(cluster, key, new)
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
-    for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
-        if _concerns(pod, change) and _may_need_work(cluster, pod):
-            keys.append(Key("templates", pod.key))
-        if pod.key in cluster.waiting and (new is None or _matters_to_users(old, new)):
-            keys.append(Key("placement", pod.key))
+    users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
+    keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and _may_need_work(cluster, pod))
+    if new is None or _matters_to_users(old, new):
+        keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)
     if old is not None and not _is_same(old, new):
         keys += _leftover_gone(cluster, old)
     had = old.status.allocation if old is not None else None
@@ -192,7 +190,7 @@ def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
         key for device in cluster.allocated_devices.clashes(claim) for key in cluster.claims_by_device.keys(device)
     )
     users = (user for key in holders for user in cluster.pods_by_claim.keys(key))
-    return _place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
+    return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
 
 
 def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
@@ -211,10 +209,10 @@ def on_node(cluster: State, change: Change[Node]) -> Keys:
     """
     old, new = change
     if new is None:
-        return _place(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
+        return place_widely(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
-    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.nodes)
+    return place_widely(key for key, wake_on in cluster.waiting.items() if wake_on.nodes)
 
 
 def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
@@ -230,7 +228,7 @@ def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
     keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
-    return _place(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
+    return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 
 def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
@@ -243,7 +241,9 @@ def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
 
 def devices_published(cluster: State) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
-    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.devices and _needs_devices(cluster, key))
+    return place_widely(
+        key for key, wake_on in cluster.waiting.items() if wake_on.devices and _needs_devices(cluster, key)
+    )
 
 
 def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
@@ -260,7 +260,7 @@ def _needs_devices(cluster: State, key: str) -> bool:
 def write_over(cluster: State, entry: AssumedAllocation) -> Keys:
     """The other pods of a claim: while its allocation was under way they were not tried."""
     pods = cluster.pods_by_claim.keys(entry.claim.key)
-    return _place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
+    return place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
 def room_freed(cluster: State) -> Keys:
@@ -365,7 +365,7 @@ def _made_in_vain(cluster: State, pod: Pod) -> Keys:
 def _left_to_placeholders(cluster: State, pod: Pod) -> Keys:
     """Placeholder pods of immediate claims without devices: until the pod had its node they left the decision to it."""
     placeholders = (placeholder_key(claim) for _, claim in cluster.claims_of(pod) if claim is not None)
-    return _place(key for key in placeholders if key in cluster.waiting)
+    return place(key for key in placeholders if key in cluster.waiting)
 
 
 def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
@@ -374,7 +374,7 @@ def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
     wake_on = cluster.waiting.get(key)
     waits = wake_on is not None and wake_on.leftovers and is_for_extended_resources(claim)
-    return _place((key,) if waits else ())
+    return place((key,) if waits else ())
 
 
 def _may_place_differently(cluster: State, old: Pod | None, new: Pod) -> bool:
@@ -424,10 +424,6 @@ def _existing(cluster: State, keys: Iterable[str]) -> Iterator[Pod]:
         pod = cluster.pods.get(key)
         if pod is not None:
             yield pod
-
-
-def _place(pods: Iterable[str]) -> Keys:
-    return tuple(Key("placement", pod) for pod in pods)
 
 
 def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys:

@@ -140,18 +140,22 @@ class Dispatcher:
         if isinstance(key, WeakKey):
             if self._is_vain(key.object):
                 self._slots.release()
+                self._queue.looked_at(key, 0.0)
                 self._queue.done(key, is_over=False)
                 return
             key = Key(*key)
         begun = self._postponed.pop(key, None) or _begun(key)
         enter_attempt(begun.attempt)
+        began = time.perf_counter()
         try:
             with begun.trace.within():
                 decided = await self._decide(key.object)
         except Exception as error:
+            self._queue.looked_at(key, time.perf_counter() - began)
             self._finish(key, begun, error)
             return
-        self._charge(key, begun, decided.spent)
+        is_much = self._queue.looked_at(key, time.perf_counter() - began)
+        self._charge(key, begun, decided.spent, is_much)
         if isinstance(decided, Postponed):
             self._slots.release()
             self._postponed[key] = begun._replace(charged=decided.spent)
@@ -164,10 +168,13 @@ class Dispatcher:
             group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
 
-    def _charge(self, key: Key, begun: _Begun, spent: float) -> None:
-        """Have the namespace pay for the last piece, unless that was cheap. A plan made anew begins with 0 seconds."""
+    def _charge(self, key: Key, begun: _Begun, spent: float, is_much: bool) -> None:
+        """Have the namespace pay for the last piece, unless that was cheap and the namespace has had little else.
+
+        A plan made anew begins with 0 seconds.
+        """
         piece = spent - begun.charged if spent >= begun.charged else spent
-        if piece > self._time_slices.cheap:
+        if is_much or piece > self._time_slices.cheap:
             self._queue.charge(key, piece)
 
     async def _tell(self, key: Key, note: Awaitable[None]) -> None:

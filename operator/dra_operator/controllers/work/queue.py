@@ -15,6 +15,9 @@ queue nothing ends that early: the failure of one pod often wakes others, whose 
 queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
 gone: its successor of the same name has not failed yet.
 
+*Wide* adds (``WideKey``) are those of many keys at once: they are handed out in ``Rounds``. Keys that are handed out
+anyway are not in the next round as well.
+
 A key to which only *weak* adds led (``WeakKey``) is handed out as a weak one, and its timer stays: the look may turn
 out to be needless. Whatever else wants it, be it the timer, makes it an ordinary key.
 """
@@ -25,13 +28,14 @@ import asyncio
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from dra_operator.cache import Key, WeakKey
+from dra_operator.cache import Key, WeakKey, WideKey
 from dra_operator.controllers.shared.timing import BackoffSettings
 
 from .backoff import Backoff
 from .line import Line, Rank
+from .rounds import Rounds
 from .shares import Shares
 
 SOON_SECONDS = 0.1  # seconds
@@ -65,6 +69,7 @@ class WorkQueue:
         self._again: dict[Key, Key] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
+        self._rounds = Rounds(self._begin_round)
         self._wanted: dict[Key, Key] = {}
         """What comes back from ``_held``, weakly or not; as in ``_again``."""
         self.adds = 0
@@ -78,6 +83,11 @@ class WorkQueue:
     def add(self, keys: Iterable[Key]) -> None:
         """Hand out the keys as soon as a worker is free and they are not held."""
         for key in keys:
+            if isinstance(key, WideKey):
+                self._rounds.add(key)
+                continue
+            if not isinstance(key, WeakKey):
+                self._rounds.discard(key)
             if key in self._working or key in self._postponed:
                 _want(self._again, key)
             elif key in self._held and self._firm:
@@ -87,6 +97,14 @@ class WorkQueue:
                     self._let_go(key)
                 self._make_ready(key)
         self._notice()
+
+    def looked_at(self, key: Key, seconds: float) -> bool:
+        """A decision about the key took so long; whether its namespace is to be charged even if that is little."""
+        return self._rounds.looked_at(key, seconds)
+
+    def _begin_round(self, keys: Sequence[Key]) -> list[Key]:
+        self.add(keys)
+        return [key for key in keys if key in self._ready]
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Hand out the key after this time at the latest; the earliest of several times counts."""
@@ -200,7 +218,7 @@ class WorkQueue:
     @property
     def is_idle(self) -> bool:
         """Nothing to do now, and nothing being done."""
-        return not (self._ready or self._working)
+        return self._rounds.is_quiet and not (self._ready or self._working)
 
     @property
     def is_quiet(self) -> bool:
@@ -214,6 +232,7 @@ class WorkQueue:
         self._timers.clear()
         self._held.clear()
         self._wanted.clear()
+        self._rounds.close()
 
     def _finish(self, key: Key) -> Key | None:
         """Take the key from its worker; the key as it was added meanwhile, if it was."""
