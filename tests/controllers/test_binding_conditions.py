@@ -149,6 +149,28 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
         assert f'claim released claim=ns/claim pod=ns/pod because="device binding {failure}"' in caplog.text
 
 
+@pytest.mark.parametrize("end", ["broken", "never"])
+async def test_pods_that_share_a_claim_get_another_device_if_theirs_is_never_ready(
+    end: str, world: World, make: type[Make]
+) -> None:
+    """Each left the claim to the other, and both waited for ever."""
+    furnish(world, make)
+    world.api.add(PODS, make.pod("other", claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await world.busy()
+        assert len(the_claim(world)["status"]["reservedFor"]) == 2
+        world.api.add(RESOURCE_SLICES, make.slice("node-1", 1))
+        world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
+        if end == "broken":
+            report(world, "broken")
+        else:
+            world.now = LATER
+            world.control.look_again()
+        await world.busy()
+        assert [pod["spec"].get("nodeName") for pod in world.api.of(PODS)] == ["node-1", "node-1"]
+
+
 async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(world: World, make: type[Make]) -> None:
     furnish(world, make)
     world.start()

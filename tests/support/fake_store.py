@@ -82,6 +82,7 @@ class FakeStore:
         if subresource == "status":
             new["status"] = copied(body.get("status", {}))
             _validate(new)
+            _drop_reports(new["status"])
         else:
             new = copied(body) | ({"status": old["status"]} if "status" in old else {})
         return self.store("MODIFIED", resource, new)
@@ -144,6 +145,17 @@ def _validate(obj: Obj) -> None:
         raise Invalid(422, "Invalid", "status.reservedFor: Forbidden: may not be specified when not allocated")
     if len(status.get("reservedFor") or ()) > 256:
         raise Invalid(422, "Invalid", "status.reservedFor: Too many: 257: must have at most 256 items")
+
+
+def _drop_reports(status: Obj) -> None:
+    """What drivers reported of devices that are no longer allocated goes with them (claim-controller.md 6.2)."""
+    if "devices" in status:
+        allocated = [_device(it) for it in (status.get("allocation") or {}).get("devices", {}).get("results") or ()]
+        status["devices"] = [it for it in status["devices"] if _device(it) in allocated]
+
+
+def _device(entry: Obj) -> tuple[str | None, ...]:
+    return tuple(entry.get(name) for name in ("driver", "pool", "device", "shareID"))
 
 
 def _split(key: str) -> tuple[str, str]:

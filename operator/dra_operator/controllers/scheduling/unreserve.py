@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -137,12 +137,15 @@ class Unreserve:
     async def refuse(self, pod: Pod, decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
 
-        Claims that are being deleted it gives up as well: each would wait for the other for ever.
+        Claims that are being deleted it gives up as well: each would wait for the other for ever. And so it does with
+        claims whose devices failed and that other pods have reserved: the last one gives the devices back.
         """
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
         if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:
             await self._give_up(pod, ending, "it is being deleted")
         stuck = decision.stuck[:1]
+        if failed := [] if decision.stuck else list(self._failed(pod)):
+            await self._give_up(pod, failed, self._context.readiness(failed[0]).text)
         in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
         try:
             if in_vain:
@@ -154,9 +157,17 @@ class Unreserve:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
-        if in_vain or stuck:
+        if in_vain or stuck or failed:
             self._rest(pod)
         return Result.UNSCHEDULABLE
+
+    def _failed(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """Claims that are reserved for the pod itself, and whose devices will not get ready."""
+        for _, claim in self._cluster.claims_of(pod):
+            consumers = claim.status.reserved_for or () if claim is not None else ()
+            is_own = any(consumer.uid == pod.metadata.uid for consumer in consumers)
+            if claim is not None and is_own and self._context.readiness(claim).is_lost:
+                yield claim
 
     async def _give_back(self, pod: Pod, claim: ResourceClaim) -> None:
         """The devices of a claim that is allocated where the pod cannot run.
