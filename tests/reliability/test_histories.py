@@ -26,7 +26,7 @@ from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
 from dra_operator.sources.streams import Stream
 from histories.history import play
-from histories.script import Script, Step, script_of
+from histories.script import ATTACHMENTS, Script, Step, script_of
 from histories.shrink import shrunk
 from rounds import LONG, a_third
 
@@ -83,6 +83,11 @@ def test_an_operator_that_binds_pods_without_regard_to(
     seeds = (seed for seed in range(10_000) if len(_pods(seed, kind)) >= 2)
     with broken:
         assert any(play(seed).findings for seed in islice(seeds, 200)), what
+
+
+def test_an_operator_that_binds_pods_before_their_devices_are_attached_is_found_out() -> None:
+    with mock.patch.object(Permit, "may_bind", return_value=True):
+        assert any("not attached" in finding for seed in range(0, 700, ATTACHMENTS) for finding in play(seed).findings)
 
 
 def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:

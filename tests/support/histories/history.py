@@ -47,9 +47,9 @@ def play(
     weather = Weather(seed, only=only)
 
     async def main() -> tuple[Outcome, bool]:
-        nodes, replicas, preempts, steps = script or script_of(seed)
+        nodes, replicas, preempts, steps, traits = script or script_of(seed)
         random.seed(seed)  # by which candidates vary the time between two attempts
-        stage = Stage(nodes, weather, replicas=replicas, preempts=preempts, traced=traced)
+        stage = Stage(nodes, weather, replicas=replicas, preempts=preempts, traits=traits, traced=traced)
         found = [finding async for finding in _pass(stage, steps)]
         return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.server.trace or ())), stage.judge.pardons
 
@@ -89,8 +89,9 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
     stage.clear_up()
     for finding in [*await rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
         yield finding
-    for finding in faults_of_preemption(stage.server) if stage.preempts and not stage.refuses_deletions() else ():
-        yield finding
+    if stage.preempts and not stage.refuses_deletions():
+        for finding in [*faults_of_preemption(stage.server), *stage.judge.halves()]:
+            yield finding
     if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):
         stage.operator.control.look_again()
         for finding in [*await rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:

@@ -14,11 +14,12 @@ from objects import Obj
 from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
 
-from .node_rules import collisions
+from .attacher import not_attached
+from .node_rules import collisions, is_running
 from .preemptions import is_preempted, priority_of
 from .rest import devices_of, is_of_gang, waits
 from .rival import is_passing
-from .script import GANG, GANG_SIZE
+from .script import GANG, GANG_SIZE, OTHER
 from .sender import LEASE, NAMESPACE
 
 T = TypeVar("T")
@@ -37,11 +38,14 @@ class Judge:
         self._state = State()
         self.findings: dict[str, None] = {}
         self._bound: set[str] = set()
+        self._placed: set[str] = set()
         self._ended: set[str] = set()
         self._had_devices: dict[str, float] = {}
         """When a pod of a gang had devices last, by its UID."""
         self._waited: dict[str, tuple[int, float]] = {}
         """Priorities of pods that wait or waited for a node, and when they did last, by their UID."""
+        self._same_gang: dict[str, str] = {}
+        """Names of the pods of the gang that ran when one of them ended for another one, by their UID."""
         self.pardons = False
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
@@ -50,6 +54,7 @@ class Judge:
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
         if resource is PODS:
             self._look_at_priorities(event, obj)
+            self._look_at_attachments(event, obj)
         if resource is PODS and event != "DELETED" and not self.pardons:
             self.findings.update(dict.fromkeys(collisions(self.server, obj)))
         if resource is RESOURCE_CLAIMS or resource is PODS:
@@ -73,6 +78,17 @@ class Judge:
                 self.findings[f"pod {key_of(obj)} is bound, and no other pod of its gang has devices"] = None
             self._bound.add(uid)
 
+    def _look_at_attachments(self, event: str, obj: Obj) -> None:
+        """A pod is bound only when its devices are attached, by what the server has in this moment."""
+        uid, node = obj["metadata"]["uid"], obj["spec"].get("nodeName")
+        if not node or event == "DELETED" or uid in self._placed:
+            return
+        self._placed.add(uid)
+        for claim in self.server.of(RESOURCE_CLAIMS) if obj["spec"]["schedulerName"] != OTHER else ():
+            users = [it["uid"] for it in (claim.get("status") or {}).get("reservedFor") or ()]
+            if uid in users and (devices := not_attached(claim)) and not self.pardons:
+                self.findings[f"pod {key_of(obj)} is bound, and not attached are {', '.join(devices)}"] = None
+
     def _look_at_priorities(self, event: str, obj: Obj) -> None:
         """A pod ends for another one only if one of higher priority waits, or did a moment ago: it is seen late."""
         now, uid, priority = asyncio.get_running_loop().time(), obj["metadata"]["uid"], priority_of(obj)
@@ -83,8 +99,16 @@ class Judge:
             self._waited[uid] = priority, now
         if is_preempted(obj) and uid not in self._ended and not self.pardons:
             self._ended.add(uid)
+            if is_of_gang(obj):
+                self._same_gang.update(_running_gang(self.server))
             if not any(other > priority and now - at < LATE_SECONDS for other, at in self._waited.values()):
                 self.findings[f"pod {key_of(obj)} is preempted, and no pod of higher priority waits"] = None
+
+    def halves(self) -> list[str]:
+        """Pods of a gang that run at rest, though another one of it has ended for a pod of higher priority."""
+        left = _running_gang(self.server)
+        stay = sorted(name for uid, name in self._same_gang.items() if uid in left and not self.pardons)
+        return [f"pod {name} runs, though a pod of its gang was preempted" for name in stay]
 
     def written(self, call: Call, sender: str) -> None:
         """A candidate for the lease writes. It must hold the lease, or have held it last."""
@@ -111,6 +135,15 @@ class Judge:
         if resource == RESOURCE_CLAIMS:
             return _put(self._state.claims, uid, None if event == "DELETED" else seen_claim(obj))
         return False
+
+
+def _running_gang(server: FakeStore) -> dict[str, str]:
+    pods = (pod for pod in server.of(PODS) if is_of_gang(pod) and is_running(pod))
+    return {
+        pod["metadata"]["uid"]: key_of(pod)
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"] and not is_preempted(pod)
+    }
 
 
 def _is_too_early(server: FakeStore, pod: Obj) -> bool:

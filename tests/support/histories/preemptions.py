@@ -9,7 +9,7 @@ from fake_store import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import is_running
-from .rest import HOLD, is_of_gang, places_for, waits
+from .rest import HOLD, gang_of, has_room_for_gang, is_of_gang, places_for, waits
 from .script import OTHER
 
 
@@ -37,6 +37,18 @@ def faults_of_preemption(store: FakeStore) -> Iterator[str]:
             if victims and name in places_for(_without(store, victims), pod):
                 names = ", ".join(map(key_of, victims))
                 yield f"pod {key_of(pod)} waits, though it could run on {name} if {names} ended"
+    yield from _of_gang(store)
+
+
+def _of_gang(store: FakeStore) -> Iterator[str]:
+    """A gang waits for what pods of lower priority have, on whatever nodes; its pods have the same one."""
+    waiting, _ = gang_of(store)
+    if not waiting or any(_holds_devices(store, pod) for pod in waiting):
+        return
+    names = [node["metadata"]["name"] for node in store.of(NODES)]
+    victims = [it for it in store.of(PODS) if any(_may_end(it, name, waiting[0]) for name in names)]
+    if victims and has_room_for_gang(_without(store, victims)):
+        yield f"the gang waits, though it could run if {', '.join(map(key_of, victims))} ended"
 
 
 def _may_end(victim: Obj, node: str, pod: Obj) -> bool:

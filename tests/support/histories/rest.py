@@ -81,30 +81,44 @@ def is_of_gang(pod: Obj) -> bool:
 
 def _of_gang(store: FakeStore) -> Iterator[str]:
     """Whether all that are needed have room together, and whether those that wait keep no devices."""
-    pods = [pod for pod in store.of(PODS) if is_of_gang(pod) and pod["status"].get("phase") != "Failed"]
-    waiting = [pod for pod in pods if waits(pod)]
-    running = [pod for pod in pods if pod["spec"].get("nodeName")]
+    waiting, needed = gang_of(store)
     wishes = [wish_of(store, pod) for pod in waiting]
     if None in wishes:
         yield "a pod of the gang has no claim, though its template exists"
     if not waiting or any(wish is None or wish.says or wish.on is not None for wish in wishes):
         return
-    needed = max(GANG_SIZE - len(running), 1)
     said = " / ".join(map(_said, waiting))
-    free = free_devices(store)
-    room = sum(
-        min(len(devices), _slots(store, node)) for node, devices in free.items() if is_allowed(store, waiting[0], node)
-    )
     if len(waiting) < needed:
         if "waits for other pods" not in said:
             yield f"the gang lacks pods, but says {said!r}"
-    elif room >= needed:
+    elif has_room_for_gang(store):
         yield f"{needed} of {len(waiting)} pods of the gang could run, but wait: {said}"
     for pod in waiting:
         for claim in store.of(RESOURCE_CLAIMS):
             users = [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
             if pod["metadata"]["uid"] in users:
                 yield f"pod {key_of(pod)} of a gang waits with devices: {said}"
+
+
+def gang_of(store: FakeStore) -> tuple[list[Obj], int]:
+    """The pods of the gang that wait, and how many of them have to run together."""
+    pods = [pod for pod in store.of(PODS) if is_of_gang(pod) and pod["status"].get("phase") != "Failed"]
+    running = sum(bool(pod["spec"].get("nodeName")) for pod in pods)
+    return [pod for pod in pods if waits(pod)], max(GANG_SIZE - running, 1)
+
+
+def has_room_for_gang(store: FakeStore) -> bool:
+    """Whether as many pods of the gang as have to run together could do so; each of them lacks one device."""
+    waiting, needed = gang_of(store)
+    wishes = [wish_of(store, pod) for pod in waiting]
+    if len(waiting) < needed or any(wish is None or wish.says or wish.on is not None for wish in wishes):
+        return False
+    places = (
+        min(len(devices), _slots(store, node))
+        for node, devices in free_devices(store).items()
+        if is_allowed(store, waiting[0], node)
+    )
+    return sum(places) >= needed
 
 
 def _held_twice(store: FakeStore) -> Iterator[str]:

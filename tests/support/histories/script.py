@@ -16,10 +16,14 @@ VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outl
 RIVAL = "rival"  # pods to which the other scheduler gives devices
 GANGS = 3  # one history of so many has a gang
 ELECTIONS = 8  # one history of so many has two replicas of the operator
+ATTACHMENTS = 7  # in one history of so many devices have to be attached before a pod is bound
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
+GANG_RANKS = ("", "-high", "-low")  # what the names of its pods end with where pods end for others
 NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
+ATTACHED = "attached"  # devices have the binding condition of this name, and the failure condition BROKEN
+BROKEN = "broken"
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -38,13 +42,14 @@ class Step(NamedTuple):
 class Script(NamedTuple):
     """``nodes`` are the devices of each node at the beginning; several ``replicas`` of the operator elect a leader.
 
-    ``preempts``: pods end so that those of higher priority have room.
+    ``preempts``: pods end so that those of higher priority have room. ``traits`` has what else is special.
     """
 
     nodes: tuple[int, ...]
     replicas: int
     preempts: bool
     steps: tuple[Step, ...]
+    traits: frozenset[str] = frozenset()
 
 
 KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
@@ -96,8 +101,12 @@ def script_of(seed: int) -> Script:
     ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
     steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
     if seed % GANGS == 0:
-        steps += _gang(dice)
-    return Script(nodes, replicas, preempts, tuple(sorted(steps)))
+        steps += _gang(dice, dice.choice(GANG_RANKS) if preempts else "")
+    traits = set()
+    if seed % ATTACHMENTS == 0:
+        traits.add(ATTACHED)
+        steps += [Step(at, "set the clock", "", 700) for at in _some(dice, 1, 0.3)]  # what takes longer has failed
+    return Script(nodes, replicas, preempts, tuple(sorted(steps)), frozenset(traits))
 
 
 def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
@@ -129,11 +138,11 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
                 yield Step(at + 2.5 * dice.random(), "add pod", name)
 
 
-def _gang(dice: random.Random) -> Iterator[Step]:
-    """Two pods and more, which come one after the other, go, and come back."""
+def _gang(dice: random.Random, rank: str) -> Iterator[Step]:
+    """Two pods and more, which come one after the other, go, and come back; all of the same priority."""
     at = dice.uniform(0, DURATION / 2)
     for number in range(dice.choice((1, 2, 2, 2, 3))):
-        name = f"{GANG}-{number}"
+        name = f"{GANG}-{number}{rank}"
         at += dice.choice((0.0, 0.0, 0.1, dice.expovariate(0.5)))
         yield Step(at, "add pod", name)
         if dice.random() < 0.5:

@@ -57,7 +57,7 @@ class Sender:
         self._assumed += 1
         try:
             return await ask(seconds)
-        except Unreachable:
+        except (Unreachable, asyncio.CancelledError):
             self._open_until = asyncio.get_running_loop().time() + LATE
             raise
         finally:

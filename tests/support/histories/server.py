@@ -209,6 +209,7 @@ def _gist(obj: Obj) -> str:
         "for": ",".join(entry["name"] for entry in status.get("reservedFor") or ()),
         "finalizers": len(meta.get("finalizers") or ()),
         "deleted": "deletionTimestamp" in meta,
+        "reported": ",".join(it["type"] for device in status.get("devices") or () for it in device["conditions"]),
         "says": next((c.get("message") for c in status.get("conditions") or () if c["type"] == "PodScheduled"), None),
     }
     return " ".join(f"{name}={value}" for name, value in parts.items() if value)

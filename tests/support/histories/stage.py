@@ -11,13 +11,14 @@ from objects import Make, Obj
 from volume_controller import OURS
 from volume_lab import HOST, storage_class
 
+from .attacher import Attacher
 from .incarnation import KINDS, Incarnation
 from .judge import Judge
 from .neighbours import Neighbours
 from .node_rules import ZONE
 from .replica import LEASE_OVER, RESTART, Replica
 from .rival import Rival
-from .script import EXTENDED, TOLERANT
+from .script import ATTACHED, BROKEN, EXTENDED, TOLERANT
 from .server import Server
 from .weather import Weather
 
@@ -35,15 +36,18 @@ class Stage:
         *,
         replicas: int = 1,
         preempts: bool = False,
+        traits: frozenset[str] = frozenset(),
         traced: bool = False,
     ) -> None:
-        self._nodes, self._weather = nodes, weather
+        self._nodes, self._weather, self._traits = nodes, weather, traits
         self.judge = Judge()
         self.neighbours = Neighbours(weather)
         self.server = Server(weather, self._changed)
         self.server.written = self.judge.written
         self.rival = Rival(weather)
         self.judge.server = self.neighbours.server = self.rival.server = self.server
+        self.attacher = Attacher(weather)
+        self.attacher.server = self.server
         self.server.trace = [] if traced else None
         self._skew = 0.0
         self._backup = self.server.snapshot()
@@ -59,6 +63,7 @@ class Stage:
     def is_busy(self) -> bool:
         """Something is on its way, or the operator does not work."""
         busy = sum(replica.watches.busy for replica in self.replicas) + self.neighbours.busy + self.rival.busy
+        busy += self.attacher.busy
         return self.operator is None or bool(self.server.busy + busy)
 
     def refuses_deletions(self) -> bool:
@@ -135,6 +140,7 @@ class Stage:
             replica.watches.changed(event, resource, obj)
         self.neighbours.changed(event, resource, obj)
         self.rival.changed(event, resource, obj)
+        self.attacher.changed(event, resource, obj)
 
     def furnish(self) -> None:
         """What there is at the beginning."""
@@ -153,6 +159,7 @@ class Stage:
         """Nothing fails any more."""
         self._weather.is_over = True
         self.server.is_away, self.server.unserved = False, frozenset()
+        self.attacher.look_at_everything()
 
     def add_class(self) -> None:
         """The class that all ask for."""
@@ -170,7 +177,11 @@ class Stage:
     def add_slice(self, node: str) -> None:
         """The devices of a node."""
         devices = self._nodes[int(node.removeprefix("node-"))]
-        self.server.add(RESOURCE_SLICES, Make.slice(node, devices))
+        published = Make.slice(node, devices)
+        if ATTACHED in self._traits:
+            for device in published["spec"]["devices"]:
+                device.update(bindingConditions=[ATTACHED], bindingFailureConditions=[BROKEN])
+        self.server.add(RESOURCE_SLICES, published)
 
     def has(self, resource: Resource, key: str) -> bool:
         """Whether the server has the object."""
@@ -199,6 +210,7 @@ class Stage:
         self.break_watches(0.0)
         self.neighbours.look_at_everything()
         self.rival.look_at_everything()
+        self.attacher.look_at_everything()
 
     def set_clock(self, seconds: float) -> None:
         """The operator's clock jumps."""

@@ -4,7 +4,8 @@ When all is at rest a pod finishes. What waits then is compared with what runs a
 passed over if one that comes after it runs, and could give way to it: both needed as many devices, and nothing on that
 node but the other pod is in its way. All that they need has to come free in one moment: while a pod's condition is
 written, or while it loses a conflict, others overtake it. So pods that want room on a node are left out, gangs, which
-need several devices at once, and pods of claims that several name; and the one that finishes has a single claim.
+need several devices at once, pods that have devices for another claim, and pods of claims that several name; and the
+one that finishes has a single claim.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .script import OTHER
 def who_waits(store: FakeStore) -> dict[str, int]:
     """The pods that may be compared, by uid, and the number of devices that each still needs."""
     wishes = {pod["metadata"]["uid"]: wish_of(store, pod) for pod in store.of(PODS) if waits(pod) and _is_simple(pod)}
-    return {uid: wish.devices for uid, wish in wishes.items() if wish is not None and wish.devices and not wish.says}
+    having = {user["uid"] for claim in store.of(RESOURCE_CLAIMS) for user in _users(claim)}
+    lacking = ((uid, wish) for uid, wish in wishes.items() if wish is not None and not wish.says and uid not in having)
+    return {uid: wish.devices for uid, wish in lacking if wish.devices}
 
 
 def _is_simple(pod: Obj) -> bool:
