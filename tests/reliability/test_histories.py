@@ -22,11 +22,12 @@ from dra_operator.controllers import Control
 from dra_operator.controllers.scheduling import binding_cycle
 from dra_operator.controllers.scheduling.gang.gangs import Gangs
 from dra_operator.controllers.scheduling.permit import Permit
+from dra_operator.eviction import due
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
 from dra_operator.sources.streams import Stream
 from histories.history import play
-from histories.script import ATTACHMENTS, Script, Step, script_of
+from histories.script import ATTACHMENTS, TAINT_RULES, Script, Step, script_of
 from histories.shrink import shrunk
 from rounds import LONG, a_third
 
@@ -88,6 +89,11 @@ def test_an_operator_that_binds_pods_without_regard_to(
 def test_an_operator_that_binds_pods_before_their_devices_are_attached_is_found_out() -> None:
     with mock.patch.object(Permit, "may_bind", return_value=True):
         assert any("not attached" in finding for seed in range(0, 700, ATTACHMENTS) for finding in play(seed).findings)
+
+
+def test_an_operator_that_ends_no_pod_for_a_rule_is_found_out() -> None:
+    with mock.patch.object(due, "evicts", return_value=False):
+        assert any("tainted" in finding for seed in range(0, 1100, TAINT_RULES) for finding in play(seed).findings)
 
 
 def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from dra_api.values.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PODS,
@@ -105,6 +106,17 @@ def _add_taint(stage: Stage, step: Step) -> None:
     _set_taints(stage, step, [{"key": "bad", "effect": "NoExecute", "timeAdded": _time()}])
 
 
+def _set_rule(stage: Stage, step: Step) -> None:
+    """The rule comes, or changes."""
+    name, effect, *devices = step.subject.split("/")
+    selector = {"driver": "gpu.example.com", **dict(zip(("pool", "device"), filter(None, devices), strict=False))}
+    spec = {"deviceSelector": selector, "taint": {"key": "bad", "effect": effect, "timeAdded": _time()}}
+    if stage.has(DEVICE_TAINT_RULES, name):
+        stage.server.change(DEVICE_TAINT_RULES, name, lambda rule: rule.update(spec=spec))
+    else:
+        stage.server.add(DEVICE_TAINT_RULES, {"metadata": {"name": name}, "spec": spec})
+
+
 def _change_node(edit: Callable[[Obj], object]) -> Action:
     def action(stage: Stage, step: Step) -> None:
         if stage.has(NODES, step.subject):
@@ -172,6 +184,8 @@ ACTIONS: dict[str, Action] = {
     "remove slice": _remove(RESOURCE_SLICES, _slice),
     "add taint": _add_taint,
     "remove taint": lambda stage, step: _set_taints(stage, step, []),
+    "set rule": _set_rule,
+    "remove rule": _remove(DEVICE_TAINT_RULES, lambda step: step.subject),
     "add template": _add_template,
     "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
     "add class": _add_class,

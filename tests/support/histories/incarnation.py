@@ -10,10 +10,11 @@ from typing import Any, Final, cast
 from controllers_world import FEW, TinyLanguage
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_kube import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -37,6 +38,7 @@ from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
 from prometheus_client import CollectorRegistry
 
+from .script import TAINTED
 from .server import Server
 
 KINDS: Final[Mapping[Resource, type[Object]]] = {
@@ -45,14 +47,22 @@ KINDS: Final[Mapping[Resource, type[Object]]] = {
     PERSISTENT_VOLUMES: PersistentVolume,
     PERSISTENT_VOLUME_CLAIMS: PersistentVolumeClaim,
     DEVICE_CLASSES: DeviceClass,
+    DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
     RESOURCE_CLAIMS: ResourceClaim,
     PODS: Pod,
 }
 """In the order in which the operator lists them."""
+WITH: Final[Mapping[Resource, str]] = {DEVICE_TAINT_RULES: TAINTED}
+"""Which histories have objects of a kind at all; the others do not list it."""
 PAUSE = 1.0  # seconds between two attempts to start
 AUDITS = 300.0  # seconds between two sweeps
+
+
+def kinds_of(traits: frozenset[str]) -> Mapping[Resource, type[Object]]:
+    """What the operator lists and watches in a history."""
+    return {resource: kind for resource, kind in KINDS.items() if resource not in WITH or WITH[resource] in traits}
 
 
 class _WatchedAudit(Audit):
@@ -85,6 +95,7 @@ class Incarnation:
         checks: Callable[[], bool],
         sees_others: Callable[[], bool],
         preempts: bool,
+        kinds: Mapping[Resource, type[Object]],
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
@@ -103,9 +114,9 @@ class Incarnation:
         )
         api = cast(Api, server)
         malformed_objects = MalformedObjects(self.control.hold)
-        self.audit = _WatchedAudit(api, self.control, malformed_objects, KINDS, lambda _: went_back(), AUDITS)
+        self.audit = _WatchedAudit(api, self.control, malformed_objects, kinds, lambda _: went_back(), AUDITS)
         self._last_look = LastLook(api, self.control, malformed_objects)
-        self._loader = Loader(api, KINDS, self.control.load, malformed_objects, self.audit.loaded)
+        self._loader = Loader(api, kinds, self.control.load, malformed_objects, self.audit.loaded)
         self._tasks: list[asyncio.Task[None]] = []
         self.is_working = False
 

@@ -12,7 +12,7 @@ from objects import Make
 from .actions import ACTIONS
 from .history import delete_everything, in_no_time, rest
 from .rest import faults_of
-from .script import Step
+from .script import STEADFAST, TAINTED, Step
 from .stage import Stage
 from .weather import Weather
 
@@ -33,7 +33,7 @@ def live(kind: str, kill_after: int, *, answered: bool) -> Life:
     async def main() -> Life:
         weather = Weather(0)
         weather.is_over = True
-        stage = Stage((2, 1), weather)
+        stage = Stage((2, 1), weather, traits=frozenset({TAINTED} if kind == STEADFAST else ()))
         writes: list[str] = []
 
         def count(call: Call) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from dra_kube import KubeError
 
 from .clock import OWNER, VirtualLoop
-from .incarnation import Incarnation
+from .incarnation import Incarnation, kinds_of
 from .sender import Sender
 from .server import Server
 from .watches import Watches
@@ -40,6 +40,7 @@ class Replica:
         *,
         elects: bool,
         preempts: bool,
+        traits: frozenset[str],
     ) -> None:
         self._name, self._server, self._now, self._tell = name, server, now, tell
         self._elects, self._preempts, self._lives = elects, preempts, 0
@@ -48,7 +49,8 @@ class Replica:
         self._context: Context = copy_context()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: list[asyncio.Task[None]] = []  # of earlier lives, which end their renewals
-        self.watches = Watches(weather, server)
+        self._kinds = kinds_of(traits)
+        self.watches = Watches(weather, server, self._kinds)
         self.operator: Incarnation | None = None
         """Set while the process leads."""
 
@@ -82,6 +84,7 @@ class Replica:
             checks=checks,
             sees_others=self.watches.sees_others,
             preempts=self._preempts,
+            kinds=self._kinds,
         )
         await operator.start()
         if operator is not self.operator or not operator.is_working:

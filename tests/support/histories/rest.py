@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dra_kube import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -25,9 +26,10 @@ from fake_store import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
-from .script import EXTENDED, GANG, GANG_SIZE, OTHER, TOLERANT
+from .script import EXTENDED, GANG, GANG_SIZE, OTHER, STEADFAST, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
+TAINTS = ("NoExecute", "NoSchedule")
 Devices = Mapping[str, Sequence[str]]
 """Devices by node."""
 
@@ -58,6 +60,7 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
         elif pod["spec"].get("nodeName") and _is_active(pod) and (bad := _tainted_devices(store, pod)):
             yield f"pod {key_of(pod)} runs on the tainted devices {bad}"
     yield from _of_gang(store)
+    yield from _of_rules(store)
     for claim in store.of(RESOURCE_CLAIMS):
         is_open = _is_immediate(claim) and not devices_of(claim) and not _is_deleted(claim) and not _users(store, claim)
         is_there = any(devices and not is_cordoned(store[NODES, node]) for node, devices in free.items())
@@ -65,12 +68,21 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
             yield f"immediate claim {key_of(claim)} has no device, though there is a free one"
 
 
-def free_devices(store: FakeStore, *, tainted: bool = False) -> Devices:
-    """What no claim holds; without the tainted ones, unless they are wanted."""
+def _of_rules(store: FakeStore) -> Iterator[str]:
+    """Rules that say that pods are being ended, though none is left that would be."""
+    for rule in store.of(DEVICE_TAINT_RULES):
+        for condition in (rule.get("status") or {}).get("conditions") or ():
+            if condition["type"] == "EvictionInProgress" and condition["status"] == "True":
+                yield f"rule {key_of(rule)} still says {condition['message']!r}"
+        if not (rule.get("status") or {}).get("conditions"):
+            yield f"rule {key_of(rule)} has no condition"
+
+
+def free_devices(store: FakeStore, tolerated: Collection[str] = ()) -> Devices:
+    """What no claim holds; without those that have taints of other effects than the tolerated ones."""
     held = _held(store)
     return {
-        node: [device for device in _usable(store, node, tainted=tainted) if device not in held]
-        for node in _nodes(store)
+        node: [device for device in _usable(store, node, tolerated) if device not in held] for node in _nodes(store)
     }
 
 
@@ -156,7 +168,7 @@ def places_for(store: FakeStore, pod: Obj) -> list[str]:
     wish = wish_of(store, pod)
     if wish is None or wish.says:
         return []
-    free = free_devices(store, tainted=_is_tolerant(pod))
+    free = free_devices(store, _tolerated(pod))
     return [node for node in free if _fits(store, node, wish, free) and is_allowed(store, pod, node)]
 
 
@@ -182,7 +194,7 @@ def _of_numbers(store: FakeStore, pod: Obj, said: str) -> Iterator[str]:
     """Whether the numbers of devices in a condition are those of some node."""
     states = set()
     for node in _nodes(store):
-        there = _usable(store, node, tainted=True)
+        there = _usable(store, node, TAINTS)
         states.add((len(there), len(there), sum(device in _held(store) for device in there)))
     for match, of, in_use in _NUMBERS.findall(said):
         if (int(match), int(of), int(match if in_use == "all" else in_use)) not in states:
@@ -251,14 +263,25 @@ def _nodes(store: FakeStore) -> list[str]:
     return [node["metadata"]["name"] for node in store.of(NODES)]
 
 
-def _usable(store: FakeStore, node: str, *, tainted: bool = False) -> list[str]:
+def _usable(store: FakeStore, node: str, tolerated: Collection[str] = ()) -> list[str]:
+    rules = store.of(DEVICE_TAINT_RULES)
     return [
         f"{node}/{device['name']}"
         for part in store.of(RESOURCE_SLICES)
         if part["spec"]["nodeName"] == node
         for device in part["spec"]["devices"]
-        if tainted or not device.get("taints")
+        if all(effect in tolerated for effect in _taints(node, device, rules))
     ]
+
+
+def _taints(node: str, device: Obj, rules: Sequence[Obj]) -> Iterator[str]:
+    """The effects of the device's taints, those of rules included; one has no effect."""
+    yield from (taint["effect"] for taint in device.get("taints") or ())
+    for rule in rules:
+        selector, effect = rule["spec"]["deviceSelector"], rule["spec"]["taint"]["effect"]
+        is_selected = selector.get("pool", node) == node and selector.get("device", device["name"]) == device["name"]
+        if is_selected and effect != "None":
+            yield effect
 
 
 def _held(store: FakeStore) -> set[str]:
@@ -309,13 +332,16 @@ def waits(pod: Obj) -> bool:
     return is_ours and not is_held_back and _is_active(pod) and not _is_deleted(pod)
 
 
-def _is_tolerant(pod: Obj) -> bool:
-    entries = pod["spec"].get("resourceClaims") or ()
-    return any(entry.get("resourceClaimTemplateName") == TOLERANT for entry in entries)
+def _tolerated(pod: Obj) -> Collection[str]:
+    """The effects of taints with which the pod takes devices."""
+    templates = {entry.get("resourceClaimTemplateName") for entry in pod["spec"].get("resourceClaims") or ()}
+    return TAINTS if STEADFAST in templates else ("NoExecute",) if TOLERANT in templates else ()
 
 
 def _tainted_devices(store: FakeStore, pod: Obj) -> list[str]:
-    """Devices of the pod with a taint, which no pod tolerates for long."""
+    """Devices of the pod with a taint that ends pods, and that it does not tolerate for long."""
+    if _tolerated(pod) == TAINTS:
+        return []
     uid = pod["metadata"]["uid"]
     mine = [
         device
@@ -324,8 +350,8 @@ def _tainted_devices(store: FakeStore, pod: Obj) -> list[str]:
         for device in devices_of(claim)
     ]
     node = pod["spec"]["nodeName"]
-    fine = _usable(store, node)
-    return [device for device in mine if device in _usable(store, node, tainted=True) and device not in fine]
+    fine = _usable(store, node, ("NoSchedule",))
+    return [device for device in mine if device in _usable(store, node, TAINTS) and device not in fine]
 
 
 def _said(pod: Obj) -> str:

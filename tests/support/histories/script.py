@@ -11,12 +11,14 @@ from volume_lab import uses
 
 EXTENDED = "example.com/gpu"
 TOLERANT = "tolerant"  # the template of claims whose devices may be tainted for some seconds
+STEADFAST = "steadfast"  # the template of claims whose devices may be tainted
 OTHER = "another-scheduler"
 VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outlives them
 RIVAL = "rival"  # pods to which the other scheduler gives devices
 GANGS = 3  # one history of so many has a gang
 ELECTIONS = 8  # one history of so many has two replicas of the operator
 ATTACHMENTS = 7  # in one history of so many devices have to be attached before a pod is bound
+TAINT_RULES = 11  # in one history of so many people taint devices by DeviceTaintRules
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
@@ -24,6 +26,8 @@ GANG_RANKS = ("", "-high", "-low")  # what the names of its pods end with where 
 NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
 ATTACHED = "attached"  # devices have the binding condition of this name, and the failure condition BROKEN
 BROKEN = "broken"
+TAINTED = "tainted"  # DeviceTaintRules come and go
+EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -68,6 +72,7 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     RIVAL: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER),
     NAMED_RIVAL: lambda name: Make.pod(name, claims=[Make.use(name)], schedulerName=OTHER),
     GANG: lambda name: _of_gang(Make.pod(name, claims=[Make.FROM_TEMPLATE])),
+    STEADFAST: lambda name: Make.pod(name, claims=[{"resourceClaimTemplateName": STEADFAST}]),
 }
 HELD = "held"  # what a pod is called that another gate holds back
 WORDS = ("high", "low", "zone", "nozone", "tolerates", "cpu", "port", "apart", HELD)
@@ -106,6 +111,9 @@ def script_of(seed: int) -> Script:
     if seed % ATTACHMENTS == 0:
         traits.add(ATTACHED)
         steps += [Step(at, "set the clock", "", 700) for at in _some(dice, 1, 0.3)]  # what takes longer has failed
+    if seed % TAINT_RULES == 0:
+        traits.add(TAINTED)
+        steps += _taint_rules(dice, len(nodes))
     return Script(nodes, replicas, preempts, tuple(sorted(steps)), frozenset(traits))
 
 
@@ -121,7 +129,7 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
     rivals = dice.choice((0, 0, 0, 6))
     first, last = _rush(dice) if rivals else (0, DURATION / 2)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2, 0))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2, 0, 0))[0]
         words = [rule for rule in rules if not kind.startswith(RIVAL) and dice.random() < 0.4]
         name, at = "-".join((kind, str(number), *words)), dice.uniform(first, last)
         yield Step(at, "add pod", name)
@@ -151,6 +159,29 @@ def _gang(dice: random.Random, rank: str) -> Iterator[Step]:
             if dice.random() < 0.6:
                 yield Step(then + 0.1, "delete pod", name)
                 yield Step(then + 0.2 + 2.5 * dice.random(), "add pod", name)
+
+
+def _taint_rules(dice: random.Random, nodes: int) -> Iterator[Step]:
+    """Rules that come, change and go, and pods beside the others that tolerate their taints, or do not."""
+    for number in range(dice.choice((1, 2, 2, 3))):
+        name, at = f"rule-{number}", dice.uniform(0, DURATION)
+        yield Step(at, "set rule", _chosen(dice, name, nodes))
+        for _ in _some(dice, 2, 0.3):
+            at += dice.expovariate(0.3)
+            yield Step(at, "set rule", _chosen(dice, name, nodes))
+        if dice.random() < 0.7:
+            yield Step(at + dice.expovariate(0.2), "remove rule", name)
+    for number in range(6, 6 + dice.choice((1, 2, 3))):
+        name, at = f"{dice.choice((TOLERANT, STEADFAST, 'template'))}-{number}", dice.uniform(0, DURATION / 2)
+        yield Step(at, "add pod", name)
+        if dice.random() < 0.3:
+            yield Step(at + dice.expovariate(0.3), "delete pod", name)
+
+
+def _chosen(dice: random.Random, rule: str, nodes: int) -> str:
+    """The rule with its effect, and the devices that it taints: those of a node, one of them, or all."""
+    node, device = f"node-{dice.randrange(nodes)}", dice.choice(("", "dev-0"))
+    return "/".join((rule, dice.choice(EFFECTS), *dice.choice(((), (node,), (node, device)))))
 
 
 def _unseen(dice: random.Random, at: float) -> Iterator[Step]:

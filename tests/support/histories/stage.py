@@ -18,7 +18,7 @@ from .neighbours import Neighbours
 from .node_rules import ZONE
 from .replica import LEASE_OVER, RESTART, Replica
 from .rival import Rival
-from .script import ATTACHED, BROKEN, EXTENDED, TOLERANT
+from .script import ATTACHED, BROKEN, EXTENDED, STEADFAST, TAINTED, TOLERANT
 from .server import Server
 from .weather import Weather
 
@@ -92,7 +92,14 @@ class Stage:
         self._revision += 1
         name = f"replica-{self._revision}"
         replica = Replica(
-            name, self.server, self._weather, self.now, self.tell, elects=self._elects, preempts=self.preempts
+            name,
+            self.server,
+            self._weather,
+            self.now,
+            self.tell,
+            elects=self._elects,
+            preempts=self.preempts,
+            traits=self._traits,
         )
         self.replicas.append(replica)
         return replica
@@ -147,13 +154,18 @@ class Stage:
         self.add_class()
         self.add_template()
         self.server.add(STORAGE_CLASSES, storage_class(provisioner=OURS))
-        tolerant = Make.template(TOLERANT)
-        toleration = {"key": "bad", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
-        tolerant["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [toleration]
-        self.server.add(RESOURCE_CLAIM_TEMPLATES, tolerant)
+        self._add_tolerant(TOLERANT, effect="NoExecute", tolerationSeconds=5)
+        if TAINTED in self._traits:
+            self._add_tolerant(STEADFAST)
         for number in range(len(self._nodes)):
             self.add_node(f"node-{number}")
             self.add_slice(f"node-{number}")
+
+    def _add_tolerant(self, name: str, **toleration: object) -> None:
+        made = Make.template(name)
+        exactly = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+        exactly["tolerations"] = [{"key": "bad", "operator": "Exists", **toleration}]
+        self.server.add(RESOURCE_CLAIM_TEMPLATES, made)
 
     def clear_up(self) -> None:
         """Nothing fails any more."""

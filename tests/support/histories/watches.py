@@ -12,6 +12,7 @@ cannot know that devices are contested by a pod, or wanted by a claim, which is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextvars import copy_context
 
 from dra_api.codec import convert
@@ -39,8 +40,8 @@ def _streams(now: float) -> dict[Resource, Stream]:
 class Watches:
     """``begin`` for each incarnation, in its process; ``changed`` is told of every change at the server."""
 
-    def __init__(self, weather: Weather, server: Server) -> None:
-        self._weather, self._server = weather, server
+    def __init__(self, weather: Weather, server: Server, kinds: Iterable[Resource]) -> None:
+        self._weather, self._server, self._kinds = weather, server, tuple(kinds)
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._operator: Incarnation | None = None
@@ -56,7 +57,7 @@ class Watches:
         self.end()
         self._operator, self._context = operator, copy_context()
         self._streams = _streams(self._loop.time())
-        for resource in KINDS:
+        for resource in self._kinds:
             self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
 
     def end(self) -> None:
