@@ -67,7 +67,9 @@ def _finish_pod(stage: Stage, step: Step) -> None:
 
 def _add_claim(stage: Stage, step: Step) -> None:
     annotations = {"dra.kopf.dev/allocate": "immediate"} if step.subject == "immediate" else {}
-    stage.server.add(RESOURCE_CLAIMS, Make.claim(step.subject, annotations=annotations))
+    claim = Make.claim(step.subject, annotations=annotations)
+    stage.let_share(step.subject, claim["spec"])
+    stage.server.add(RESOURCE_CLAIMS, claim)
 
 
 def _delete_claim(stage: Stage, step: Step) -> None:

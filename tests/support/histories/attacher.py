@@ -90,4 +90,4 @@ def not_attached(claim: Obj) -> list[str]:
 
 
 def _id(result: Obj) -> Obj:
-    return {name: result[name] for name in ("driver", "pool", "device")}
+    return {name: result[name] for name in ("driver", "pool", "device", "shareID") if name in result}

@@ -111,9 +111,11 @@ async def _give_devices_back(stage: Stage) -> list[str]:
     finished = who_finishes(server)
     if len(waiting) < 2 or finished is None or any(map(is_rival, server.of(PODS))):
         return []
+    ended = stage.judge.preempted
     server.change(PODS, finished, lambda pod: pod["status"].update(phase="Succeeded"))
     found = await rest(stage, f"pod {finished} finished")
-    return [*found, *faults_of(server, swept=False), *passed_over(server, waiting)]
+    has_one_turn = stage.judge.preempted == ended  # else more came free, and one pod may end others before another may
+    return [*found, *faults_of(server, swept=False), *(passed_over(server, waiting) if has_one_turn else ())]
 
 
 async def rest(stage: Stage, after: str) -> list[str]:

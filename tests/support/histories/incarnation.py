@@ -99,8 +99,7 @@ class Incarnation:
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
-        numbers = iter(range(1, 100_000))
-        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
+        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(server.share_numbers)}")
         self.control = Control(
             self.cluster,
             server,

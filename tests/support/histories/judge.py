@@ -14,12 +14,13 @@ from objects import Obj
 from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
 
+from .amounts import overdrawn, usual_amount
 from .attacher import not_attached
 from .node_rules import collisions, is_running
 from .preemptions import is_preempted, priority_of
 from .rest import devices_of, is_of_gang, waits
 from .rival import is_passing
-from .script import GANG, GANG_SIZE, OTHER
+from .script import CAPACITY, GANG, GANG_SIZE, OTHER
 from .sender import LEASE, NAMESPACE
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class Judge:
             self.findings.update(dict.fromkeys(collisions(self.server, obj)))
         if resource is RESOURCE_CLAIMS or resource is PODS:
             self._look_at_gang(event, resource, obj)
+        if resource is RESOURCE_CLAIMS and not self.pardons and usual_amount(self.server) != CAPACITY:
+            self.findings.update(dict.fromkeys(overdrawn(self.server)))
         if self._enter(event, resource, obj) and not self.pardons:
             found = (finding for finding in violations(self._state) if not is_passing(finding))
             self.findings.update(dict.fromkeys(found))
@@ -103,6 +106,11 @@ class Judge:
                 self._same_gang.update(_running_gang(self.server))
             if not any(other > priority and now - at < LATE_SECONDS for other, at in self._waited.values()):
                 self.findings[f"pod {key_of(obj)} is preempted, and no pod of higher priority waits"] = None
+
+    @property
+    def preempted(self) -> int:
+        """How many pods have ended for others."""
+        return len(self._ended)
 
     def halves(self) -> list[str]:
         """Pods of a gang that run at rest, though another one of it has ended for a pod of higher priority."""

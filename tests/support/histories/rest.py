@@ -7,7 +7,6 @@ is used. That is possible because the world is small: a pool is a node's, a clai
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,19 +24,20 @@ from dra_kube import (
 from fake_store import FakeStore, key_of
 from objects import Obj
 
+from .amounts import amount_of, consumed, fit, overdrawn, usual_amount
 from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
-from .script import EXTENDED, GANG, GANG_SIZE, OTHER, STEADFAST, TOLERANT
+from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, OTHER, STEADFAST, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
 TAINTS = ("NoExecute", "NoSchedule")
-Devices = Mapping[str, Sequence[str]]
-"""Devices by node."""
+Devices = Mapping[str, Mapping[str, int]]
+"""Devices by node, and how much of each is left."""
 
 
 class Wish(NamedTuple):
-    """What a pod needs: so many more devices, on a node where ``on`` says so (None: on any)."""
+    """What a pod needs: so much of a device for each claim, on a node where ``on`` says so (None: on any)."""
 
-    devices: int
+    amounts: tuple[int, ...]
     on: frozenset[str] | None
     says: str = ""
     """Why it can run nowhere: a pattern of which its condition has to have something in it."""
@@ -63,7 +63,8 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
     yield from _of_rules(store)
     for claim in store.of(RESOURCE_CLAIMS):
         is_open = _is_immediate(claim) and not devices_of(claim) and not _is_deleted(claim) and not _users(store, claim)
-        is_there = any(devices and not is_cordoned(store[NODES, node]) for node, devices in free.items())
+        amount = amount_of(claim, usual_amount(store))
+        is_there = any(fit([amount], devices) and not is_cordoned(store[NODES, node]) for node, devices in free.items())
         if is_open and is_there and store.of(DEVICE_CLASSES):
             yield f"immediate claim {key_of(claim)} has no device, though there is a free one"
 
@@ -80,9 +81,10 @@ def _of_rules(store: FakeStore) -> Iterator[str]:
 
 def free_devices(store: FakeStore, tolerated: Collection[str] = ()) -> Devices:
     """What no claim holds; without those that have taints of other effects than the tolerated ones."""
-    held = _held(store)
+    taken = consumed(store)
     return {
-        node: [device for device in _usable(store, node, tolerated) if device not in held] for node in _nodes(store)
+        node: {it: left for it in _usable(store, node, tolerated) if (left := CAPACITY - taken[it]) > 0}
+        for node in _nodes(store)
     }
 
 
@@ -120,13 +122,14 @@ def gang_of(store: FakeStore) -> tuple[list[Obj], int]:
 
 
 def has_room_for_gang(store: FakeStore) -> bool:
-    """Whether as many pods of the gang as have to run together could do so; each of them lacks one device."""
+    """Whether as many pods of the gang as have to run together could do so; each of them has one claim."""
     waiting, needed = gang_of(store)
     wishes = [wish_of(store, pod) for pod in waiting]
     if len(waiting) < needed or any(wish is None or wish.says or wish.on is not None for wish in wishes):
         return False
+    usual = usual_amount(store)
     places = (
-        min(len(devices), _slots(store, node))
+        min(sum(left // usual for left in devices.values()), _slots(store, node))
         for node, devices in free_devices(store).items()
         if is_allowed(store, waiting[0], node)
     )
@@ -134,8 +137,7 @@ def has_room_for_gang(store: FakeStore) -> bool:
 
 
 def _held_twice(store: FakeStore) -> Iterator[str]:
-    holders = Counter(device for claim in store.of(RESOURCE_CLAIMS) for device in devices_of(claim))
-    yield from (f"device {device} is still held by {number} claims" for device, number in holders.items() if number > 1)
+    yield from (f"still {finding}" for finding in overdrawn(store))
 
 
 def _away_from_volume(store: FakeStore) -> Iterator[str]:
@@ -193,6 +195,8 @@ def _of_pod(store: FakeStore, pod: Obj, swept: bool) -> Iterator[str]:
 def _of_numbers(store: FakeStore, pod: Obj, said: str) -> Iterator[str]:
     """Whether the numbers of devices in a condition are those of some node."""
     states = set()
+    if usual_amount(store) != CAPACITY:
+        return  # shares are counted in other words
     for node in _nodes(store):
         there = _usable(store, node, TAINTS)
         states.add((len(there), len(there), sum(device in _held(store) for device in there)))
@@ -215,9 +219,10 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
     recorded = {
         entry["name"]: entry.get("resourceClaimName") for entry in pod["status"].get("resourceClaimStatuses") or ()
     }
-    devices, says = _extended(pod), set()
+    usual = usual_amount(store)
+    amounts, says = [usual] * _extended(pod), set()
     on = _nodes_of_volumes(store, pod) or None  # a volume that is not made yet can be anywhere
-    if devices and not store.of(DEVICE_CLASSES):
+    if amounts and not store.of(DEVICE_CLASSES):
         keeps_out = rules_of(pod) or any(_keeps_pods_out(node) for node in store.of(NODES))
         earlier = "|nodes are available" if keeps_out else ""  # that may be said instead
         says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}|the cluster has no nodes{earlier}")
@@ -226,7 +231,7 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
         claim = store.objects.get((RESOURCE_CLAIMS, "ns", name)) if name else None
         if claim is None and "resourceClaimTemplateName" in entry:
             template = (RESOURCE_CLAIM_TEMPLATES, "ns", entry["resourceClaimTemplateName"])
-            return None if template in store.objects else Wish(0, None, _UNMADE)
+            return None if template in store.objects else Wish((), None, _UNMADE)
         if claim is None:
             says.add(f'resourceclaim "{name}" not found')
         elif _is_deleted(claim):
@@ -240,8 +245,8 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
                 # no node is asked whether the devices are there, so they are kept, and no class is needed
                 says.add("nodes are available" if store.of(NODES) else "the cluster has no nodes")
         else:
-            devices += 1
-    return Wish(devices, on, "|".join(sorted(says)))
+            amounts.append(amount_of(claim, usual))
+    return Wish(tuple(sorted(amounts)), on, "|".join(sorted(says)))
 
 
 def _is_given_back(pod: Obj, claim: Obj) -> bool:
@@ -252,7 +257,7 @@ def _is_given_back(pod: Obj, claim: Obj) -> bool:
 
 def _fits(store: FakeStore, node: str, wish: Wish, free: Devices) -> bool:
     is_there = wish.on is None or node in wish.on
-    return is_there and _slots(store, node) > 0 and len(free[node]) >= wish.devices
+    return is_there and _slots(store, node) > 0 and fit(wish.amounts, free[node])
 
 
 def _slots(store: FakeStore, node: str) -> int:

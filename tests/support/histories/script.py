@@ -19,6 +19,7 @@ GANGS = 3  # one history of so many has a gang
 ELECTIONS = 8  # one history of so many has two replicas of the operator
 ATTACHMENTS = 7  # in one history of so many devices have to be attached before a pod is bound
 TAINT_RULES = 11  # in one history of so many people taint devices by DeviceTaintRules
+CONSUMABLE = 13  # in one history of so many several claims share a device
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
@@ -26,6 +27,10 @@ GANG_RANKS = ("", "-high", "-low")  # what the names of its pods end with where 
 NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
 ATTACHED = "attached"  # devices have the binding condition of this name, and the failure condition BROKEN
 BROKEN = "broken"
+CONSUMED = "consumed"  # devices have CAPACITY units of memory, of which each claim consumes some
+CAPACITY = 4
+USUAL = 2  # units of a claim that does not say how many
+UNITS = {"tolerant": 1, "shared": 3, "immediate": 3}  # of claims that say so, by the name of claim or template
 TAINTED = "tainted"  # DeviceTaintRules come and go
 EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
@@ -104,13 +109,17 @@ def script_of(seed: int) -> Script:
     if preempts:
         rules += [rule for rule in ("high", "low") if rule not in rules]
     ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
-    steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
+    shares = seed % CONSUMABLE == 0
+    steps = [*_pods(dice, rules, rivals=not shares), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
     if seed % GANGS == 0:
         steps += _gang(dice, dice.choice(GANG_RANKS) if preempts else "")
     traits = set()
     if seed % ATTACHMENTS == 0:
         traits.add(ATTACHED)
         steps += [Step(at, "set the clock", "", 700) for at in _some(dice, 1, 0.3)]  # what takes longer has failed
+    if shares:
+        traits.add(CONSUMED)
+        steps += _many(dice)
     if seed % TAINT_RULES == 0:
         traits.add(TAINTED)
         steps += _taint_rules(dice, len(nodes))
@@ -124,12 +133,12 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
             yield dice.uniform(0, DURATION)
 
 
-def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
+def _pods(dice: random.Random, rules: Sequence[str], *, rivals: bool) -> Iterator[Step]:
     kinds = list(KINDS_OF_PODS)
-    rivals = dice.choice((0, 0, 0, 6))
-    first, last = _rush(dice) if rivals else (0, DURATION / 2)
+    rival = dice.choice((0, 0, 0, 6)) if rivals else 0
+    first, last = _rush(dice) if rival else (0, DURATION / 2)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2, 0, 0))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rival, rival / 2, 0, 0))[0]
         words = [rule for rule in rules if not kind.startswith(RIVAL) and dice.random() < 0.4]
         name, at = "-".join((kind, str(number), *words)), dice.uniform(first, last)
         yield Step(at, "add pod", name)
@@ -159,6 +168,16 @@ def _gang(dice: random.Random, rank: str) -> Iterator[Step]:
             if dice.random() < 0.6:
                 yield Step(then + 0.1, "delete pod", name)
                 yield Step(then + 0.2 + 2.5 * dice.random(), "add pod", name)
+
+
+def _many(dice: random.Random) -> Iterator[Step]:
+    """Pods beside the others, which share devices."""
+    kinds = ("template", "template", TOLERANT, TOLERANT, "two", "both", "shared", "extended")
+    for number in range(10, 10 + dice.randint(2, 6)):
+        name, at = f"{dice.choice(kinds)}-{number}", dice.uniform(0, DURATION * 0.8)
+        yield Step(at, "add pod", name)
+        if dice.random() < 0.5:
+            yield Step(at + dice.expovariate(0.2), dice.choice(("delete pod", "finish pod")), name)
 
 
 def _taint_rules(dice: random.Random, nodes: int) -> Iterator[Step]:

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable
 from contextvars import copy_context
+from itertools import count
 from typing import NamedTuple, TypeVarTuple
 
 from dra_kube import (
@@ -72,6 +73,8 @@ class Server(FakeApi):
         """How often it was restored."""
         self.is_away = False
         self.unserved: frozenset[str] = frozenset()
+        self.share_numbers = count(1)
+        """One for each share of a device, whichever process gives it away."""
         self.busy = 0
         """Requests that have not reached the server yet, or whose answer is on its way."""
         self.trace: list[str] | None = None

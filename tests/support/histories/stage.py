@@ -18,7 +18,7 @@ from .neighbours import Neighbours
 from .node_rules import ZONE
 from .replica import LEASE_OVER, RESTART, Replica
 from .rival import Rival
-from .script import ATTACHED, BROKEN, EXTENDED, STEADFAST, TAINTED, TOLERANT
+from .script import ATTACHED, BROKEN, CAPACITY, CONSUMED, EXTENDED, STEADFAST, TAINTED, TOLERANT, UNITS, USUAL
 from .server import Server
 from .weather import Weather
 
@@ -165,7 +165,13 @@ class Stage:
         made = Make.template(name)
         exactly = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]
         exactly["tolerations"] = [{"key": "bad", "operator": "Exists", **toleration}]
+        self.let_share(name, made["spec"]["spec"])
         self.server.add(RESOURCE_CLAIM_TEMPLATES, made)
+
+    def let_share(self, name: str, spec: Obj) -> None:
+        """Have the claims of this name, or of this template, say how much they consume, where devices are shared."""
+        if CONSUMED in self._traits and name in UNITS:
+            spec["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"memory": str(UNITS[name])}}
 
     def clear_up(self) -> None:
         """Nothing fails any more."""
@@ -193,6 +199,11 @@ class Stage:
         if ATTACHED in self._traits:
             for device in published["spec"]["devices"]:
                 device.update(bindingConditions=[ATTACHED], bindingFailureConditions=[BROKEN])
+        if CONSUMED in self._traits:
+            policy = {"default": str(USUAL), "validValues": [str(units) for units in range(1, CAPACITY + 1)]}
+            for device in published["spec"]["devices"]:
+                memory = {"value": str(CAPACITY), "requestPolicy": policy}
+                device.update(allowMultipleAllocations=True, capacity={"memory": memory})
         self.server.add(RESOURCE_SLICES, published)
 
     def has(self, resource: Resource, key: str) -> bool:

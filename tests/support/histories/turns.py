@@ -22,12 +22,12 @@ from .rest import devices_of, is_of_gang, places_for, waits, wish_of
 from .script import OTHER
 
 
-def who_waits(store: FakeStore) -> dict[str, int]:
-    """The pods that may be compared, by uid, and the number of devices that each still needs."""
+def who_waits(store: FakeStore) -> dict[str, tuple[int, ...]]:
+    """The pods that may be compared, by uid, and how much of devices each needs."""
     wishes = {pod["metadata"]["uid"]: wish_of(store, pod) for pod in store.of(PODS) if waits(pod) and _is_simple(pod)}
     having = {user["uid"] for claim in store.of(RESOURCE_CLAIMS) for user in _users(claim)}
     lacking = ((uid, wish) for uid, wish in wishes.items() if wish is not None and not wish.says and uid not in having)
-    return {uid: wish.devices for uid, wish in lacking if wish.devices}
+    return {uid: wish.amounts for uid, wish in lacking if wish.amounts}
 
 
 def _is_simple(pod: Obj) -> bool:
@@ -43,7 +43,7 @@ def who_finishes(store: FakeStore) -> str | None:
     return next(map(key_of, running), None)
 
 
-def passed_over(store: FakeStore, waited: dict[str, int]) -> Iterator[str]:
+def passed_over(store: FakeStore, waited: dict[str, tuple[int, ...]]) -> Iterator[str]:
     """Who still waits although its turn was earlier; ``waited`` is what ``who_waits`` said before."""
     pods = [pod for pod in store.of(PODS) if pod["metadata"]["uid"] in waited]
     for pod in filter(waits, pods):
