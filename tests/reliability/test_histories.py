@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election
+from dra_operator.allocator.problem.counters import Counters
 from dra_operator.allocator.problem.shares import Shares
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
@@ -28,7 +29,7 @@ from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
 from dra_operator.sources.streams import Stream
 from histories.history import play
-from histories.script import ATTACHMENTS, CONSUMABLE, TAINT_RULES, Script, Step, script_of
+from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, Step, script_of
 from histories.shrink import shrunk
 from rounds import LONG, a_third
 
@@ -95,6 +96,11 @@ def test_an_operator_that_binds_pods_before_their_devices_are_attached_is_found_
 def test_an_operator_that_gives_more_of_a_device_away_than_it_has_is_found_out() -> None:
     with mock.patch.object(Shares, "admit", lambda _, devices, request: devices):
         assert any(play(seed).findings for seed in range(0, 1300, CONSUMABLE))
+
+
+def test_an_operator_that_gives_a_card_and_its_halves_away_is_found_out() -> None:
+    with mock.patch.object(Counters, "_check", return_value=None):
+        assert any(play(seed).findings for seed in range(0, 1700, PARTITIONS))
 
 
 def test_an_operator_that_ends_no_pod_for_a_rule_is_found_out() -> None:

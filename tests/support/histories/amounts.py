@@ -1,6 +1,7 @@
 """How much of a device claims consume, and whether what others want still fits: no device gives more than it has.
 
-A device that claims do not share is a whole one, and so is what a claim takes of it.
+A device that claims do not share is a whole one, and so is what a claim takes of it. Of a card that comes whole or as
+two halves a claim may have either, so a half is what it needs.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES
 from fake_store import FakeStore
 from objects import Obj
 
-from .script import CAPACITY, USUAL
+from .script import CAPACITY, HALF, USUAL
 
 
 def usual_amount(store: FakeStore) -> int:
     """What a claim takes of a device if it does not say so."""
     shares = any(
-        device.get("allowMultipleAllocations")
+        device.get("allowMultipleAllocations") or device.get("consumesCounters")
         for part in store.of(RESOURCE_SLICES)
-        for device in part["spec"]["devices"]
+        for device in part["spec"].get("devices") or ()
     )
     return USUAL if shares else CAPACITY
 
@@ -37,8 +38,12 @@ def consumed(store: FakeStore) -> Counter[str]:
     for claim in store.of(RESOURCE_CLAIMS):
         allocation = (claim.get("status") or {}).get("allocation") or {}
         for result in allocation.get("devices", {}).get("results") or ():
-            memory = (result.get("consumedCapacity") or {}).get("memory", CAPACITY)
-            amounts[f"{result['pool']}/{result['device']}"] += int(memory)
+            kind, _, number = result["device"].partition("-")
+            if kind == HALF:
+                amounts[f"{result['pool']}/dev-{number[0]}"] += USUAL
+            else:
+                memory = (result.get("consumedCapacity") or {}).get("memory", CAPACITY)
+                amounts[f"{result['pool']}/{result['device']}"] += int(memory)
     return amounts
 
 

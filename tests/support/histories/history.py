@@ -101,6 +101,8 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
     delete_everything(stage)
     for finding in [*await rest(stage, "all pods were deleted"), *stage.judge.leaks(), *stage.judge.findings]:
         yield finding
+    if stage.server.life == 0 and any(replica.started_over for replica in stage.replicas):
+        yield "the operator starts over, though the server was never restored"
     if stage.operator is not None and (failure := stage.operator.failed()):
         yield failure
 

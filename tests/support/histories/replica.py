@@ -51,6 +51,8 @@ class Replica:
         self._closing: list[asyncio.Task[None]] = []  # of earlier lives, which end their renewals
         self._kinds = kinds_of(traits)
         self.watches = Watches(weather, server, self._kinds)
+        self.started_over = False
+        """Whether a process took the server for one that went back in time."""
         self.operator: Incarnation | None = None
         """Set while the process leads."""
 
@@ -100,6 +102,7 @@ class Replica:
         """The server went back in time: the same process lists everything again, with the lease that it has."""
         if self._is_stopping:
             return
+        self.started_over = True
         self._tell("the operator starts over")
         self._halt()
         self._begin(self._lead())

@@ -26,7 +26,7 @@ from objects import Obj
 
 from .amounts import amount_of, consumed, fit, overdrawn, usual_amount
 from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
-from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, OTHER, STEADFAST, TOLERANT
+from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, HALF, OTHER, STEADFAST, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
 TAINTS = ("NoExecute", "NoSchedule")
@@ -83,9 +83,16 @@ def free_devices(store: FakeStore, tolerated: Collection[str] = ()) -> Devices:
     """What no claim holds; without those that have taints of other effects than the tolerated ones."""
     taken = consumed(store)
     return {
-        node: {it: left for it in _usable(store, node, tolerated) if (left := CAPACITY - taken[it]) > 0}
+        node: {
+            it: CAPACITY - taken[it] for it in _usable(store, node, tolerated) if _is_whole(it) and taken[it] < CAPACITY
+        }
         for node in _nodes(store)
     }
+
+
+def _is_whole(device: str) -> bool:
+    """Whether it is no half of a card: what is left of a card is counted once."""
+    return f"/{HALF}-" not in device
 
 
 def is_of_gang(pod: Obj) -> bool:
@@ -274,7 +281,7 @@ def _usable(store: FakeStore, node: str, tolerated: Collection[str] = ()) -> lis
         f"{node}/{device['name']}"
         for part in store.of(RESOURCE_SLICES)
         if part["spec"]["nodeName"] == node
-        for device in part["spec"]["devices"]
+        for device in part["spec"].get("devices") or ()
         if all(effect in tolerated for effect in _taints(node, device, rules))
     ]
 

@@ -20,6 +20,7 @@ ELECTIONS = 8  # one history of so many has two replicas of the operator
 ATTACHMENTS = 7  # in one history of so many devices have to be attached before a pod is bound
 TAINT_RULES = 11  # in one history of so many people taint devices by DeviceTaintRules
 CONSUMABLE = 13  # in one history of so many several claims share a device
+PARTITIONS = 17  # in one history of so many devices are cards that come whole or as two halves
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
@@ -31,6 +32,8 @@ CONSUMED = "consumed"  # devices have CAPACITY units of memory, of which each cl
 CAPACITY = 4
 USUAL = 2  # units of a claim that does not say how many
 UNITS = {"tolerant": 1, "shared": 3, "immediate": 3}  # of claims that say so, by the name of claim or template
+PARTITIONED = "partitioned"  # each card has CAPACITY units, of which a half consumes USUAL
+HALF = "half"  # what the names of halves begin with; the whole card is the device ``dev``
 TAINTED = "tainted"  # DeviceTaintRules come and go
 EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
@@ -110,7 +113,14 @@ def script_of(seed: int) -> Script:
         rules += [rule for rule in ("high", "low") if rule not in rules]
     ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
     shares = seed % CONSUMABLE == 0
-    steps = [*_pods(dice, rules, rivals=not shares), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
+    partitions = seed % PARTITIONS == 0 and not shares
+    steps = [
+        *_pods(dice, rules, rivals=not (shares or partitions)),
+        *_claims(dice),
+        *_cluster(dice, len(nodes)),
+        *ends,
+        *_faults(dice),
+    ]
     if seed % GANGS == 0:
         steps += _gang(dice, dice.choice(GANG_RANKS) if preempts else "")
     traits = set()
@@ -119,8 +129,11 @@ def script_of(seed: int) -> Script:
         steps += [Step(at, "set the clock", "", 700) for at in _some(dice, 1, 0.3)]  # what takes longer has failed
     if shares:
         traits.add(CONSUMED)
+    if partitions:
+        traits.add(PARTITIONED)
+    if shares or partitions:
         steps += _many(dice)
-    if seed % TAINT_RULES == 0:
+    if seed % TAINT_RULES == 0 and not partitions:  # one rule would taint the whole card, and not its halves
         traits.add(TAINTED)
         steps += _taint_rules(dice, len(nodes))
     return Script(nodes, replicas, preempts, tuple(sorted(steps)), frozenset(traits))

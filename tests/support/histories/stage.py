@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
 from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
@@ -18,12 +18,32 @@ from .neighbours import Neighbours
 from .node_rules import ZONE
 from .replica import LEASE_OVER, RESTART, Replica
 from .rival import Rival
-from .script import ATTACHED, BROKEN, CAPACITY, CONSUMED, EXTENDED, STEADFAST, TAINTED, TOLERANT, UNITS, USUAL
+from .script import (
+    ATTACHED,
+    BROKEN,
+    CAPACITY,
+    CONSUMED,
+    EXTENDED,
+    HALF,
+    PARTITIONED,
+    STEADFAST,
+    TAINTED,
+    TOLERANT,
+    UNITS,
+    USUAL,
+)
 from .server import Server
 from .weather import Weather
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
+
+
+def _card(number: int) -> Iterator[Obj]:
+    """The whole card, and its halves."""
+    for name, amount in ((f"dev-{number}", CAPACITY), (f"{HALF}-{number}-a", USUAL), (f"{HALF}-{number}-b", USUAL)):
+        counters = {"memory": {"value": str(amount)}}
+        yield {"name": name, "consumesCounters": [{"counterSet": f"card-{number}", "counters": counters}]}
 
 
 class Stage:
@@ -199,12 +219,27 @@ class Stage:
         if ATTACHED in self._traits:
             for device in published["spec"]["devices"]:
                 device.update(bindingConditions=[ATTACHED], bindingFailureConditions=[BROKEN])
+        if PARTITIONED in self._traits:
+            self._add_counters(node, devices)
+            published["spec"]["pool"]["resourceSliceCount"] = 2
+            published["spec"]["devices"] = [it for number in range(devices) for it in _card(number)]
         if CONSUMED in self._traits:
             policy = {"default": str(USUAL), "validValues": [str(units) for units in range(1, CAPACITY + 1)]}
             for device in published["spec"]["devices"]:
                 memory = {"value": str(CAPACITY), "requestPolicy": policy}
                 device.update(allowMultipleAllocations=True, capacity={"memory": memory})
         self.server.add(RESOURCE_SLICES, published)
+
+    def _add_counters(self, node: str, cards: int) -> None:
+        """What the devices of a node consume; it stays when these go."""
+        name = f"{node}-counters"
+        if not self.has(RESOURCE_SLICES, name):
+            made = Make.slice(node, 0)
+            made["metadata"]["name"], made["spec"]["pool"]["resourceSliceCount"] = name, 2
+            counters = {"memory": {"value": str(CAPACITY)}}
+            made["spec"]["sharedCounters"] = [{"name": f"card-{it}", "counters": counters} for it in range(cards)]
+            del made["spec"]["devices"]
+            self.server.add(RESOURCE_SLICES, made)
 
     def has(self, resource: Resource, key: str) -> bool:
         """Whether the server has the object."""
