@@ -647,6 +647,40 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
     assert len(world.holders()) == (2 if end == "attached" else 0)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_gang_gives_all_devices_back_though_a_write_for_one_of_its_pods_is_lost(
+    number: int, world: World
+) -> None:
+    """The pod whose write it was waited with its devices until the sweep: only the other one was looked at again."""
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(2))
+    world.start()
+    async with world.running():
+        await world.busy()
+        names = [it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS)]
+        lost: list[Call] = []
+
+        def lose(call: Call) -> Exception | None:
+            if lost or (call.verb, call.sub, call.name) != ("update", "status", names[number]):
+                return None
+            lost.append(call)
+            return Unreachable("cut")
+
+        world.api.change(RESOURCE_CLAIMS, f"ns/{names[0]}", partial(attached, condition="attached"))
+        await world.busy()
+        world.api.before = lose
+        for slice_ in list(world.api.of(RESOURCE_SLICES)):
+            world.api.drop(RESOURCE_SLICES, slice_["metadata"]["name"])
+        world.api.change(RESOURCE_CLAIMS, f"ns/{names[1]}", partial(attached, condition="broken"))
+        await world.busy()
+        await world.busy()
+    assert lost
+    assert not world.holders()
+
+
 async def test_pods_that_join_a_gang_on_its_way_are_placed_as_soon_as_it_is_bound(world: World) -> None:
     """However long the gang's devices take to get ready: the pauses of a pod that gives claims up are not for it."""
     furnish(world, 4, 1)

@@ -16,7 +16,7 @@ from dra_api.core import Pod
 from dra_api.relations.references import group_consumer, is_reserved_for, stands_for
 from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER, ResourceClaim
-from dra_kube import NotFound
+from dra_kube import KubeError, NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.discard import discard
@@ -197,15 +197,23 @@ class Unreserve:
         return {pod.metadata.uid} if group is None or is_in_use else {pod.metadata.uid, group.uid}
 
     async def give_up_held(self, pods: Iterable[Pod], because: str) -> None:
-        """Pods without a node give the devices back that are reserved for them; immediate claims keep theirs."""
+        """Pods without a node give the devices back that are reserved for them; immediate claims keep theirs.
+
+        A pod for which a write fails is looked at again by itself: this may be another one's attempt.
+        """
         for pod in pods:
             for _, claim in list(self._cluster.claims_of(pod)):
                 if claim is None or claim.status.allocation is None or not is_reserved_for(pod, claim):
                     continue
-                with suppress(NotFound, ClaimChanged):
+                try:
                     frees = not is_immediate(claim)
                     await self._claims.unreserve(claim, self._consumers(pod, claim), deallocate=frees)
                     _tell(pod, claim, because)
+                except (NotFound, ClaimChanged):
+                    pass
+                except KubeError:
+                    self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
+                    raise
                 self._conflict_check.given_up([claim])
             self._context.wake(self._cluster.forget_placed(pod))
 
