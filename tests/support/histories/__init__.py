@@ -9,11 +9,12 @@ A history is a seed. The operator's controllers and its view are the real ones; 
 keeps its objects in a dict. ``script`` has the steps that people, nodes and machines take, ``actions`` what each does,
 ``weather`` what befalls requests and events. ``server`` lets requests suffer it, ``watches`` brings events to the
 operator (``incarnation``), which may have several processes (``replica``), of which one may write (``sender``).
-``neighbours`` stands for kubelets, garbage collector and provisioner, ``rival`` for another scheduler that gives away
-the same devices; ``stage`` has them all.
+``neighbours`` stands for kubelets, garbage collector and provisioner, ``attacher`` for a driver that attaches devices,
+``rival`` for another scheduler that gives away the same devices; ``stage`` has them all.
 ``history`` lets one go by, on a ``clock`` of which an hour takes no time. ``judge`` looks at every state of the server,
 ``rest`` at the last one, ``turns`` at the order in which pods got devices; what pods ask of nodes, all three read by
-``node_rules``. ``shrink`` finds the few steps that matter.
+``node_rules``. What claims consume of devices is in ``amounts``, and who ends for whom in ``preemptions``. ``shrink``
+finds the few steps that matter.
 
 Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
 """

@@ -13,6 +13,7 @@ from dra_kube import (
     DEVICE_TAINT_RULES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -25,7 +26,8 @@ from volume_lab import volume_claim
 
 from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
-from .script import KINDS_OF_PODS, NAMED_RIVAL, VOLUME, Step
+from .rest import is_of_gang
+from .script import GANG, GANG_SIZE, GROUPED, KINDS_OF_PODS, NAMED_RIVAL, VOLUME, Step
 from .stage import START, Stage
 
 Action = Callable[[Stage, Step], None]
@@ -43,6 +45,9 @@ def _add_pod(stage: Stage, step: Step) -> None:
     if not stage.has(PODS, f"ns/{step.subject}"):
         pod = KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject)
         pod["metadata"]["creationTimestamp"] = _time()
+        if GROUPED in stage.traits and is_of_gang(pod):
+            del pod["metadata"]["annotations"]
+            pod["spec"]["schedulingGroup"] = {"podGroupName": GANG}
         for rule in sorted(rules_of(pod)):
             RULES[rule](pod)
         stage.server.add(PODS, pod)
@@ -93,6 +98,13 @@ def _add_node(stage: Stage, step: Step) -> None:
 def _add_slice(stage: Stage, step: Step) -> None:
     if not stage.has(RESOURCE_SLICES, _slice(step)):
         stage.add_slice(step.subject)
+
+
+def _add_group(stage: Stage, step: Step) -> None:
+    if not stage.has(POD_GROUPS, f"ns/{step.subject}"):
+        policy = {"gang": {"minCount": GANG_SIZE}}
+        spec = {"schedulingPolicy": policy, "priority": int(step.number), "disruptionMode": {"all": {}}}
+        stage.server.add(POD_GROUPS, {"metadata": {"name": step.subject, "namespace": "ns"}, "spec": spec})
 
 
 def _set_taints(stage: Stage, step: Step, taints: list[Obj]) -> None:
@@ -188,6 +200,8 @@ ACTIONS: dict[str, Action] = {
     "remove taint": lambda stage, step: _set_taints(stage, step, []),
     "set rule": _set_rule,
     "remove rule": _remove(DEVICE_TAINT_RULES, lambda step: step.subject),
+    "add group": _add_group,
+    "remove group": _remove(POD_GROUPS, lambda step: f"ns/{step.subject}"),
     "add template": _add_template,
     "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
     "add class": _add_class,

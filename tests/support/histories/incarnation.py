@@ -11,6 +11,7 @@ from controllers_world import FEW, TinyLanguage
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.scheduling import PodGroup
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_kube import (
     DEVICE_CLASSES,
@@ -18,6 +19,7 @@ from dra_kube import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -38,7 +40,7 @@ from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
 from prometheus_client import CollectorRegistry
 
-from .script import TAINTED
+from .script import GROUPED, TAINTED
 from .server import Server
 
 KINDS: Final[Mapping[Resource, type[Object]]] = {
@@ -50,11 +52,12 @@ KINDS: Final[Mapping[Resource, type[Object]]] = {
     DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
+    POD_GROUPS: PodGroup,
     RESOURCE_CLAIMS: ResourceClaim,
     PODS: Pod,
 }
 """In the order in which the operator lists them."""
-WITH: Final[Mapping[Resource, str]] = {DEVICE_TAINT_RULES: TAINTED}
+WITH: Final[Mapping[Resource, str]] = {DEVICE_TAINT_RULES: TAINTED, POD_GROUPS: GROUPED}
 """Which histories have objects of a kind at all; the others do not list it."""
 PAUSE = 1.0  # seconds between two attempts to start
 AUDITS = 300.0  # seconds between two sweeps
@@ -97,7 +100,9 @@ class Incarnation:
         preempts: bool,
         kinds: Mapping[Resource, type[Object]],
     ) -> None:
-        inventory = Inventory(Features(), language=TinyLanguage())
+        groups = POD_GROUPS in kinds
+        features = Features(generic_workload=groups, workload_resource_claims=groups)
+        inventory = Inventory(features, language=TinyLanguage())
         self.cluster = Cluster(inventory)
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(server.share_numbers)}")
         self.control = Control(

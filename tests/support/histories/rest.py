@@ -16,6 +16,7 @@ from dra_kube import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_GROUPS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -103,22 +104,31 @@ def is_of_gang(pod: Obj) -> bool:
 def _of_gang(store: FakeStore) -> Iterator[str]:
     """Whether all that are needed have room together, and whether those that wait keep no devices."""
     waiting, needed = gang_of(store)
-    wishes = [wish_of(store, pod) for pod in waiting]
-    if None in wishes:
-        yield "a pod of the gang has no claim, though its template exists"
-    if not waiting or any(wish is None or wish.says or wish.on is not None for wish in wishes):
-        return
     said = " / ".join(map(_said, waiting))
-    if len(waiting) < needed:
-        if "waits for other pods" not in said:
-            yield f"the gang lacks pods, but says {said!r}"
-    elif has_room_for_gang(store):
-        yield f"{needed} of {len(waiting)} pods of the gang could run, but wait: {said}"
     for pod in waiting:
         for claim in store.of(RESOURCE_CLAIMS):
             users = [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
             if pod["metadata"]["uid"] in users:
                 yield f"pod {key_of(pod)} of a gang waits with devices: {said}"
+    if waiting and not _has_group(store, waiting[0]):
+        if said.count("not found") != len(waiting):
+            yield f"the PodGroup of the gang is missing, but its pods say {said!r}"
+        return
+    wishes = [wish_of(store, pod) for pod in waiting]
+    if None in wishes:
+        yield "a pod of the gang has no claim, though its template exists"
+    if not waiting or any(wish is None or wish.says or wish.on is not None for wish in wishes):
+        return
+    if len(waiting) < needed:
+        if "waits for other pods" not in said:
+            yield f"the gang lacks pods, but says {said!r}"
+    elif has_room_for_gang(store):
+        yield f"{needed} of {len(waiting)} pods of the gang could run, but wait: {said}"
+
+
+def _has_group(store: FakeStore, pod: Obj) -> bool:
+    """Whether the PodGroup of a pod is there, if it names one."""
+    return "schedulingGroup" not in pod["spec"] or bool(store.of(POD_GROUPS))
 
 
 def gang_of(store: FakeStore) -> tuple[list[Obj], int]:
@@ -132,7 +142,11 @@ def has_room_for_gang(store: FakeStore) -> bool:
     """Whether as many pods of the gang as have to run together could do so; each of them has one claim."""
     waiting, needed = gang_of(store)
     wishes = [wish_of(store, pod) for pod in waiting]
-    if len(waiting) < needed or any(wish is None or wish.says or wish.on is not None for wish in wishes):
+    if (
+        len(waiting) < needed
+        or not _has_group(store, waiting[0])
+        or any(wish is None or wish.says or wish.on is not None for wish in wishes)
+    ):
         return False
     usual = usual_amount(store)
     places = (

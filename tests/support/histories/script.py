@@ -21,6 +21,7 @@ ATTACHMENTS = 7  # in one history of so many devices have to be attached before 
 TAINT_RULES = 11  # in one history of so many people taint devices by DeviceTaintRules
 CONSUMABLE = 13  # in one history of so many several claims share a device
 PARTITIONS = 17  # in one history of so many devices are cards that come whole or as two halves
+GROUPS = 19  # in one history of so many the gang is a PodGroup
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
@@ -34,6 +35,7 @@ USUAL = 2  # units of a claim that does not say how many
 UNITS = {"tolerant": 1, "shared": 3, "immediate": 3}  # of claims that say so, by the name of claim or template
 PARTITIONED = "partitioned"  # each card has CAPACITY units, of which a half consumes USUAL
 HALF = "half"  # what the names of halves begin with; the whole card is the device ``dev``
+GROUPED = "grouped"  # the pods of the gang name a PodGroup, which has the same name
 TAINTED = "tainted"  # DeviceTaintRules come and go
 EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
@@ -121,9 +123,13 @@ def script_of(seed: int) -> Script:
         *ends,
         *_faults(dice),
     ]
-    if seed % GANGS == 0:
-        steps += _gang(dice, dice.choice(GANG_RANKS) if preempts else "")
-    traits = set()
+    traits, rank = set(), ""
+    if seed % GANGS == 0 or seed % GROUPS == 0:
+        rank = dice.choice(GANG_RANKS) if preempts else ""
+        steps += _gang(dice, rank)
+    if seed % GROUPS == 0:
+        traits.add(GROUPED)
+        steps += _group(dice, {"": 0, "-high": 10, "-low": -10}[rank])
     if seed % ATTACHMENTS == 0:
         traits.add(ATTACHED)
         steps += [Step(at, "set the clock", "", 700) for at in _some(dice, 1, 0.3)]  # what takes longer has failed
@@ -214,6 +220,18 @@ def _chosen(dice: random.Random, rule: str, nodes: int) -> str:
     """The rule with its effect, and the devices that it taints: those of a node, one of them, or all."""
     node, device = f"node-{dice.randrange(nodes)}", dice.choice(("", "dev-0"))
     return "/".join((rule, dice.choice(EFFECTS), *dice.choice(((), (node,), (node, device)))))
+
+
+def _group(dice: random.Random, priority: int) -> Iterator[Step]:
+    """The PodGroup of the gang, which has the priority of its pods."""
+    at = dice.choice((0.0, dice.uniform(0, DURATION / 2)))
+    yield Step(at, "add group", GANG, priority)
+    for _ in _some(dice, 2, 0.2):
+        at += dice.expovariate(0.2)
+        yield Step(at, "remove group", GANG)
+        at += dice.expovariate(0.5)
+        if dice.random() < 0.8:
+            yield Step(at, "add group", GANG, priority)
 
 
 def _unseen(dice: random.Random, at: float) -> Iterator[Step]:

@@ -59,7 +59,7 @@ class Stage:
         traits: frozenset[str] = frozenset(),
         traced: bool = False,
     ) -> None:
-        self._nodes, self._weather, self._traits = nodes, weather, traits
+        self._nodes, self._weather, self.traits = nodes, weather, traits
         self.judge = Judge()
         self.neighbours = Neighbours(weather)
         self.server = Server(weather, self._changed)
@@ -119,7 +119,7 @@ class Stage:
             self.tell,
             elects=self._elects,
             preempts=self.preempts,
-            traits=self._traits,
+            traits=self.traits,
         )
         self.replicas.append(replica)
         return replica
@@ -175,7 +175,7 @@ class Stage:
         self.add_template()
         self.server.add(STORAGE_CLASSES, storage_class(provisioner=OURS))
         self._add_tolerant(TOLERANT, effect="NoExecute", tolerationSeconds=5)
-        if TAINTED in self._traits:
+        if TAINTED in self.traits:
             self._add_tolerant(STEADFAST)
         for number in range(len(self._nodes)):
             self.add_node(f"node-{number}")
@@ -190,7 +190,7 @@ class Stage:
 
     def let_share(self, name: str, spec: Obj) -> None:
         """Have the claims of this name, or of this template, say how much they consume, where devices are shared."""
-        if CONSUMED in self._traits and name in UNITS:
+        if CONSUMED in self.traits and name in UNITS:
             spec["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"memory": str(UNITS[name])}}
 
     def clear_up(self) -> None:
@@ -216,14 +216,14 @@ class Stage:
         """The devices of a node."""
         devices = self._nodes[int(node.removeprefix("node-"))]
         published = Make.slice(node, devices)
-        if ATTACHED in self._traits:
+        if ATTACHED in self.traits:
             for device in published["spec"]["devices"]:
                 device.update(bindingConditions=[ATTACHED], bindingFailureConditions=[BROKEN])
-        if PARTITIONED in self._traits:
+        if PARTITIONED in self.traits:
             self._add_counters(node, devices)
             published["spec"]["pool"]["resourceSliceCount"] = 2
             published["spec"]["devices"] = [it for number in range(devices) for it in _card(number)]
-        if CONSUMED in self._traits:
+        if CONSUMED in self.traits:
             policy = {"default": str(USUAL), "validValues": [str(units) for units in range(1, CAPACITY + 1)]}
             for device in published["spec"]["devices"]:
                 memory = {"value": str(CAPACITY), "requestPolicy": policy}
