@@ -14,7 +14,7 @@ from dra_operator.cache import Key
 from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.growing_pauses import CALM_SECONDS, REMEMBERED_THINGS, GrowingPauses
 from fake_api import Call, FakeApi
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 from objects import Make
 
 MARK = "resource.kubernetes.io/extended-resource-claim"

@@ -28,7 +28,7 @@ from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling.preemption import preempt, turns
 from fake_api import ERRORS, Call, Nth
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 from objects import Make, Obj
 from remembered import sizes as remembered_sizes
 

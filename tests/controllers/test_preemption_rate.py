@@ -16,7 +16,7 @@ from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling.preemption import preempt
 from dra_operator.scheduling import preemption
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 from objects import Make, Obj
 
 GANG = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "2"}

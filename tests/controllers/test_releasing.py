@@ -17,7 +17,7 @@ from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
 from dra_operator.controllers.work.queue import WorkQueue
 from fake_api import ERRORS, Call
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 from objects import Make, Obj, user
 
 

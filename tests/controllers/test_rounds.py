@@ -9,7 +9,7 @@ import pytest
 from dra_operator.cache import Key, WeakKey, WideKey
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.work.rounds import MOST_REST_SECONDS, Rounds
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 
 A, B, YOUNG = (Key("placement", f"ns/{name}") for name in ("a", "b", "young"))
 WIDE = WideKey(*A)

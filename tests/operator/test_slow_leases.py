@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from dra_kube import Connection, Election, NotFound, NotSent
 from dra_operator.app import leader
-from histories.clock import VirtualLoop
+from history_kit.clock import VirtualLoop
 
 
 class SlowLeases:

@@ -28,9 +28,10 @@ from dra_operator.eviction import due
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
 from dra_operator.sources.streams import Stream
-from histories.history import play
-from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, Step, script_of
-from histories.shrink import shrunk
+from histories.history import GAME, play
+from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, script_of
+from history_kit.game import Step
+from history_kit.shrink import shrunk
 from rounds import LONG, a_third
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -153,7 +154,7 @@ def _is_restored(seed: int) -> bool:
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
     with mock.patch.object(binding_cycle, "is_over", return_value=True):
         seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
-        script, strikes = shrunk(seed)
+        script, strikes = shrunk(GAME, seed)
         assert len(script.steps) + len(strikes) < 20
         assert play(seed, script, strikes).findings
     assert not play(seed, script, strikes).findings

@@ -11,10 +11,10 @@ keeps its objects in a dict. ``script`` has the steps that people, nodes and mac
 operator (``incarnation``), which may have several processes (``replica``), of which one may write (``sender``).
 ``neighbours`` stands for kubelets, garbage collector and provisioner, ``attacher`` for a driver that attaches devices,
 ``rival`` for another scheduler that gives away the same devices; ``stage`` has them all.
-``history`` lets one go by, on a ``clock`` of which an hour takes no time. ``judge`` looks at every state of the server,
-``rest`` at the last one, ``turns`` at the order in which pods got devices; what pods ask of nodes, all three read by
-``node_rules``. What claims consume of devices is in ``amounts``, and who ends for whom in ``preemptions``. ``shrink``
-finds the few steps that matter.
+``history`` lets one go by. ``judge`` looks at every state of the server, ``rest`` at the last one, ``turns`` at the
+order in which pods got devices; what pods ask of nodes, all three read by ``node_rules``. What claims consume of
+devices is in ``amounts``, and who ends for whom in ``preemptions``. Clock, command and shrinker are those of
+``history_kit``.
 
 Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
 """

@@ -21,13 +21,14 @@ from dra_kube import (
     NotFound,
     Resource,
 )
+from history_kit.game import Step
 from objects import Make, Obj
 from volume_lab import volume_claim
 
 from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
 from .rest import is_of_gang
-from .script import GANG, GANG_SIZE, GROUPED, KINDS_OF_PODS, NAMED_RIVAL, VOLUME, Step
+from .script import GANG, GANG_SIZE, GROUPED, KINDS_OF_PODS, NAMED_RIVAL, VOLUME
 from .stage import START, Stage
 
 Action = Callable[[Stage, Step], None]

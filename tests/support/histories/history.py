@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
-from unittest import mock
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from typing import TypeVar
 
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.controllers.scheduling import planning, scheduling_cycle
 from dra_operator.controllers.scheduling.preemption import preempt
 from dra_operator.controllers.work import dispatcher, workers
+from history_kit import no_time
+from history_kit.game import Game, Outcome, Step
 
 from .actions import ACTIONS
-from .clock import VirtualLoop
 from .preemptions import faults_of_preemption
 from .rest import faults_of
 from .rival import is_passing, is_rival
-from .script import Script, Step, script_of
+from .script import Script, script_of
 from .stage import Stage
 from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
@@ -30,14 +28,6 @@ MEASURING = (dispatcher, planning, preempt, scheduling_cycle, workers)
 """What measures by the machine's clock how long a piece of work takes."""
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
-
-
-class Outcome(NamedTuple):
-    """``findings`` is empty if all went well; ``strikes`` are the faults of single requests and events."""
-
-    findings: tuple[str, ...]
-    strikes: tuple[str, ...]
-    trace: tuple[str, ...] = ()
 
 
 def play(
@@ -61,21 +51,7 @@ def play(
 
 def in_no_time(main: Callable[[], Coroutine[None, None, T]]) -> tuple[T, tuple[str, ...]]:
     """What the coroutine returns on a clock of its own, and what the operator complained of."""
-    loop, said = VirtualLoop(), _Complaints()
-
-    async def run() -> T:
-        try:
-            return await main()
-        finally:
-            await loop.end_all()
-
-    try:
-        asyncio.set_event_loop(loop)
-        with _measured_by(loop), said.heard():
-            return loop.run_until_complete(run()), tuple(said.lines)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    return no_time.in_no_time(main, "dra_operator", MEASURING, is_passing)
 
 
 async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
@@ -146,35 +122,4 @@ def delete_everything(stage: Stage) -> None:
             stage.server.deleted(RESOURCE_CLAIMS, claim["metadata"]["name"], "ns")
 
 
-@contextmanager
-def _measured_by(loop: VirtualLoop) -> Iterator[None]:
-    """How long a decision takes is measured by the machine's clock, on which nothing may depend here."""
-    with ExitStack() as clocks:
-        for module in MEASURING:
-            clocks.enter_context(mock.patch.object(module, "time", loop))
-        yield
-
-
-class _Complaints(logging.Handler):
-    """What the operator logs as an error: violated invariants, and bugs."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not is_passing(line := self.format(record)):
-            self.lines.append(line)
-
-    @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Meanwhile."""
-        logger = logging.getLogger("dra_operator")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        logger.addHandler(self)
-        try:
-            yield
-        finally:
-            logger.removeHandler(self)
-            logger.setLevel(level)
+GAME = Game("histories", script_of, play)

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS
 from fake_api import Call
+from history_kit.game import Step
 from objects import Make
 
 from .actions import ACTIONS
 from .history import delete_everything, in_no_time, rest
 from .rest import faults_of
-from .script import STEADFAST, TAINTED, Step
+from .script import STEADFAST, TAINTED
 from .stage import Stage
 from .weather import Weather
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from dra_kube import KubeError
+from history_kit.clock import OWNER, VirtualLoop
 
-from .clock import OWNER, VirtualLoop
 from .incarnation import Incarnation, kinds_of
 from .sender import Sender
 from .server import Server

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from history_kit.game import Step
 from objects import Make, Obj
 from volume_lab import uses
 
@@ -41,18 +42,6 @@ EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
 
 
-class Step(NamedTuple):
-    """``what`` happens at a time, to ``subject``; what ``number`` means, depends on that."""
-
-    at: float
-    what: str
-    subject: str = ""
-    number: float = 0
-
-    def __str__(self) -> str:
-        return f"{self.at:9.3f}  {self.what} {self.subject} {self.number:g}"
-
-
 class Script(NamedTuple):
     """``nodes`` are the devices of each node at the beginning; several ``replicas`` of the operator elect a leader.
 
@@ -64,6 +53,9 @@ class Script(NamedTuple):
     preempts: bool
     steps: tuple[Step, ...]
     traits: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"devices of the nodes {self.nodes}"
 
 
 KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {

@@ -15,9 +15,9 @@ from unittest import mock
 from dra_kube import Connection, Election, NotSent, Unreachable
 from dra_operator.app import leader
 from fake_api import FakeApi
+from history_kit.clock import OWNER
 from objects import Obj
 
-from .clock import OWNER
 from .weather import LATE
 
 NAMESPACE = "kube-system"

@@ -30,10 +30,11 @@ from dra_kube import (
 )
 from fake_api import Call, Effect, FakeApi
 from fake_store import copied, key_of
+from history_kit.weather import Fate
 from objects import Obj
 
 from .sender import Sender
-from .weather import LATE, Fate, Weather
+from .weather import LATE, Weather
 
 Ts = TypeVarTuple("Ts")
 TIMEOUT = 2.0  # seconds after which a client gives up

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from .history import play
-from .script import Script, Step, script_of
+from .game import Game, Step
 
 Part = Step | str
 """A step, or a strike of the weather."""
 
 
-def shrunk(seed: int) -> tuple[Script, tuple[str, ...]]:
+def shrunk(game: Game, seed: int) -> tuple[Any, tuple[str, ...]]:
     """A script and the strikes of its weather, none of which can be left out alone; for a seed that goes wrong."""
-    script = script_of(seed)
+    script = game.script_of(seed)
 
     def goes_wrong(parts: Sequence[Part]) -> bool:
         steps, strikes = _split(parts)
-        return bool(play(seed, script._replace(steps=steps), strikes).findings)
+        return bool(game.play(seed, script._replace(steps=steps), strikes).findings)
 
-    parts: Sequence[Part] = [*script.steps, *play(seed).strikes]
+    parts: Sequence[Part] = [*script.steps, *game.play(seed).strikes]
     before = len(parts) + 1
     while len(parts) < before:
         before = len(parts)

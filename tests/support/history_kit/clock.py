@@ -1,8 +1,8 @@
 """An event loop whose time is a number: when nothing is left to do now, it is later at once.
 
-Histories spend a seventh of their time in the loop, so it does only what they need: no debugging, no threads, no files.
-What a callback raises ends the history. A timer is an entry of a heap, ordered by time and then by age; a cancelled one
-stays there until its time.
+Histories spend a seventh of their time in the loop, so it does only what they need: no debugging, no files.
+What a callback raises ends the history. Work for a thread is done in one go, a moment later. A timer is an entry of a
+heap, ordered by time and then by age; a cancelled one stays there until its time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+THREAD_SECONDS = 0.002  # from the moment in which a thread gets work until it is done
 OWNER: ContextVar[object] = ContextVar("owner", default=None)
 """Whose process a task, a timer or a callback belongs to; what it starts is the same one's."""
 
@@ -44,7 +45,7 @@ class _Handle(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs coroutines and timers as any loop does; knows no files, sockets, or threads."""
+    """Runs coroutines and timers as any loop does; knows no files or sockets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,6 +63,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def perf_counter(self) -> float:
         """The same, for those who measure how long they take: they take no time."""
         return self._now
+
+    monotonic = perf_counter
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -89,6 +92,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = super().create_task(coro, **options)
         self._tasks.append(task)
         return task
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """As every loop, without a thread. Work that was begun is done, although its caller was cancelled."""
+        future: asyncio.Future[T] = self.create_future()
+        self.call_later(THREAD_SECONDS, self._work, future, func, args)
+        return future
+
+    @staticmethod
+    def _work(future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+        try:
+            result = func(*args)
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
 
     def pause(self, owner: object) -> None:
         """Nothing of this owner happens from now on."""
