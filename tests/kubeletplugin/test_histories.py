@@ -1,0 +1,72 @@
+"""Random histories of a node's plugin, in which everything fails now and then; ``plugin_histories`` says what they are.
+
+``PYTHONPATH=tests/support python -m plugin_histories --seeds 0:100000 --workers 2`` plays as many as you like.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from dra_kubeletplugin.claims import answers
+from dra_kubeletplugin.claims.conflicts import Conflicts
+from dra_kubeletplugin.claims.prepared import PreparedClaims
+from dra_kubeletplugin.files.cdi import CdiFolder
+from dra_kubeletplugin.files.claim_files import ClaimFiles
+from dra_kubeletplugin.slices import SlicePublisher
+from history_kit.shrink import shrunk
+from plugin_histories.history import GAME, play
+from rounds import LONG
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@LONG
+def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
+    """In a process of its own, so that sets have the same order each time."""
+    command = [sys.executable, "-m", "plugin_histories", "--seeds", "0:100000", "--seconds", "6", "--workers", "1"]
+    run = subprocess.run(
+        command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    played = re.match(r"(\d+) histories", run.stdout)
+    assert played is not None
+    assert int(played[1]) >= 12
+
+
+def _unchecked(found: Any, *_: Any) -> tuple[Any, ...]:
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "broken"),
+    [
+        ("answers with devices that no claim has", mock.patch.object(answers, "_checked", side_effect=_unchecked)),
+        ("gives a node that a container has open", mock.patch.object(Conflicts, "refuse_owned", return_value=None)),
+        ("gives a device that a container has", mock.patch.object(Conflicts, "refuse_held", return_value=None)),
+        ("leaves CDI files", mock.patch.object(ClaimFiles, "remove", return_value=None)),
+        ("leaves CDI files of devices that are gone", mock.patch.object(ClaimFiles, "withdraw", return_value=None)),
+        ("sweeps files of others", mock.patch.object(CdiFolder, "_is_ours", return_value=True)),
+        ("never prepares again", mock.patch.object(PreparedClaims, "holders", return_value=[])),
+        ("restores no slices", mock.patch.object(SlicePublisher, "_foreign", return_value=None)),
+    ],
+)
+def test_a_plugin_is_found_out_that(what: str, broken: AbstractContextManager[Any]) -> None:
+    with broken:
+        assert any(play(seed).findings for seed in range(300)), what
+
+
+@LONG
+def test_a_history_is_told_in_a_few_steps() -> None:
+    with mock.patch.object(Conflicts, "refuse_owned", return_value=None):
+        seed = next(seed for seed in range(1000) if play(seed).findings)
+        script, strikes = shrunk(GAME, seed)
+        assert len(script.steps) + len(strikes) < 12
+        assert play(seed, script, strikes).findings
+    assert not play(seed, script, strikes).findings

@@ -1,0 +1,262 @@
+"""The API server: objects in a dict, watches, and a network on which requests fare as the weather wants.
+
+A request that was sent arrives whatever becomes of its sender. While the server ``is_away`` all fail, and watches end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from dra_kube import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Resource,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+    WatchEvent,
+)
+from history_kit.weather import Fate, Weather
+
+Json = dict[str, Any]
+TIMEOUT = 2.0  # seconds after which a client gives up
+REFUSALS: tuple[Callable[[], ApiError], ...] = (
+    lambda: Conflict(409, "Conflict", "the object has been modified"),
+    lambda: ServerError(500, "InternalError", "etcd is on fire"),
+    lambda: TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.0),
+    lambda: Forbidden(403, "Forbidden", "not allowed"),
+)
+
+
+class _Change(NamedTuple):
+    version: int
+    event: str
+    obj: Json
+
+
+class ApiServer:
+    """``objects`` by plural, namespace and name."""
+
+    def __init__(self, weather: Weather, tell: Callable[[str], None]) -> None:
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        self.is_away = False
+        self._weather, self._tell = weather, tell
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._version = 100
+        self._numbers = 0
+        self._history: list[_Change] = []
+        self._oldest = 0
+        self._watches: list[asyncio.Queue[_Change | Exception]] = []
+        odds = 0.0 if weather.chance("calm") < 0.2 else 0.1
+        reads = (("lost", odds * weather.chance("lost")), ("refused", odds * weather.chance("refused")))
+        writes = (("unanswered", odds * weather.chance("unanswered")), ("tardy", odds * weather.chance("tardy")))
+        self._chances = {False: reads, True: (*reads, *writes)}
+
+    # --- what others do ---
+
+    def of(self, plural: str) -> list[Json]:
+        """All objects of a kind."""
+        return [obj for key, obj in sorted(self.objects.items()) if key[0] == plural]
+
+    def put(self, resource: Resource, body: Json) -> None:
+        """Create or replace an object."""
+        key = _key(resource, body["metadata"])
+        self._changed("MODIFIED" if key in self.objects else "ADDED", key, body)
+
+    def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
+        """Delete an object, if it is there."""
+        if obj := self.objects.pop((resource.plural, namespace, name), None):
+            self._changed("DELETED", (resource.plural, namespace, name), copy.deepcopy(obj))
+
+    def forget(self) -> None:
+        """Watches have to list again."""
+        self._history.clear()
+        self._oldest = self._version = self._version + 1
+        self._end_watches(Gone(410, "Expired", "too old resource version"))
+
+    def stop(self) -> None:
+        """It is away."""
+        self.is_away = True
+        self._end_watches(Unreachable("connection reset"))
+
+    def _end_watches(self, error: Exception) -> None:
+        for queue in self._watches:
+            queue.put_nowait(error)
+
+    def _changed(self, event: str, key: tuple[str, str, str], obj: Json) -> None:
+        self._version += 1
+        obj["metadata"]["resourceVersion"] = str(self._version)
+        if event != "DELETED":
+            self.objects[key] = obj
+        if key[0] == "resourceslices":
+            names = [device["name"] + "!" * ("taints" in device) for device in obj["spec"].get("devices", ())]
+            self._tell(f"    {event} {key[2]} {obj['spec']['pool']['generation']}: {' '.join(names)}")
+        change = _Change(self._version, event, copy.deepcopy(obj))
+        self._history.append(change)
+        for queue in self._watches:
+            queue.put_nowait(change)
+
+    # --- what a client does ---
+
+    async def request(self, name: str, effect: Callable[[], Any], *, is_write: bool) -> Any:
+        """Takes a request to the server, and brings the answer."""
+        fate = self._weather.fate(name, self._chances[is_write])
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        before = fate.before
+        if fate.strike == "tardy":
+            before = TIMEOUT + fate.before * 2
+            self._later(TIMEOUT, _fail, answer, Unreachable("timed out"))
+        self._later(before, self._arrive, name, effect, fate, answer)
+        return await answer
+
+    def _later(self, seconds: float, what: Callable[..., None], *arguments: Any) -> None:
+        self._loop.call_later(seconds, what, *arguments, context=self._context)
+
+    def _arrive(self, name: str, effect: Callable[[], Any], fate: Fate, answer: asyncio.Future[Any]) -> None:
+        try:
+            if self.is_away or fate.strike == "lost":
+                raise Unreachable("connection refused")
+            if fate.strike == "refused":
+                raise REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
+            result = effect()
+            if fate.strike == "unanswered":
+                raise Unreachable("connection reset")
+        except (ApiError, Unreachable) as error:
+            self._tell(f"    {name}: {fate.strike} {error}")
+            self._later(fate.after, _fail, answer, error)
+        else:
+            self._later(fate.after, _answer, answer, result)
+
+    def found(self, key: tuple[str, str, str]) -> Json:
+        """The object. Raises NotFound."""
+        if key not in self.objects:
+            raise NotFound(404, "NotFound", f'{key[0]} "{key[2]}" not found')
+        return self.objects[key]
+
+    def listed(self, plural: str, selectors: dict[str, str]) -> tuple[list[Json], str]:
+        """Those that match, and as of which version."""
+        found = [copy.deepcopy(obj) for obj in self.of(plural) if _selected(obj, selectors)]
+        return found, str(self._version)
+
+    def created(self, resource: Resource, body: Json) -> Json:
+        """A new object, with a name of the server's."""
+        self._numbers += 1
+        meta = body["metadata"]
+        meta["name"] = f"{meta['generateName']}{self._numbers:05}"
+        meta["uid"] = f"uid-{self._numbers}"
+        self._changed("ADDED", _key(resource, meta), body)
+        return copy.deepcopy(body)
+
+    def updated(self, resource: Resource, body: Json) -> Json:
+        """The object, replaced. Raises NotFound, Conflict."""
+        key = _key(resource, body["metadata"])
+        if self.found(key)["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "the object has been modified")
+        self._changed("MODIFIED", key, body)
+        return copy.deepcopy(body)
+
+    def deleted(self, resource: Resource, name: str, uid: str | None, version: str | None) -> None:
+        """The object goes. Raises NotFound, Conflict."""
+        meta = self.found((resource.plural, "", name))["metadata"]
+        if uid not in (None, meta["uid"]) or version not in (None, meta["resourceVersion"]):
+            raise Conflict(409, "Conflict", "the object has been modified")
+        self.remove(resource, name)
+
+    def begin_watch(self, version: int) -> asyncio.Queue[_Change | Exception]:
+        """What changes from then on. Raises Gone."""
+        if version < self._oldest:
+            raise Gone(410, "Expired", "too old resource version")
+        queue: asyncio.Queue[_Change | Exception] = asyncio.Queue()
+        for change in self._history:
+            if change.version > version:
+                queue.put_nowait(change)
+        self._watches.append(queue)
+        return queue
+
+    def end_watch(self, queue: asyncio.Queue[_Change | Exception]) -> None:
+        """Its client is gone."""
+        if queue in self._watches:
+            self._watches.remove(queue)
+
+
+class Client:
+    """The part of ``dra_kube.Api`` that a plugin uses."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Any:
+        key = (resource.plural, namespace or "", name)
+        return await self._ask(f"get {resource.plural} {name}", lambda: copy.deepcopy(self._server.found(key)))
+
+    async def list(self, resource: Resource, **selectors: str) -> Any:
+        return await self._ask(f"list {resource.plural}", lambda: self._server.listed(resource.plural, selectors))
+
+    async def create(self, resource: Resource, body: Json) -> Any:
+        body = copy.deepcopy(body)
+        return await self._write(f"create {resource.plural}", lambda: self._server.created(resource, body))
+
+    async def update(self, resource: Resource, body: Json) -> Any:
+        body = copy.deepcopy(body)
+        return await self._write(f"update {resource.plural}", lambda: self._server.updated(resource, body))
+
+    async def delete(
+        self, resource: Resource, name: str, *, uid: str | None = None, resource_version: str | None = None
+    ) -> None:
+        await self._write(
+            f"delete {resource.plural}", lambda: self._server.deleted(resource, name, uid, resource_version)
+        )
+
+    async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[WatchEvent]:
+        queue = await self._ask(f"watch {resource.plural}", lambda: self._server.begin_watch(int(resource_version)))
+        try:
+            while True:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item.obj["kind"] == resource.kind and _selected(item.obj, selectors):
+                    yield WatchEvent(item.event, copy.deepcopy(item.obj))
+        finally:
+            self._server.end_watch(queue)
+
+    async def _ask(self, name: str, effect: Callable[[], Any]) -> Any:
+        return await self._server.request(name, effect, is_write=False)
+
+    async def _write(self, name: str, effect: Callable[[], Any]) -> Any:
+        return await self._server.request(name, effect, is_write=True)
+
+
+def _key(resource: Resource, meta: Json) -> tuple[str, str, str]:
+    return resource.plural, meta.get("namespace", ""), meta["name"]
+
+
+def _selected(obj: Json, selectors: dict[str, str]) -> bool:
+    terms = dict(term.split("=", 1) for term in selectors.get("fieldSelector", "").split(",") if term)
+    spec = obj.get("spec", {})
+    return all((spec.get(field.removeprefix("spec.")) or "") == value for field, value in terms.items())
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _answer(answer: asyncio.Future[Any], result: Any) -> None:
+    if not answer.done():
+        answer.set_result(result)

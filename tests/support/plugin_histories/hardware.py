@@ -1,0 +1,65 @@
+"""The adapters of the host: each has a name that stays, and the node that the kernel gave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_host import FakeHost
+
+from .script import ADAPTERS
+
+
+class Hardware:
+    """``nodes`` says where each adapter is that is there; ``had`` which nodes it ever had. Devices are ``s-<adapter>``.
+
+    With a ``host`` they are in its files as well.
+    """
+
+    def __init__(self, folder: Path | None, *, is_fixed: bool) -> None:
+        self.host = FakeHost(folder) if folder else None
+        self.is_fixed = is_fixed
+        self.nodes: dict[str, str] = {}
+        self.had: dict[str, set[str]] = {}
+        self.set_up: set[str] = set()
+        """Uids of claims for which a driver has done something to devices."""
+        for number, adapter in enumerate(ADAPTERS):
+            self.plug(adapter, number)
+
+    def plug(self, adapter: str, number: int) -> None:
+        """It gets this node, or the next one that is free."""
+        if adapter in self.nodes:
+            return
+        names = [f"/dev/ttyUSB{(number + more) % 9}" for more in range(9)]
+        node = next(name for name in names if name not in self.nodes.values())
+        self.nodes[adapter] = node
+        self.had.setdefault(device_of(adapter), set()).add(node)
+        if self.host:
+            self.host.serial_adapter(node.rpartition("/")[2], f"1-{ADAPTERS.index(adapter) + 1}", serial=adapter)
+
+    def pull(self, adapter: str) -> None:
+        """Its node is gone."""
+        if not self.is_fixed and (node := self.nodes.pop(adapter, None)) and self.host:
+            self.host.unplug(node.rpartition("/")[2])
+
+    def swap(self, adapter: str, other: str) -> None:
+        """Both are pulled, and plugged in again in the other order."""
+        if self.is_fixed or adapter == other or not {adapter, other} <= self.nodes.keys():
+            return
+        first, second = (int(self.nodes[each][-1]) for each in (adapter, other))
+        self.pull(adapter)
+        self.pull(other)
+        self.plug(adapter, second)
+        self.plug(other, first)
+
+    def node_of(self, device: str) -> str | None:
+        """Where a device is."""
+        return self.nodes.get(device.removeprefix("s-"))
+
+    def devices(self) -> list[str]:
+        """Those that are there."""
+        return sorted(map(device_of, self.nodes))
+
+
+def device_of(adapter: str) -> str:
+    """Its name in the pool."""
+    return f"s-{adapter}"

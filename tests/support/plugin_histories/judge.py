@@ -1,0 +1,244 @@
+"""Knows what must never be, from the files, the answers and the hardware; nothing of the plugin's code is used.
+
+- An answer names the claim's own devices, and each has a CDI device in a file that is there.
+- A CDI file is about a claim that the kubelet has asked to prepare since it was unprepared last. It names devices of
+  that claim, and nodes that these devices have had.
+- A claim that is prepared for the first time gets no node that a container of another claim has open, and no device.
+- A claim that is unprepared has neither CDI file nor record.
+- Files of other drivers stay as they are.
+- For longer than some seconds no CDI file gives a node that the device has no more, and no device is published that is
+  gone, unless something keeps the plugin from its work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .drivers import NAME, NODE
+from .hardware import Hardware
+from .kubelet import Claim, Pod
+
+OTHERS = {
+    f"{NAME}-nic-uid-1-req-0.json": f'{{"cdiVersion":"0.6.0","kind":"{NAME}-nic/claim","devices":[]}}',
+    f".{NAME}-nic=uid-1-x.tmp": "half of a fi",
+    "vendor.json": "{",
+}
+"""Files of other drivers in the CDI folder."""
+
+
+MOMENT_SECONDS = 6.0
+"""A look each second finds what is gone, and writes that at once; files follow the hardware as quickly."""
+
+
+class Given(NamedTuple):
+    """What the CDI files of a claim give to a container, by the id of a CDI device."""
+
+    devices: frozenset[str]
+    nodes: frozenset[str]
+
+
+class Judge:
+    """``findings`` is what went wrong. ``is_torn`` tells whether a claim's files were damaged since a time."""
+
+    def __init__(self, folder: Path, hardware: Hardware, now: Callable[[], float]) -> None:
+        self._cdi, self._records = folder / "cdi", folder / "data" / "claims"
+        self._hardware, self._now = hardware, now
+        self.findings: list[str] = []
+        self.damaged: dict[str, float] = {}
+        """By uid, when its CDI files were last damaged from outside."""
+        self._asked: dict[str, str] = {}  # by uid the last call
+        self._asked_at: dict[str, float] = {}
+        self._claims: dict[str, Claim] = {}
+        self._open: dict[str, set[str]] = {}  # by uid, the nodes that its container has open
+        self._first: set[str] = set()  # claims that were never prepared
+        self._others: dict[str, tuple[int, int, int]] = {}
+        self._stale: dict[str, float] = {}
+        self._gone: dict[str, float] = {}
+        self.plugin_is_well: Callable[[], bool] = lambda: False
+        """Whether nothing keeps the plugin from following the hardware."""
+        self.server_is_well: Callable[[], bool] = lambda: False
+        """The same for what it publishes."""
+        self.published: Callable[[], Iterable[str]] = tuple
+        """The devices that a scheduler may give."""
+
+    def find(self, what: str) -> None:
+        """Something is wrong."""
+        line = f"{self._now():.3f} {what}"
+        if what not in {known.partition(" ")[2] for known in self.findings}:
+            self.findings.append(line)
+
+    # --- what the kubelet does ---
+
+    def asks(self, method: str, pod: Pod) -> None:
+        """The kubelet calls."""
+        for claim in pod.claims:
+            if claim.uid not in self._claims:
+                self._claims[claim.uid] = claim
+                self._first.add(claim.uid)
+            self._asked[claim.uid] = method
+            self._asked_at[claim.uid] = self._now()
+
+    def answered(self, pod: Pod, answer: Any) -> None:
+        """The plugin answers a call to prepare; some claims may have an error."""
+        uids = {claim.uid for claim in pod.claims}
+        for uid in answer.claims.keys() - uids:
+            self.find(f"an answer about {uid}, which nothing asked for")
+        for claim in pod.claims:
+            if claim.uid in answer.claims and not answer.claims[claim.uid].error:
+                self._check_answer(claim, answer.claims[claim.uid].devices)
+
+    def _check_answer(self, claim: Claim, devices: Any) -> None:
+        found = {(device.pool_name, device.device_name) for device in devices}
+        if found != {(NODE, device) for device in claim.devices}:
+            self.find(f"claim {claim.uid} has {claim.devices}, the answer {sorted(found)}")
+        given = dict(self._given(claim.uid))
+        for device in devices:
+            for cdi_id in device.cdi_device_ids:
+                if cdi_id not in given and self.damaged.get(claim.uid, -1) < self._asked_at[claim.uid]:
+                    self.find(f"the answer for {claim.uid} names {cdi_id}, which no file has")
+                elif cdi_id in given and given[cdi_id].devices - {device.device_name}:
+                    self.find(f"{cdi_id} of {claim.uid} gives {sorted(given[cdi_id].devices)}")
+            if not device.cdi_device_ids:
+                self.find(f"device {device.device_name} of {claim.uid} has no CDI id")
+        if claim.uid in self._first:
+            self._first.discard(claim.uid)
+            for uid, nodes in self._open.items():
+                if uid != claim.uid and (both := nodes & {node for each in given.values() for node in each.nodes}):
+                    self.find(f"the new claim {claim.uid} gets {sorted(both)}, which the container of {uid} has open")
+                if uid != claim.uid and (twice := set(self._claims[uid].devices) & set(claim.devices)):
+                    self.find(f"the new claim {claim.uid} gets {sorted(twice)}, which {uid} uses")
+
+    def prepared(self, pod: Pod, answer: Any) -> None:
+        """All claims of a pod are."""
+        self.look()
+
+    def starts(self, pod: Pod) -> None:
+        """A container of the pod starts, with what the files say now."""
+        for claim in pod.claims:
+            nodes = self._open.setdefault(claim.uid, set())
+            for given in dict(self._given(claim.uid)).values():
+                nodes |= given.nodes
+
+    def ends(self, pod: Pod) -> None:
+        """The container of the pod has ended."""
+        for claim in pod.claims:
+            self._open.pop(claim.uid, None)
+
+    def unprepared(self, pod: Pod) -> None:
+        """All claims of a pod are."""
+        for claim in pod.claims:
+            self._asked[claim.uid] = "unprepared"
+            if (self._records / f"{claim.uid}.json").exists():
+                self.find(f"claim {claim.uid} was unprepared, its record is left")
+        self.look()
+
+    def reboot(self) -> None:
+        """All containers are gone."""
+        self._open.clear()
+
+    # --- the files ---
+
+    def furnish(self) -> None:
+        """Other drivers have files in the same folder."""
+        for name, text in OTHERS.items():
+            (self._cdi / name).write_text(text)
+            self._others[name] = _identity(self._cdi / name)
+
+    def look(self) -> None:
+        """At all files, at any moment."""
+        for name, identity in self._others.items():
+            if _identity(self._cdi / name) != identity:
+                self.find(f"the file {name} of another driver was changed")
+        stale = set()
+        for path in self.files():
+            uid = self.uid_of(path)
+            claim = self._claims.get(uid)
+            if claim is None or self._asked[uid] == "unprepared":
+                self.find(f"a CDI file of {uid}, which is {'unprepared' if claim else 'unknown'}: {path.name}")
+                continue
+            for given in dict(_read(path)).values():
+                if given.devices - set(claim.devices):
+                    self.find(f"the CDI files of {uid} give {sorted(given.devices)}, it has {claim.devices}")
+                had = {node for device in given.devices for node in self._hardware.had.get(device, ())}
+                if given.nodes - had:
+                    self.find(
+                        f"the CDI files of {uid} give {sorted(given.nodes)}: {sorted(given.devices)} never had that"
+                    )
+                there = {self._hardware.node_of(device) for device in given.devices}
+                if given.nodes - there:
+                    stale.add(f"the CDI files of {uid} still give {sorted(given.nodes)}")
+        gone = set(self.published()) - set(self._hardware.devices())
+        self._must_pass(stale if self.plugin_is_well() else set(), self._stale)
+        shown = {f"published is still {name}" for name in gone}
+        self._must_pass(shown if self.server_is_well() else set(), self._gone)
+
+    def _must_pass(self, states: set[str], since: dict[str, float]) -> None:
+        """States that may last for a moment."""
+        for state in since.keys() - states:
+            del since[state]
+        for state in states:
+            if self._now() - since.setdefault(state, self._now()) > MOMENT_SECONDS:
+                self.find(f"for {MOMENT_SECONDS:g} s {state}")
+
+    def left_over(self) -> Iterator[str]:
+        """What should have gone with the claims."""
+        for path in self.files():
+            yield f"{path.name} is left"
+        for path in self._cdi.iterdir():
+            if path.name.startswith(f".{NAME}="):
+                yield f"{path.name} is left"
+        for path in self._records.iterdir():
+            yield f"the record {path.name} is left"
+
+    def nodes_given(self, uid: str) -> set[str]:
+        """What a container that starts now would get."""
+        return {node for given in dict(self._given(uid)).values() for node in given.nodes}
+
+    def has_open(self, uid: str) -> set[str]:
+        """The nodes that the container of a claim has open."""
+        return self._open.get(uid, set())
+
+    def files(self) -> list[Path]:
+        """The CDI files of the driver."""
+        names = (name for name in os.listdir(self._cdi) if name.startswith(f"{NAME}-") and name not in OTHERS)
+        return [self._cdi / name for name in sorted(names)]
+
+    def uid_of(self, path: Path) -> str:
+        """The claim that a file is about: uids are between the driver's name and the request."""
+        return path.name.removeprefix(f"{NAME}-").split("-req", 1)[0]
+
+    def _given(self, uid: str) -> Iterator[tuple[str, Given]]:
+        for path in self.files():
+            if self.uid_of(path) == uid:
+                yield from _read(path)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Of a file's content; zeros if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> Iterator[tuple[str, Given]]:
+    """What a file gives, literally; nothing if it is damaged."""
+    try:
+        spec = json.loads(path.read_text())
+    except ValueError:
+        return
+    for device in spec["devices"]:
+        edits = device["containerEdits"]
+        variables = dict(text.split("=", 1) for text in edits.get("env", ()))
+        devices = {
+            value.rpartition("/")[2]
+            for name, value in variables.items()
+            if name.lower().startswith("device") and not name.startswith("devices_")
+        }
+        nodes = {node.get("hostPath") or node["path"] for node in edits.get("deviceNodes", ())}
+        yield f"{spec['kind']}={device['name']}", Given(frozenset(devices), frozenset(nodes))

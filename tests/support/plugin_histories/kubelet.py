@@ -1,0 +1,203 @@
+"""The kubelet: calls the plugin for the claims of its pods until it succeeds, and starts and ends containers.
+
+A claim in its checkpoint is prepared again after its own restart, and unprepared once its pod has ended (KM-12 to
+KM-20). It calls the instance that registered last. A call has 45 s; it is given up as well when the pod ends. A pod
+waits while an older claim of the same name is not unprepared. A kubelet that starts removes the slices of its node, and
+those of a driver that is gone for half a minute (KM-10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dra_kubeletplugin.claims.dra_service import V1, V1BETA1
+from dra_proto.registration.v1 import api_pb2 as registration
+
+from .sockets import CallFailed, Server
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+DEADLINE = 45.0  # seconds of a call
+RETRIES = (0.5, 1.0, 2.0)  # seconds between two attempts; the last one is repeated
+WIPE_SECONDS = 30.0
+SEE_SECONDS = 0.05  # until it has seen a new socket
+
+
+@dataclass(eq=False)
+class Claim:
+    """A claim as the kubelet knows it."""
+
+    name: str
+    uid: str
+    devices: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Pod:
+    """A pod on the node; ``is_prepared`` is what this kubelet knows, ``is_running`` lasts longer than the kubelet."""
+
+    name: str
+    claims: tuple[Claim, ...]
+    is_wanted: bool = True
+    is_prepared: bool = False
+    is_running: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    error: str = ""
+
+
+class Kubelet:
+    """``pods`` are those that it has not forgotten: their claims are wanted, or not unprepared yet."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.pods: list[Pod] = []
+        self._tasks: dict[Pod, asyncio.Task[None]] = {}
+        self._registered: list[Server] = []
+        self.is_running = False
+        self._gone_since: float | None = None
+
+    # --- itself ---
+
+    def start(self) -> None:
+        """A kubelet without memory, but for its checkpoint."""
+        self.is_running = True
+        self._stage.wipe_slices("at the kubelet's start")
+        for pod in self.pods:
+            pod.is_prepared = False
+            self._work_on(pod)
+        self._registered = []
+        self.look()
+
+    def stop(self) -> None:
+        """It gives all calls up; containers run on."""
+        self.is_running = False
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    def add(self, pod: Pod) -> None:
+        """A pod was bound to the node."""
+        self.pods.append(pod)
+        if self.is_running:
+            self._work_on(pod)
+
+    def end(self, pod: Pod, *, gives_up: bool) -> None:
+        """A pod is deleted, or done."""
+        pod.is_wanted = False
+        pod.changed.set()
+        if gives_up and (task := self._tasks.get(pod)):
+            task.cancel()
+            self._work_on(pod)
+
+    # --- plugins ---
+
+    def look(self) -> None:
+        """Sockets have come or gone."""
+        if self.is_running:
+            asyncio.get_running_loop().call_later(SEE_SECONDS, self._see)
+
+    def _see(self) -> None:
+        if not self.is_running:
+            return
+        shown = [server for server in self._stage.sockets.servers if server.path.name.endswith("-reg.sock")]
+        self._registered = [server for server in self._registered if server in shown]
+        for server in shown:
+            if server not in self._registered:
+                self._registered.append(server)
+                self._stage.spawn(self._register(server))
+        now = asyncio.get_running_loop().time()
+        if self._registered:
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+            asyncio.get_running_loop().call_later(WIPE_SECONDS, self._wipe, now)
+
+    def _wipe(self, since: float) -> None:
+        if self._gone_since == since:
+            self._stage.wipe_slices("since the driver is gone")
+
+    async def _register(self, server: Server) -> None:
+        prefix = "/pluginregistration.Registration"
+        try:
+            await server.call(f"{prefix}/GetInfo", registration.InfoRequest())
+            status = registration.RegistrationStatus(plugin_registered=True)
+            await server.call(f"{prefix}/NotifyRegistrationStatus", status)
+        except CallFailed:
+            self._registered = [other for other in self._registered if other is not server]
+            self.look()
+
+    def _plugin(self) -> Server:
+        for registered in reversed(self._registered):
+            for server in self._stage.sockets.servers:
+                if server.process is registered.process and server is not registered:
+                    return server
+        raise CallFailed("DRA driver is not registered")
+
+    # --- pods ---
+
+    def _work_on(self, pod: Pod) -> None:
+        self._tasks[pod] = self._stage.spawn(self._work(pod))
+
+    async def _work(self, pod: Pod) -> None:
+        attempt = 0
+        while True:
+            pod.changed.clear()
+            try:
+                if not pod.is_wanted:
+                    await self._end(pod)
+                    return
+                if not pod.is_prepared:
+                    await self._prepare(pod)
+                pod.error = ""
+                await pod.changed.wait()
+                attempt = 0
+            except (CallFailed, TimeoutError) as error:
+                pod.error = f"{error or type(error).__name__}"
+                self._stage.tell(f"    {pod.name}: {pod.error}")
+                await asyncio.sleep(RETRIES[min(attempt, len(RETRIES) - 1)])
+                attempt += 1
+
+    async def _prepare(self, pod: Pod) -> None:
+        for claim in pod.claims:
+            if any(other.name == claim.name and other is not claim for each in self.pods for other in each.claims):
+                raise CallFailed(f"old ResourceClaim with same name {claim.name} and different UID still exists")
+        answer = await self._call("NodePrepareResources", pod, self._stage.judge.answered)
+        pod.is_prepared = True
+        self._stage.judge.prepared(pod, answer)
+        if not pod.is_running:
+            await asyncio.sleep(0.1)
+            self._stage.judge.starts(pod)
+            pod.is_running = True
+
+    async def _end(self, pod: Pod) -> None:
+        if pod.is_running:
+            await asyncio.sleep(self._stage.weather.chance("end", pod.claims[0].uid) * 2)
+            pod.is_running = False
+            self._stage.judge.ends(pod)
+        await self._call("NodeUnprepareResources", pod, lambda pod, answer: None)
+        self.pods.remove(pod)
+        self._tasks.pop(pod, None)
+        self._stage.judge.unprepared(pod)
+        self._stage.forget_claims(pod)
+
+    async def _call(self, method: str, pod: Pod, look: Callable[[Pod, Any], None]) -> Any:
+        """The answer, if it has no error. Raises CallFailed or TimeoutError."""
+        version = V1 if self._stage.weather.chance("version") < 0.8 else V1BETA1
+        claims = [version.messages.Claim(namespace="default", name=claim.name, uid=claim.uid) for claim in pod.claims]
+        request = getattr(version.messages, f"{method}Request")(claims=claims)
+        self._stage.tell(f"    {method} {' '.join(claim.uid for claim in pod.claims)}")
+        self._stage.judge.asks(method, pod)
+        async with asyncio.timeout(DEADLINE):
+            answer = await self._plugin().call(f"/{version.service}/{method}", request)
+        look(pod, answer)
+        for claim in pod.claims:
+            if claim.uid not in answer.claims:
+                raise CallFailed(f"{method} skipped {claim.uid}")
+            if error := answer.claims[claim.uid].error:
+                raise CallFailed(f"{method} failed for {claim.uid}: {error}")
+        self._stage.tell(f"    {method} {' '.join(claim.uid for claim in pod.claims)}: done")
+        return answer

@@ -1,0 +1,103 @@
+"""What people, hardware and machines do in one history: steps, each at its time. The seed decides which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from history_kit.game import Step
+
+DRIVERS = ("toy", "hostdev", "toy", "simulated")
+"""Whose plugin it is, by the rest of the seed."""
+ADAPTERS = ("a", "b", "c")  # each is one device, ``s-a``
+FOLDERS = ("claims", "cdi", "")  # which folders of the plugin a fault of the disk is about; the last one: all
+DURATION = 40.0  # seconds in which everything happens
+
+
+class Script(NamedTuple):
+    """Which ``driver``; ``overlaps``: its instances have sockets of their own, so that two may run at once."""
+
+    driver: str
+    overlaps: bool
+    serialize: bool
+    metadata: bool
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        words = (name for name in ("overlaps", "serialize", "metadata") if getattr(self, name))
+        return " ".join((f"the driver {self.driver}", *words))
+
+
+def script_of(seed: int) -> Script:
+    """The script of a seed."""
+    dice = random.Random(seed)
+    overlaps, serialize = dice.random() < 0.4, dice.random() < 0.6
+    ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
+    steps = [*_pods(dice), *_adapters(dice), *_machine(dice), *_faults(dice), *ends]
+    return Script(DRIVERS[seed % len(DRIVERS)], overlaps, serialize, dice.random() < 0.2, tuple(sorted(steps)))
+
+
+def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
+    """Times of something that happens up to ``most`` times."""
+    for _ in range(most):
+        if dice.random() < chance:
+            yield dice.uniform(0, DURATION)
+
+
+def _pods(dice: random.Random) -> Iterator[Step]:
+    """They have a claim of one or two devices, or two claims; they end, or are deleted by force, and come again."""
+    for number in range(dice.randint(1, 4)):
+        name, at = f"pod-{number}", dice.uniform(0, DURATION / 2)
+        shape = dice.choice((1, 1, 1, 2, 11))  # devices of each claim
+        yield Step(at, "add pod", name, shape)
+        while at < DURATION and dice.random() < 0.75:
+            at += dice.choice((0.003, 0.1, dice.expovariate(0.3), dice.expovariate(0.1)))
+            yield Step(at, dice.choice(("end pod", "end pod", "delete pod by force")), name)
+            at += dice.choice((0.0, 0.5, dice.expovariate(0.3)))
+            yield Step(at, "add pod", name, shape)
+
+
+def _adapters(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 4, 0.45):
+        adapter = dice.choice(ADAPTERS)
+        if dice.random() < 0.3:
+            yield Step(at, "swap adapters", adapter, dice.random())
+            continue
+        yield Step(at, "pull adapter", adapter)
+        if dice.random() < 0.6:  # it may get the node of the first one
+            other = dice.choice(ADAPTERS)
+            yield Step(at + dice.uniform(0, 2), "pull adapter", other)
+            yield Step(at + 2 + dice.expovariate(0.5), "plug adapter", other)
+        if dice.random() < 0.8:
+            yield Step(at + dice.expovariate(0.3), "plug adapter", adapter, dice.choice((0, 0, 1, 2, 3)))
+
+
+def _machine(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 2, 0.3):
+        yield Step(at, "restart the kubelet", "", dice.choice((0.0, 1.0, 5.0, 40.0)))
+    for at in _some(dice, 1, 0.1):
+        yield Step(at, "reboot", "", dice.uniform(0.5, 5))
+
+
+def _ends(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 3, 0.4):
+        yield Step(at, "kill the plugin", "", dice.choice((0, 1, 2, *range(1, 40))))
+    for at in _some(dice, 1, 0.3):
+        yield Step(at, "end the plugin")
+
+
+def _updates(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 2, 0.6):
+        yield Step(at, "update the plugin", "", dice.choice((0.5, 3.0, 10.0)))
+
+
+def _faults(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 2, 0.3):
+        yield Step(at, "damage CDI files", dice.choice(("remove", "empty")))
+    for at in _some(dice, 2, 0.3):
+        yield Step(at, dice.choice(("fill disk", "protect disk")), dice.choice(FOLDERS), dice.expovariate(0.2))
+    for at in _some(dice, 1, 0.2):
+        yield Step(at, "stop the server", "", dice.expovariate(0.2))
+    for at in _some(dice, 1, 0.2):
+        yield Step(at, dice.choice(("delete slices", "lose slices")))
