@@ -99,6 +99,13 @@ def test_plan(existing: list[Stored], wanted: Pool | None, expected: tuple[int, 
     assert shape(plan_pool(PUBLICATION, wanted, existing)) == expected
 
 
+def test_what_is_created_after_a_create_without_an_answer_has_a_newer_generation() -> None:
+    assert shape(plan_pool(PUBLICATION, pool("a"), (), unanswered=4)) == (5, 0, 0, 1)
+    assert shape(plan_pool(PUBLICATION, pool("a", "b"), publish(pool("a")), unanswered=4)) == (5, 0, 1, 1)
+    assert shape(plan_pool(PUBLICATION, pool("b"), publish(pool("a")), unanswered=4)) == (1, 0, 1, 0)
+    assert shape(plan_pool(PUBLICATION, pool("a", generation=4), (), unanswered=4)) == (5, 0, 0, 1)
+
+
 OBSOLETE = [
     ("an older generation", "00000-x", 1),
     ("a name without index", "gpu-x", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +28,7 @@ from dra_kube import (
     Resource,
     ServerError,
     TooManyRequests,
+    Unreachable,
     WatchEvent,
     connection,
 )
@@ -47,6 +49,7 @@ from dra_kubeletplugin import (
 )
 from dra_kubeletplugin.slices import watching
 from dra_kubeletplugin.testing.api import Json, PluginApi
+from waiting import becomes
 
 NODE = Owner.node("worker-1")
 Errors = list[Recoverable]
@@ -360,6 +363,68 @@ FAILURES = [
     ("create", Forbidden(403, "Forbidden", "not allowed"), RIGHTS),
     ("get", ServerError(500, "InternalError", "no node today"), ""),
 ]
+
+
+class LateApi(PluginApi):
+    """Its first create times out for the client, and arrives before the second one, or when ``land`` is called."""
+
+    def __init__(self, *, before_next: bool) -> None:
+        super().__init__()
+        self._before_next = before_next
+        self._under_way: list[tuple[Resource, Json]] = []
+        self._creates = 0
+
+    async def create(self, resource: Resource, body: Json) -> Json:
+        self._creates += 1
+        if self._creates == 1:
+            self._under_way.append((resource, copy.deepcopy(body)))
+            raise Unreachable("timed out")
+        if self._before_next:
+            await self.land()
+        return await super().create(resource, body)
+
+    async def land(self) -> None:
+        """What is under way arrives."""
+        while self._under_way:
+            await super().create(*self._under_way.pop(0))
+
+    def shown(self) -> list[str]:
+        """The devices that readers see: those of the slices of the newest generation, if all of them are there."""
+        specs = [item["spec"] for item in self.slices()]
+        newest = max(spec["pool"]["generation"] for spec in specs)
+        there = [spec for spec in specs if spec["pool"]["generation"] == newest]
+        if {spec["pool"]["resourceSliceCount"] for spec in there} != {len(there)}:
+            return []
+        return [device["name"] for spec in there for device in spec["devices"]]
+
+
+@pytest.mark.rule("RS-03")
+@pytest.mark.parametrize("before_next", [True, False])
+@pytest.mark.parametrize("slices", [("a",), ("a", "b")])
+async def test_a_slice_whose_creation_had_no_answer_hides_no_pool(
+    errors: Errors, slices: tuple[str, ...], before_next: bool
+) -> None:
+    """There were two slices of one generation, and the pool was incomplete until foreign changes were undone."""
+    api = LateApi(before_next=before_next)
+    await api.put(NODES, {"metadata": {"name": "worker-1", "uid": "node-uid"}})
+    async with publishing(api, errors, sync_delay=600.0) as publisher:
+        publisher.publish({"pool": pool(*slices)})
+        await settled(publisher)
+        await api.land()
+        assert api.shown() == list(slices)
+
+
+@pytest.mark.rule("RS-03")
+async def test_a_slice_that_is_created_late_brings_no_device_back(errors: Errors) -> None:
+    api = LateApi(before_next=False)
+    await api.put(NODES, {"metadata": {"name": "worker-1", "uid": "node-uid"}})
+    async with publishing(api, errors, sync_delay=600.0) as publisher:
+        publisher.publish({"pool": pool("a b")})
+        await becomes(lambda: bool(errors))
+        publisher.publish({"pool": pool("a")})
+        await settled(publisher)
+        await api.land()
+        assert api.shown() == ["a"]
 
 
 @pytest.mark.rule("RS-02")

@@ -2,7 +2,8 @@
 
 A slice knows its place in the pool by the hexadecimal index in front of its name. Slices of an older
 generation, without such an index, with one out of range or taken, are obsolete. The generation rises
-when readers could otherwise see a mixture of old and new slices as a complete pool.
+when readers could otherwise see a mixture of old and new slices as a complete pool. A create that had no answer may
+still add a slice, so what is created after it is of a newer generation.
 Spec: plugin-helper.md section 4.4.
 """
 
@@ -78,8 +79,11 @@ def index_width(count: int) -> int:
     return max(_INDEX_DIGITS, len(f"{max(count - 1, 0):x}"))
 
 
-def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[Stored]) -> Plan:
-    """The writes that turn ``existing`` into ``pool``; None means that the pool is no longer wanted."""
+def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[Stored], unanswered: int = 0) -> Plan:
+    """The writes that turn ``existing`` into ``pool``; None means that the pool is no longer wanted.
+
+    ``unanswered`` is the newest generation of a create of which nothing is known.
+    """
     stored = sorted(existing, key=lambda item: item.name)
     newest = max((item.slice.spec.pool.generation for item in stored), default=0)
     if pool is None:
@@ -91,7 +95,7 @@ def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[St
         if not _same_spec(_spec(publication, pool, index, newest, item), item.slice.spec)
     }
     missing = [index for index in range(len(pool.slices)) if index not in current]
-    generation = _generation(pool, newest, missing=len(missing), changed=len(changed))
+    generation = _generation(pool, newest, unanswered, missing=len(missing), changed=len(changed))
     updated = sorted(current) if generation > newest else sorted(changed)
     kept = {item.name for item in current.values()}
     return Plan(
@@ -166,10 +170,10 @@ def _index(name: str, width: int) -> int | None:
     return int(prefix, 16)
 
 
-def _generation(pool: Pool, newest: int, *, missing: int, changed: int) -> int:
-    if pool.generation > newest:
+def _generation(pool: Pool, newest: int, unanswered: int, *, missing: int, changed: int) -> int:
+    if pool.generation > max(newest, unanswered):
         return pool.generation
-    return newest if not missing and changed <= 1 else newest + 1
+    return newest if not missing and changed <= 1 else max(newest, unanswered) + 1
 
 
 def _spec(

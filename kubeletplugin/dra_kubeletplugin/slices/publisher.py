@@ -281,7 +281,8 @@ class SlicePublisher:
     async def _bring_about(self, name: str, desired: DesiredPool | None) -> None:
         publication = Publication(self._driver, name, self._owner, self._node_name)
         existing = self._view.pool(name, self._now())
-        pool, plan = await asyncio.to_thread(_planned, publication, desired, existing)
+        unanswered = self._writer.unanswered.get(name, 0)
+        pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered)
         for item in plan.delete:
             await self._writer.delete(item)
         if pool is None or desired is None:
@@ -303,6 +304,8 @@ class SlicePublisher:
         desired.adopt(replace(pool, slices=tuple(slices)))
 
 
-def _planned(publication: Publication, desired: DesiredPool | None, existing: list[Stored]) -> tuple[Pool | None, Plan]:
+def _planned(
+    publication: Publication, desired: DesiredPool | None, existing: list[Stored], unanswered: int
+) -> tuple[Pool | None, Plan]:
     pool = desired.pool() if desired else None
-    return pool, plan_pool(publication, pool, existing)
+    return pool, plan_pool(publication, pool, existing, unanswered)

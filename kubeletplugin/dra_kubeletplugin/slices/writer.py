@@ -2,6 +2,9 @@
 
 Another client may have been faster. Perhaps no watch ever reports that, so after a refused update or delete the view is
 given what the server has. The next attempt then plans with that.
+
+A create without an answer may have happened, or happen later. Its generation is remembered, so that the next attempt
+takes a newer one: readers then ignore the slice that it made.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from .view import SliceView
 
 _REFUSAL_CODES = (400, 413, 422)
 """The same write would be refused again: the server cannot read it, it is too large, or it is invalid."""
+_UNCERTAIN_CODES = range(500, 600)
+"""The server does not say for certain that it has done nothing."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class SliceWriter:
 
     def __init__(self, api: Api, view: SliceView, rate_limit: RateLimit) -> None:
         self.statistics = Statistics()
+        self.unanswered: dict[str, int] = {}
+        """By pool, the newest generation of a create that had no answer."""
         self._api = api
         self._view = view
         self._rate_limit = rate_limit
@@ -87,7 +94,15 @@ class SliceWriter:
 
     async def _send(self, write: Write, sent: dict[str, Any]) -> dict[str, Any]:
         if write.stored is None:
-            answer = await self._api.create(RESOURCE_SLICES, sent)
+            pool, before = write.spec.pool, self.unanswered.get(write.spec.pool.name, 0)
+            self.unanswered[pool.name] = max(before, pool.generation)
+            try:
+                answer = await self._api.create(RESOURCE_SLICES, sent)
+            except ApiError as error:
+                if error.code not in _UNCERTAIN_CODES:
+                    self.unanswered[pool.name] = before
+                raise
+            self.unanswered[pool.name] = before
             self.statistics.creates += 1
             return answer
         async with self._stale_if_refused(write.stored):
