@@ -16,7 +16,6 @@ from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-THREAD_SECONDS = 0.002  # from the moment in which a thread gets work until it is done
 OWNER: ContextVar[object] = ContextVar("owner", default=None)
 """Whose process a task, a timer or a callback belongs to; what it starts is the same one's."""
 
@@ -55,6 +54,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
         self._held: dict[object, list[_Handle]] = {}
+        self.thread_seconds: Callable[[], float] = lambda: 0.002
+        """From the moment in which a thread gets work until it is done."""
 
     def time(self) -> float:
         """Seconds since the loop was made."""
@@ -96,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """As every loop, without a thread. Work that was begun is done, although its caller was cancelled."""
         future: asyncio.Future[T] = self.create_future()
-        self.call_later(THREAD_SECONDS, self._work, future, func, args)
+        self.call_later(self.thread_seconds(), self._work, future, func, args)
         return future
 
     @staticmethod

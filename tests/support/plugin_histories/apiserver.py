@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dra_kube import (
+    RESOURCE_SLICES,
     ApiError,
     Conflict,
     Forbidden,
@@ -25,6 +26,8 @@ from dra_kube import (
     WatchEvent,
 )
 from history_kit.weather import Fate, Weather
+
+from .reader import Reader, shown_in
 
 Json = dict[str, Any]
 TIMEOUT = 2.0  # seconds after which a client gives up
@@ -45,9 +48,10 @@ class _Change(NamedTuple):
 class ApiServer:
     """``objects`` by plural, namespace and name."""
 
-    def __init__(self, weather: Weather, tell: Callable[[str], None]) -> None:
+    def __init__(self, weather: Weather, tell: Callable[[str], None], find: Callable[[str], None]) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.is_away = False
+        self.reader = Reader(find)
         self._weather, self._tell = weather, tell
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -97,9 +101,9 @@ class ApiServer:
         obj["metadata"]["resourceVersion"] = str(self._version)
         if event != "DELETED":
             self.objects[key] = obj
-        if key[0] == "resourceslices":
-            names = [device["name"] + "!" * ("taints" in device) for device in obj["spec"].get("devices", ())]
-            self._tell(f"    {event} {key[2]} {obj['spec']['pool']['generation']}: {' '.join(names)}")
+        if key[0] == RESOURCE_SLICES.plural:
+            self._tell(f"    {event} {key[2]} {obj['spec']['pool']['generation']}: {' '.join(shown_in(obj))}")
+            self.reader.looks(self.of(key[0]))
         change = _Change(self._version, event, copy.deepcopy(obj))
         self._history.append(change)
         for queue in self._watches:
@@ -153,6 +157,7 @@ class ApiServer:
         meta = body["metadata"]
         meta["name"] = f"{meta['generateName']}{self._numbers:05}"
         meta["uid"] = f"uid-{self._numbers}"
+        self.reader.wrote(meta["name"])
         self._changed("ADDED", _key(resource, meta), body)
         return copy.deepcopy(body)
 
@@ -161,6 +166,7 @@ class ApiServer:
         key = _key(resource, body["metadata"])
         if self.found(key)["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "the object has been modified")
+        self.reader.wrote(key[2])
         self._changed("MODIFIED", key, body)
         return copy.deepcopy(body)
 

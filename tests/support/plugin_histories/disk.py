@@ -80,6 +80,8 @@ class Disk:
     def _sync(self, descriptor: int) -> None:
         if isinstance(process := OWNER.get(), Process):
             process.operates(is_change=True)
+            if self.full and _is_in(os.readlink(f"/proc/self/fd/{descriptor}"), self.full):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _is_in(path: str, folders: set[str]) -> bool:

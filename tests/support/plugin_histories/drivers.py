@@ -6,7 +6,7 @@ Each is one that fails now and then (``Faulty``): it raises, hangs, or returns a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
     Resources,
+    Slice,
     device,
     results_for,
 )
@@ -38,7 +39,7 @@ from history_kit.weather import Fate, Weather
 
 from .hardware import Hardware, device_of
 from .process import Process
-from .script import ADAPTERS
+from .script import ADAPTERS, Script
 
 NAME = "gpu.example.com"
 NODE = "worker-1"
@@ -50,22 +51,23 @@ class Made(NamedTuple):
     """A driver for one process: what it publishes, and what runs beside the plugin."""
 
     driver: Driver
-    resources: Resources | AsyncIterable[Resources]
+    resources: AsyncIterable[Resources]
     beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext
 
 
-def made(kind: str, hardware: Hardware, weather: Weather) -> Made:
-    """The driver of this kind."""
-    if kind == "simulated":
-        pool = Pool.of([device(device_of(adapter)) for adapter in ADAPTERS])
-        return Made(Faulty(SimulatedDriver(NAME), weather, hardware), {NODE: pool})
-    if kind == "hostdev":
+def made(script: Script, hardware: Hardware, weather: Weather) -> Made:
+    """The driver of a script."""
+    if script.driver == "simulated":
+        return Made(
+            Faulty(SimulatedDriver(NAME), weather, hardware), _always([device_of(each) for each in ADAPTERS], script)
+        )
+    if script.driver == "hostdev":
         assert hardware.host is not None
         looking = Looking(_CONFIG, hardware.host, asyncio.get_running_loop().time)
         hotplug = Hotplug(_CONFIG, looking, LOOK_SECONDS)
         driver = HostdevDriver(NAME, looking.thoroughly, hotplug.health)
         return Made(Faulty(driver, weather, hardware), hotplug.resources(), partial(replugged, hotplug))
-    toy = Toy(hardware)
+    toy = Toy(hardware, script)
     return Made(Faulty(toy, weather, hardware), toy.resources(), toy.followed)
 
 
@@ -86,11 +88,22 @@ _CONFIG = msgspec.convert(
 )
 
 
+async def _always(names: Sequence[str], script: Script) -> AsyncIterator[Resources]:
+    yield _pools(names, script)
+
+
+def _pools(names: Sequence[str], script: Script) -> Resources:
+    devices = [device(name) for name in names]
+    if script.spread and devices:
+        return {NODE: Pool(slices=tuple(Slice(devices=(each,)) for each in devices))}
+    return {NODE: Pool.of(devices)}
+
+
 class Toy(Driver):
     """Gives containers the node of an adapter, which it looks up in a dict."""
 
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware = hardware
+    def __init__(self, hardware: Hardware, script: Script) -> None:
+        self._hardware, self._script = hardware, script
 
     async def prepare(self, claim: ResourceClaim) -> Prepared:
         return await asyncio.to_thread(lambda: [self._prepared(result) for result in results_for(NAME, claim)])
@@ -110,7 +123,7 @@ class Toy(Driver):
         while True:
             if shown != (found := self._hardware.devices()):
                 shown = found
-                yield {NODE: Pool.of([device(name) for name in found])}
+                yield _pools(found, self._script)
             await asyncio.sleep(LOOK_SECONDS)
 
     @asynccontextmanager

@@ -20,6 +20,7 @@ from dra_kubeletplugin.claims import lock
 from dra_kubeletplugin.drivers.hostdev import hotplug
 from dra_kubeletplugin.files import checkpoint
 from dra_kubeletplugin.slices import watching
+from history_kit.clock import VirtualLoop
 from history_kit.game import Game, Outcome
 from history_kit.no_time import in_no_time
 from history_kit.weather import Weather
@@ -45,14 +46,17 @@ def play(
     weather.slow = 0.1 * weather.chance("slow")
 
     async def main() -> Outcome:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.thread_seconds = lambda: weather.fate("thread", ()).before
         random.seed(seed)  # which spreads pauses
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             stage = Stage(Path(folder), script or script_of(seed), weather, traced=traced)
-            asyncio.get_running_loop().set_exception_handler(partial(_unhandled, stage))
+            loop.set_exception_handler(partial(_unhandled, stage))
             with _in_place(stage):
                 before = _handles()
                 found = [finding async for finding in _pass(stage, script or script_of(seed))]
-                await asyncio.get_running_loop().end_all()  # type: ignore[attr-defined]  # a VirtualLoop
+                await loop.end_all()
                 found += stage.judge.findings
                 stage.close_locks()
                 if after := _handles() - before:

@@ -4,7 +4,7 @@
 - A CDI file is about a claim that the kubelet has asked to prepare since it was unprepared last. It names devices of
   that claim, and nodes that these devices have had.
 - A claim that is prepared for the first time gets no node that a container of another claim has open, and no device.
-- A claim that is unprepared has neither CDI file nor record.
+- A claim that is prepared was set up by the driver. One that is unprepared has neither that, nor CDI file, nor record.
 - Files of other drivers stay as they are.
 - For longer than some seconds no CDI file gives a node that the device has no more, and no device is published that is
   gone, unless something keeps the plugin from its work.
@@ -42,10 +42,11 @@ class Given(NamedTuple):
 
 
 class Judge:
-    """``findings`` is what went wrong. ``is_torn`` tells whether a claim's files were damaged since a time."""
+    """``findings`` is what went wrong."""
 
     def __init__(self, folder: Path, hardware: Hardware, now: Callable[[], float]) -> None:
         self._cdi, self._records = folder / "cdi", folder / "data" / "claims"
+        self._metadata = folder / "data" / "dra-device-metadata"
         self._hardware, self._now = hardware, now
         self.findings: list[str] = []
         self.damaged: dict[str, float] = {}
@@ -53,7 +54,10 @@ class Judge:
         self._asked: dict[str, str] = {}  # by uid the last call
         self._asked_at: dict[str, float] = {}
         self._claims: dict[str, Claim] = {}
-        self._open: dict[str, set[str]] = {}  # by uid, the nodes that its container has open
+        self._open: dict[str, Given] = {}  # by uid, what its container has open
+        self._anew: set[str] = set()  # claims whose files are still those of the former allocation
+        self.torn: set[str] = set()
+        """Uids of claims whose records were damaged: nothing tells any more what they hold."""
         self._first: set[str] = set()  # claims that were never prepared
         self._others: dict[str, tuple[int, int, int]] = {}
         self._stale: dict[str, float] = {}
@@ -82,6 +86,14 @@ class Judge:
             self._asked[claim.uid] = method
             self._asked_at[claim.uid] = self._now()
 
+    def allocated_anew(self, claim: Claim) -> None:
+        """Another pod has the claim, with other devices; containers of the former one are ended."""
+        if claim.uid in self._claims:
+            self._claims[claim.uid] = claim
+            self._first.add(claim.uid)
+        self._open.pop(claim.uid, None)
+        self._anew.add(claim.uid)
+
     def answered(self, pod: Pod, answer: Any) -> None:
         """The plugin answers a call to prepare; some claims may have an error."""
         uids = {claim.uid for claim in pod.claims}
@@ -95,6 +107,7 @@ class Judge:
         found = {(device.pool_name, device.device_name) for device in devices}
         if found != {(NODE, device) for device in claim.devices}:
             self.find(f"claim {claim.uid} has {claim.devices}, the answer {sorted(found)}")
+        self._anew.discard(claim.uid)
         given = dict(self._given(claim.uid))
         for device in devices:
             for cdi_id in device.cdi_device_ids:
@@ -104,13 +117,24 @@ class Judge:
                     self.find(f"{cdi_id} of {claim.uid} gives {sorted(given[cdi_id].devices)}")
             if not device.cdi_device_ids:
                 self.find(f"device {device.device_name} of {claim.uid} has no CDI id")
+        if claim.uid not in self._hardware.set_up:
+            self.find(f"the answer says that {claim.uid} is prepared, the driver has not set it up")
         if claim.uid in self._first:
             self._first.discard(claim.uid)
-            for uid, nodes in self._open.items():
-                if uid != claim.uid and (both := nodes & {node for each in given.values() for node in each.nodes}):
-                    self.find(f"the new claim {claim.uid} gets {sorted(both)}, which the container of {uid} has open")
-                if uid != claim.uid and (twice := set(self._claims[uid].devices) & set(claim.devices)):
-                    self.find(f"the new claim {claim.uid} gets {sorted(twice)}, which {uid} uses")
+            self._check_new(claim, given.values())
+
+    def _check_new(self, claim: Claim, given: Iterable[Given]) -> None:
+        """Whether containers of other claims use what it gets."""
+        for uid, used in self._open.items():
+            other = self._claims[uid]
+            if other is claim or claim.is_admin or other.is_admin or self.is_torn(uid):
+                continue
+            nodes = {node for each in given for node in each.nodes if not (each.devices <= used.devices)}
+            nodes |= {node for each in given for node in each.nodes if claim.excludes(other)}
+            if both := nodes & used.nodes:
+                self.find(f"the new claim {claim.uid} gets {sorted(both)}, which the container of {uid} has open")
+            if claim.excludes(other):
+                self.find(f"the new claim {claim.uid} has {claim.devices}, and the container of {uid} {other.devices}")
 
     def prepared(self, pod: Pod, answer: Any) -> None:
         """All claims of a pod are."""
@@ -119,9 +143,9 @@ class Judge:
     def starts(self, pod: Pod) -> None:
         """A container of the pod starts, with what the files say now."""
         for claim in pod.claims:
-            nodes = self._open.setdefault(claim.uid, set())
             for given in dict(self._given(claim.uid)).values():
-                nodes |= given.nodes
+                used = self._open.get(claim.uid, Given(frozenset(), frozenset()))
+                self._open[claim.uid] = Given(used.devices | given.devices, used.nodes | given.nodes)
 
     def ends(self, pod: Pod) -> None:
         """The container of the pod has ended."""
@@ -134,6 +158,8 @@ class Judge:
             self._asked[claim.uid] = "unprepared"
             if (self._records / f"{claim.uid}.json").exists():
                 self.find(f"claim {claim.uid} was unprepared, its record is left")
+            if claim.uid in self._hardware.set_up:
+                self.find(f"claim {claim.uid} was unprepared, the driver still has it set up")
         self.look()
 
     def reboot(self) -> None:
@@ -160,6 +186,8 @@ class Judge:
             if claim is None or self._asked[uid] == "unprepared":
                 self.find(f"a CDI file of {uid}, which is {'unprepared' if claim else 'unknown'}: {path.name}")
                 continue
+            if uid in self._anew:
+                continue
             for given in dict(_read(path)).values():
                 if given.devices - set(claim.devices):
                     self.find(f"the CDI files of {uid} give {sorted(given.devices)}, it has {claim.devices}")
@@ -169,7 +197,7 @@ class Judge:
                         f"the CDI files of {uid} give {sorted(given.nodes)}: {sorted(given.devices)} never had that"
                     )
                 there = {self._hardware.node_of(device) for device in given.devices}
-                if given.nodes - there:
+                if given.nodes - there and uid not in self.torn and not self._asked[uid].startswith("NodeUnprepare"):
                     stale.add(f"the CDI files of {uid} still give {sorted(given.nodes)}")
         gone = set(self.published()) - set(self._hardware.devices())
         self._must_pass(stale if self.plugin_is_well() else set(), self._stale)
@@ -191,16 +219,18 @@ class Judge:
         for path in self._cdi.iterdir():
             if path.name.startswith(f".{NAME}="):
                 yield f"{path.name} is left"
-        for path in self._records.iterdir():
+        for path in self._records.glob("[!.]*"):  # the next start removes what a killed process was writing
             yield f"the record {path.name} is left"
+        for path in self._metadata.glob("*"):
+            yield f"the metadata {path.name} are left"
 
     def nodes_given(self, uid: str) -> set[str]:
         """What a container that starts now would get."""
         return {node for given in dict(self._given(uid)).values() for node in given.nodes}
 
-    def has_open(self, uid: str) -> set[str]:
-        """The nodes that the container of a claim has open."""
-        return self._open.get(uid, set())
+    def is_torn(self, uid: str) -> bool:
+        """Whether the record of the claim was damaged."""
+        return uid in self.torn
 
     def files(self) -> list[Path]:
         """The CDI files of the driver."""

@@ -29,11 +29,18 @@ SEE_SECONDS = 0.05  # until it has seen a new socket
 
 @dataclass(eq=False)
 class Claim:
-    """A claim as the kubelet knows it."""
+    """A claim as the kubelet knows it; ``shares`` are those devices of which it has a share only."""
 
     name: str
     uid: str
     devices: tuple[str, ...]
+    is_admin: bool = False
+    shares: frozenset[str] = frozenset()
+
+    def excludes(self, other: Claim) -> bool:
+        """Whether the two cannot be prepared at the same time."""
+        both = set(self.devices) & set(other.devices)
+        return not (self.is_admin or other.is_admin) and bool(both - (self.shares & other.shares))
 
 
 @dataclass(eq=False)
@@ -92,6 +99,12 @@ class Kubelet:
         if gives_up and (task := self._tasks.get(pod)):
             task.cancel()
             self._work_on(pod)
+
+    def forget(self, pod: Pod) -> None:
+        """A pod was deleted by force while the kubelet was not looking: another one has its claim."""
+        self.pods.remove(pod)
+        if task := self._tasks.pop(pod, None):
+            task.cancel()
 
     # --- plugins ---
 

@@ -27,22 +27,27 @@ def faults_of(stage: Stage) -> Iterator[str]:
 
 def why_not(stage: Stage, claim: Claim) -> str:
     """Why a claim may not be prepared; empty if it should be."""
+    if stage.judge.is_torn(claim.uid):
+        return "its record is damaged"
     for device in claim.devices:
         node = stage.hardware.node_of(device)
         if node is None:
             return f"{device} is gone"
         for other in (other for pod in stage.kubelet.pods for other in pod.claims if other is not claim):
-            if device in other.devices:
+            if claim.excludes(other):
                 return f"{other.uid} has {device}"
             if other.name == claim.name:
                 return f"{other.uid} has the name"
-            if not stage.hardware.is_fixed and any(node in stage.hardware.had[each] for each in other.devices):
+            others = set() if claim.is_admin or other.is_admin else set(other.devices) - {device}
+            if not stage.hardware.is_fixed and any(node in stage.hardware.had[each] for each in others):
                 return f"{other.uid} may have had {node}"
     return ""
 
 
 def _of_files(stage: Stage, pod: Pod) -> Iterator[str]:
     for claim in pod.claims:
+        if stage.judge.is_torn(claim.uid):
+            continue
         there = {stage.hardware.node_of(device) for device in claim.devices}
         given = stage.judge.nodes_given(claim.uid)
         if None in there:

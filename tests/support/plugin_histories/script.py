@@ -11,21 +11,26 @@ from history_kit.game import Step
 DRIVERS = ("toy", "hostdev", "toy", "simulated")
 """Whose plugin it is, by the rest of the seed."""
 ADAPTERS = ("a", "b", "c")  # each is one device, ``s-a``
+SHARED = "s-c"  # the device of which claims get shares, in some histories
+ADMIN = "admin"  # pods whose claims have an administrator's access
 FOLDERS = ("claims", "cdi", "")  # which folders of the plugin a fault of the disk is about; the last one: all
 DURATION = 40.0  # seconds in which everything happens
 
 
 class Script(NamedTuple):
-    """Which ``driver``; ``overlaps``: its instances have sockets of their own, so that two may run at once."""
+    """Which ``driver``; ``overlaps``: its instances have sockets of their own, so that two may run at once;
+    ``spread``: each device has a slice of its own; ``shares``: several claims can have ``SHARED``."""
 
     driver: str
     overlaps: bool
     serialize: bool
     metadata: bool
+    spread: bool
+    shares: bool
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        words = (name for name in ("overlaps", "serialize", "metadata") if getattr(self, name))
+        words = (name for name in ("overlaps", "serialize", "metadata", "spread", "shares") if getattr(self, name))
         return " ".join((f"the driver {self.driver}", *words))
 
 
@@ -35,7 +40,8 @@ def script_of(seed: int) -> Script:
     overlaps, serialize = dice.random() < 0.4, dice.random() < 0.6
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
     steps = [*_pods(dice), *_adapters(dice), *_machine(dice), *_faults(dice), *ends]
-    return Script(DRIVERS[seed % len(DRIVERS)], overlaps, serialize, dice.random() < 0.2, tuple(sorted(steps)))
+    metadata, spread, shares = dice.random() < 0.2, dice.random() < 0.5, dice.random() < 0.3
+    return Script(DRIVERS[seed % len(DRIVERS)], overlaps, serialize, metadata, spread, shares, tuple(sorted(steps)))
 
 
 def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
@@ -50,6 +56,8 @@ def _pods(dice: random.Random) -> Iterator[Step]:
     for number in range(dice.randint(1, 4)):
         name, at = f"pod-{number}", dice.uniform(0, DURATION / 2)
         shape = dice.choice((1, 1, 1, 2, 11))  # devices of each claim
+        if dice.random() < 0.1:
+            name = f"{ADMIN}-{number}"
         yield Step(at, "add pod", name, shape)
         while at < DURATION and dice.random() < 0.75:
             at += dice.choice((0.003, 0.1, dice.expovariate(0.3), dice.expovariate(0.1)))
@@ -93,6 +101,10 @@ def _updates(dice: random.Random) -> Iterator[Step]:
 
 
 def _faults(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 1, 0.1):
+        yield Step(at, "damage a record", "", dice.random())
+    for at in _some(dice, 1, 0.2):
+        yield Step(at, "allocate anew", "", dice.random())
     for at in _some(dice, 2, 0.3):
         yield Step(at, "damage CDI files", dice.choice(("remove", "empty")))
     for at in _some(dice, 2, 0.3):
@@ -101,3 +113,7 @@ def _faults(dice: random.Random) -> Iterator[Step]:
         yield Step(at, "stop the server", "", dice.expovariate(0.2))
     for at in _some(dice, 1, 0.2):
         yield Step(at, dice.choice(("delete slices", "lose slices")))
+    for at in _some(dice, 2, 0.2):
+        yield Step(at, "delete slice", "", dice.random())
+    for at in _some(dice, 2, 0.2):
+        yield Step(at, "edit slice", dice.choice(("devices", "generation", "copy")), dice.random())

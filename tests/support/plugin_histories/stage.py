@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_kubeletplugin import PluginSettings, StartError
+from dra_kubeletplugin import PluginSettings, Resources, StartError
 from dra_kubeletplugin.process import serve
 from history_kit.game import Step
 from history_kit.weather import Weather
@@ -22,7 +23,7 @@ from .hardware import Hardware
 from .judge import Judge
 from .kubelet import Claim, Kubelet, Pod
 from .process import Killed, Process
-from .script import ADAPTERS, Script
+from .script import ADAPTERS, ADMIN, SHARED, Script
 from .sockets import Sockets
 
 RESTART_SECONDS = (0.3, 2.0)  # after which a process is started again: the least, and how much more
@@ -46,7 +47,7 @@ class Stage:
             root / "host" if script.driver == "hostdev" else None, is_fixed=script.driver == "simulated"
         )
         self.disk = Disk(root)
-        self.server = ApiServer(weather, self.tell)
+        self.server = ApiServer(weather, self.tell, lambda what: self.judge.find(what))
         self.sockets = Sockets()
         self.judge = Judge(root, self.hardware, self._loop.time)
         self.judge.furnish()
@@ -97,8 +98,8 @@ class Stage:
         )
 
         async def main(process: Process) -> None:
-            driver = made(self._script.driver, self.hardware, self.weather)
-            await serve(driver.driver, settings, driver.resources, beside=driver.beside)
+            driver = made(self._script, self.hardware, self.weather)
+            await serve(driver.driver, settings, self._noted(driver.resources), beside=driver.beside)
 
         process = Process(f"process {number}", main, self._ended)
         self.processes.append(process)
@@ -106,6 +107,14 @@ class Stage:
         self.tell(f"{process.name} starts")
         self._loop.call_later(0.1, self.kubelet.look)
         return process
+
+    async def _noted(self, resources: AsyncIterable[Resources]) -> AsyncIterator[Resources]:
+        """What a driver wants published."""
+        async for wanted in resources:
+            slices = wanted[NODE].slices
+            shown = tuple(tuple(each.name + "!" * bool(each.taints) for each in part.devices) for part in slices)
+            self.server.reader.wanted.add(shown)
+            yield wanted
 
     def _ended(self, process: Process, error: BaseException | None) -> None:
         self.tell(f"{process.name} has ended: {error!r}")
@@ -177,18 +186,21 @@ class Stage:
     def add_pod(self, step: Step) -> None:
         """Its claims are made, and allocated what is free."""
         counts = [int(digit) for digit in str(int(step.number))]
-        free = self._free()
+        is_admin = step.subject.startswith(ADMIN)
+        free = self._published() if is_admin else self._free()
         if self.pods(step.subject) or len(free) < sum(counts):
             return
         number, claims = next(self._numbers), []
         for index, count in enumerate(counts):
             devices, free = tuple(free[:count]), free[count:]
             name = f"{step.subject}-{index}"
-            claim = Claim(name, f"uid.{name}.{number}", devices)
-            self.server.put(RESOURCE_CLAIMS, _body(claim))
-            claims.append(claim)
+            claims.append(Claim(name, f"uid.{name}.{number}", devices, is_admin, self._shares()))
+            self.server.put(RESOURCE_CLAIMS, _body(claims[-1]))
         self.tell(f"    {', '.join(f'{claim.uid}: {claim.devices}' for claim in claims)}")
         self.kubelet.add(Pod(step.subject, tuple(claims)))
+
+    def _shares(self) -> frozenset[str]:
+        return frozenset({SHARED} if self._script.shares else ())
 
     def _free(self) -> list[str]:
         """What a scheduler that looks at the server may give."""
@@ -196,8 +208,26 @@ class Stage:
             result["device"]
             for claim in self.server.of(RESOURCE_CLAIMS.plural)
             for result in claim["status"]["allocation"]["devices"]["results"]
+            if not result["adminAccess"]
         }
-        return [name for name in self._published() if name not in held]
+        return [name for name in self._published() if name not in held - self._shares()]
+
+    def allocate_anew(self, step: Step) -> None:
+        """A pod is deleted by force; the claim stays, loses its device, gets another one, and another pod has it."""
+        pods = [pod for pod in self.kubelet.pods if pod.is_wanted and len(pod.claims) == 1]
+        if not pods or not (free := self._free()):
+            return
+        pod = pods[int(step.number * len(pods))]
+        (claim,) = pod.claims
+        stored = self.server.objects.get((RESOURCE_CLAIMS.plural, "default", claim.name))
+        if stored is None or stored["metadata"]["uid"] != claim.uid or claim.is_admin:
+            return
+        self.kubelet.forget(pod)
+        again = Claim(claim.name, claim.uid, (free[-1],), shares=claim.shares)
+        self.judge.allocated_anew(again)
+        self.server.put(RESOURCE_CLAIMS, _body(again))
+        self.tell(f"    {again.uid}: {again.devices}")
+        self.kubelet.add(Pod(pod.name, (again,)))
 
     def end_pod(self, step: Step, *, by_force: bool) -> None:
         """It is deleted; by force its claims go at once."""
@@ -270,6 +300,14 @@ class Stage:
             else:
                 path.write_bytes(b"")
 
+    def damage_record(self, step: Step) -> None:
+        """One record is torn."""
+        records = sorted((self._root / "data" / "claims").glob("[!.]*.json"))
+        if records:
+            path = records[int(step.number * len(records))]
+            self.judge.torn.add(path.stem)
+            path.write_bytes(path.read_bytes()[:-7])
+
     def disturb(self, step: Step, folders: set[str]) -> None:
         """The disk takes nothing for a while."""
         places = {"claims": "data/claims", "cdi": "cdi", "": ""}
@@ -294,6 +332,28 @@ class Stage:
                 del self.server.objects[RESOURCE_SLICES.plural, "", item["metadata"]["name"]]
         if not with_events:
             self.server.forget()
+
+    def edit_slice(self, step: Step) -> None:
+        """Another client changes a slice: it loses a device, has another generation, or is there twice."""
+        slices = self.server.of(RESOURCE_SLICES.plural)
+        if not slices:
+            return
+        item = copy.deepcopy(slices[int(step.number * len(slices))])
+        if step.subject == "devices":
+            item["spec"]["devices"] = (item["spec"].get("devices") or ())[1:]
+        elif step.subject == "generation":
+            item["spec"]["pool"]["generation"] += 2
+        else:
+            item["metadata"]["name"] += "-copy"
+            item["metadata"]["uid"] += "-copy"
+        self.server.reader.touched(item["metadata"]["name"])
+        self.server.put(RESOURCE_SLICES, item)
+
+    def lose_slice(self, step: Step) -> None:
+        """Another client deletes one of them."""
+        slices = self.server.of(RESOURCE_SLICES.plural)
+        if slices:
+            self.server.remove(RESOURCE_SLICES, slices[int(step.number * len(slices))]["metadata"]["name"])
 
     def clear_up(self) -> None:
         """Nothing fails any more, and the kubelet asks for all that it has once more."""
@@ -340,16 +400,30 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "end the plugin": Stage.end,
     "update the plugin": Stage.update,
     "damage CDI files": Stage.damage,
+    "damage a record": Stage.damage_record,
+    "allocate anew": Stage.allocate_anew,
     "fill disk": lambda stage, step: stage.disturb(step, stage.disk.full),
     "protect disk": lambda stage, step: stage.disturb(step, stage.disk.protected),
     "stop the server": Stage.stop_server,
     "delete slices": lambda stage, step: stage.lose_slices(with_events=True),
+    "edit slice": Stage.edit_slice,
+    "delete slice": Stage.lose_slice,
     "lose slices": lambda stage, step: stage.lose_slices(with_events=False),
 }
 
 
 def _body(claim: Claim) -> dict[str, Any]:
-    results = [{"request": "req", "driver": NAME, "pool": NODE, "device": device} for device in claim.devices]
+    results = [
+        {
+            "request": "req",
+            "driver": NAME,
+            "pool": NODE,
+            "device": device,
+            "adminAccess": claim.is_admin,
+            **({"shareID": f"share-of-{claim.uid}"} if device in claim.shares and not claim.is_admin else {}),
+        }
+        for device in claim.devices
+    ]
     return {
         "kind": "ResourceClaim",
         "metadata": {"name": claim.name, "namespace": "default", "uid": claim.uid},

@@ -1,0 +1,48 @@
+"""What a scheduler makes of the slices: devices only of a pool that is complete, and no mixture of two states.
+
+A pool is complete when it has as many slices of its newest generation as these say. Then its devices are as the driver
+wanted them at some time, whatever was written, lost or repeated in between. Slices that another client has changed are
+no state of the driver's until it has written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Shown = tuple[tuple[str, ...], ...]
+"""The names of the devices of each slice, in order; those with a taint end with an exclamation mark."""
+
+
+class Reader:
+    """``wanted`` are the states that some process wanted."""
+
+    def __init__(self, find: Callable[[str], None]) -> None:
+        self._find = find
+        self.wanted: set[Shown] = set()
+        self._touched: set[str] = set()  # names of slices as others have changed them
+
+    def touched(self, name: str) -> None:
+        """Another client has changed or made a slice."""
+        self._touched.add(name)
+
+    def wrote(self, name: str) -> None:
+        """The plugin has."""
+        self._touched.discard(name)
+
+    def looks(self, slices: Sequence[dict[str, Any]]) -> None:
+        """At what the server has now."""
+        newest = max((item["spec"]["pool"]["generation"] for item in slices), default=0)
+        there = [item for item in slices if item["spec"]["pool"]["generation"] == newest]
+        if len(there) != (there[0]["spec"]["pool"]["resourceSliceCount"] if there else -1):
+            return
+        if self._touched & {item["metadata"]["name"] for item in there}:
+            return
+        shown = tuple(shown_in(item) for item in sorted(there, key=lambda item: str(item["metadata"]["name"])))
+        if shown not in self.wanted:
+            self._find(f"readers take {shown} for the whole pool, which no process wanted")
+
+
+def shown_in(item: dict[str, Any]) -> tuple[str, ...]:
+    """The devices of a slice."""
+    return tuple(device["name"] + "!" * bool(device.get("taints")) for device in item["spec"].get("devices") or ())
