@@ -365,6 +365,27 @@ FAILURES = [
 ]
 
 
+async def test_an_older_instance_stops_in_the_middle_of_its_writes(api: PluginApi, errors: Errors) -> None:
+    """It wrote on to the end: for as long as that took its slices were mixed with those of the newer instance."""
+    is_newest = True
+
+    def stored(_obj: Json) -> None:
+        nonlocal is_newest
+        is_newest = False
+
+    api.store = stored
+    async with publishing(api, errors, may_publish=lambda: is_newest) as publisher:
+        publisher.publish({"p": pool("a", "b", "c")})
+        await api.until(lambda: devices(api) == [["a"]])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert devices(api) == [["a"]]
+        assert not errors
+        api.store, is_newest = lambda _obj: None, True
+        await settled(publisher)
+        assert devices(api) == [["a"], ["b"], ["c"]]
+
+
 class LateApi(PluginApi):
     """Its first create times out for the client, and arrives before the second one, or when ``land`` is called."""
 

@@ -48,6 +48,10 @@ _RESTORE_SOON_SECONDS = 60.0
 _PERMISSION_LOOK_SECONDS = 1.0
 
 
+class _Superseded(Exception):
+    """A newer instance publishes."""
+
+
 class SlicePublisher:
     """Publishes pools; an async context manager.
 
@@ -244,10 +248,18 @@ class SlicePublisher:
         if waits:
             log.info("no newer instance of driver %s is left; this one publishes again", self._driver)
 
+    def _check_permission(self) -> None:
+        """Raise _Superseded if a newer instance has started since the sync began: it has another view by now."""
+        if not self._may_publish():
+            raise _Superseded
+
     async def _sync(self, name: str) -> None:
         desired = self._desired.get(name)
         try:
             await self._bring_about(name, desired)
+        except _Superseded:
+            self._schedule({name}, Reason.DESIRED, 0.0)
+            return
         except PoolInvalid as error:
             self._next_publish.settled(name)
             self._trouble(name, error, "pool validation failed")
@@ -284,12 +296,14 @@ class SlicePublisher:
         unanswered = self._writer.unanswered.get(name, 0)
         pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered)
         for item in plan.delete:
+            self._check_permission()
             await self._writer.delete(item)
         if pool is None or desired is None:
             return
         if plan.create:
             publication = replace(publication, owner=await self._writer.with_uid(self._owner))
         for write in (*plan.update, *plan.create):
+            self._check_permission()
             kept = await self._writer.write(publication, pool, write)
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
             if kept is not None:
