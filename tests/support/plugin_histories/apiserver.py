@@ -48,10 +48,10 @@ class _Change(NamedTuple):
 class ApiServer:
     """``objects`` by plural, namespace and name."""
 
-    def __init__(self, weather: Weather, tell: Callable[[str], None], find: Callable[[str], None]) -> None:
+    def __init__(self, weather: Weather, tell: Callable[[str], None], reader: Reader) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.is_away = False
-        self.reader = Reader(find)
+        self.reader = reader
         self._weather, self._tell = weather, tell
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()

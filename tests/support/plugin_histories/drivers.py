@@ -55,19 +55,21 @@ class Made(NamedTuple):
     beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext
 
 
-def made(script: Script, hardware: Hardware, weather: Weather) -> Made:
-    """The driver of a script."""
+def made(script: Script, hardware: Hardware, weather: Weather, known: tuple[str, ...]) -> Made:
+    """The driver of a script, in a version that knows some adapters."""
     if script.driver == "simulated":
         return Made(
-            Faulty(SimulatedDriver(NAME), weather, hardware), _always([device_of(each) for each in ADAPTERS], script)
+            Faulty(SimulatedDriver(NAME), weather, hardware), _always([device_of(each) for each in known], script)
         )
     if script.driver == "hostdev":
         assert hardware.host is not None
-        looking = Looking(_CONFIG, hardware.host, asyncio.get_running_loop().time)
-        hotplug = Hotplug(_CONFIG, looking, LOOK_SECONDS)
+        (entry,) = _CONFIG.devices
+        config = msgspec.structs.replace(_CONFIG, devices=(msgspec.structs.replace(entry, match={"serial": known}),))
+        looking = Looking(config, hardware.host, asyncio.get_running_loop().time)
+        hotplug = Hotplug(config, looking, LOOK_SECONDS)
         driver = HostdevDriver(NAME, looking.thoroughly, hotplug.health)
         return Made(Faulty(driver, weather, hardware), hotplug.resources(), partial(replugged, hotplug))
-    toy = Toy(hardware, script)
+    toy = Toy(hardware, script, known)
     return Made(Faulty(toy, weather, hardware), toy.resources(), toy.followed)
 
 
@@ -102,15 +104,19 @@ def _pools(names: Sequence[str], script: Script) -> Resources:
 class Toy(Driver):
     """Gives containers the node of an adapter, which it looks up in a dict."""
 
-    def __init__(self, hardware: Hardware, script: Script) -> None:
+    def __init__(self, hardware: Hardware, script: Script, known: tuple[str, ...]) -> None:
         self._hardware, self._script = hardware, script
+        self._known = tuple(map(device_of, known))
+
+    def _node_of(self, name: str) -> str | None:
+        return self._hardware.node_of(name) if name in self._known else None
 
     async def prepare(self, claim: ResourceClaim) -> Prepared:
         return await asyncio.to_thread(lambda: [self._prepared(result) for result in results_for(NAME, claim)])
 
     def _prepared(self, result: object) -> PreparedDevice:
         name: str = result.device  # type: ignore[attr-defined]  # a result of an allocation
-        node = self._hardware.node_of(name)
+        node = self._node_of(name)
         if node is None:
             raise ClaimError(f"device {name} is gone")
         nodes = (DeviceNode(path=f"/dev/{name}", host_path=node),)
@@ -121,7 +127,7 @@ class Toy(Driver):
         """The adapters that are there."""
         shown: list[str] | None = None
         while True:
-            if shown != (found := self._hardware.devices()):
+            if shown != (found := [name for name in self._hardware.devices() if name in self._known]):
                 shown = found
                 yield _pools(found, self._script)
             await asyncio.sleep(LOOK_SECONDS)
@@ -148,7 +154,7 @@ class Toy(Driver):
             found.device
             for claim in plugin.prepared_claims
             for found in claim.devices
-            if found.owns != (self._hardware.node_of(found.device),)
+            if found.owns != (self._node_of(found.device),)
         }
 
 

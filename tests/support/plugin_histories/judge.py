@@ -39,6 +39,7 @@ class Given(NamedTuple):
 
     devices: frozenset[str]
     nodes: frozenset[str]
+    mounts: frozenset[str] = frozenset()
 
 
 class Judge:
@@ -117,11 +118,23 @@ class Judge:
                     self.find(f"{cdi_id} of {claim.uid} gives {sorted(given[cdi_id].devices)}")
             if not device.cdi_device_ids:
                 self.find(f"device {device.device_name} of {claim.uid} has no CDI id")
+        for path in {path for each in given.values() for path in each.mounts}:
+            self._check_metadata(claim, path)
         if claim.uid not in self._hardware.set_up:
             self.find(f"the answer says that {claim.uid} is prepared, the driver has not set it up")
         if claim.uid in self._first:
             self._first.discard(claim.uid)
             self._check_new(claim, given.values())
+
+    def _check_metadata(self, claim: Claim, path: str) -> None:
+        """A container cannot start without what it mounts."""
+        if not os.path.exists(path):
+            self.find(f"a container with {claim.uid} mounts {os.path.basename(path)}, which is not there")
+            return
+        content = json.loads(Path(path).read_text())
+        devices = {device["name"] for request in content["requests"] for device in request["devices"]}
+        if devices != set(claim.devices):
+            self.find(f"the metadata of {claim.uid} tell of {sorted(devices)}, it has {claim.devices}")
 
     def _check_new(self, claim: Claim, given: Iterable[Given]) -> None:
         """Whether containers of other claims use what it gets."""
@@ -271,4 +284,5 @@ def _read(path: Path) -> Iterator[tuple[str, Given]]:
             if name.lower().startswith("device") and not name.startswith("devices_")
         }
         nodes = {node.get("hostPath") or node["path"] for node in edits.get("deviceNodes", ())}
-        yield f"{spec['kind']}={device['name']}", Given(frozenset(devices), frozenset(nodes))
+        mounts = {mount["hostPath"] for mount in edits.get("mounts", ())}
+        yield f"{spec['kind']}={device['name']}", Given(frozenset(devices), frozenset(nodes), frozenset(mounts))

@@ -22,15 +22,17 @@ class Killed(BaseException):
 
 
 class Process:
-    """``main`` is what it does, ``ended`` is told when it is gone, with what it raised. ``name`` is for the trace."""
+    """``main`` is what it does, ``ended`` is told when it is gone, with what it raised. ``name`` is for the trace,
+    ``known`` are the adapters that its driver knows."""
 
     def __init__(
         self,
         name: str,
         main: Callable[[Process], Coroutine[None, None, None]],
         ended: Callable[[Process, BaseException | None], None],
+        known: tuple[str, ...],
     ) -> None:
-        self.name = name
+        self.name, self.known = name, known
         self.is_dead = False
         self.gone = asyncio.Event()
         self.has_signal = False

@@ -30,7 +30,7 @@ def why_not(stage: Stage, claim: Claim) -> str:
     if stage.judge.is_torn(claim.uid):
         return "its record is damaged"
     for device in claim.devices:
-        node = stage.hardware.node_of(device)
+        node = stage.node_of(device)
         if node is None:
             return f"{device} is gone"
         for other in (other for pod in stage.kubelet.pods for other in pod.claims if other is not claim):
@@ -48,10 +48,10 @@ def _of_files(stage: Stage, pod: Pod) -> Iterator[str]:
     for claim in pod.claims:
         if stage.judge.is_torn(claim.uid):
             continue
-        there = {stage.hardware.node_of(device) for device in claim.devices}
+        there = {stage.node_of(device) for device in claim.devices}
         given = stage.judge.nodes_given(claim.uid)
         if None in there:
-            if given:
+            if given and not stage.hardware.is_fixed:
                 yield f"a device of {claim.uid} is gone, and its CDI files give {sorted(given)}"
         elif pod.is_prepared and not stage.hardware.is_fixed and given != there:
             yield f"the CDI files of {claim.uid} give {sorted(given)} instead of {sorted(filter(None, there))}"
@@ -69,5 +69,6 @@ def _of_slices(stage: Stage) -> Iterator[str]:
         if count > 1:
             yield f"device {name} is published {count} times"
     published = sorted(device["name"] for device in devices if not device.get("taints"))
-    if published != stage.hardware.devices():
-        yield f"published are {published}, the host has {stage.hardware.devices()}"
+    there = [name for name in stage.hardware.devices() if stage.node_of(name)]
+    if published != there:
+        yield f"published are {published}, the host has {there}"

@@ -11,6 +11,7 @@ from history_kit.game import Step
 DRIVERS = ("toy", "hostdev", "toy", "simulated")
 """Whose plugin it is, by the rest of the seed."""
 ADAPTERS = ("a", "b", "c")  # each is one device, ``s-a``
+KNOWN = ("a", "b")  # adapters that a narrow version of the driver knows
 SHARED = "s-c"  # the device of which claims get shares, in some histories
 ADMIN = "admin"  # pods whose claims have an administrator's access
 FOLDERS = ("claims", "cdi", "")  # which folders of the plugin a fault of the disk is about; the last one: all
@@ -18,8 +19,12 @@ DURATION = 40.0  # seconds in which everything happens
 
 
 class Script(NamedTuple):
-    """Which ``driver``; ``overlaps``: its instances have sockets of their own, so that two may run at once;
-    ``spread``: each device has a slice of its own; ``shares``: several claims can have ``SHARED``."""
+    """Which ``driver``, and in which way.
+
+    ``overlaps``: its instances have sockets of their own, so that two may run at once. ``spread``: each device has a
+    slice of its own. ``shares``: several claims can have ``SHARED``. ``narrow``: every second version of the driver
+    knows ``KNOWN`` only.
+    """
 
     driver: str
     overlaps: bool
@@ -27,10 +32,13 @@ class Script(NamedTuple):
     metadata: bool
     spread: bool
     shares: bool
+    narrow: bool
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        words = (name for name in ("overlaps", "serialize", "metadata", "spread", "shares") if getattr(self, name))
+        words = (
+            name for name in ("overlaps", "serialize", "metadata", "spread", "shares", "narrow") if getattr(self, name)
+        )
         return " ".join((f"the driver {self.driver}", *words))
 
 
@@ -40,8 +48,9 @@ def script_of(seed: int) -> Script:
     overlaps, serialize = dice.random() < 0.4, dice.random() < 0.6
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
     steps = [*_pods(dice), *_adapters(dice), *_machine(dice), *_faults(dice), *ends]
-    metadata, spread, shares = dice.random() < 0.2, dice.random() < 0.5, dice.random() < 0.3
-    return Script(DRIVERS[seed % len(DRIVERS)], overlaps, serialize, metadata, spread, shares, tuple(sorted(steps)))
+    metadata, spread, shares, narrow = (dice.random() < chance for chance in (0.2, 0.5, 0.3, 0.4))
+    ways = (overlaps, serialize, metadata, spread, shares, narrow)
+    return Script(DRIVERS[seed % len(DRIVERS)], *ways, tuple(sorted(steps)))
 
 
 def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
@@ -53,7 +62,7 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
 
 def _pods(dice: random.Random) -> Iterator[Step]:
     """They have a claim of one or two devices, or two claims; they end, or are deleted by force, and come again."""
-    for number in range(dice.randint(1, 4)):
+    for number in range(dice.randint(1, 5)):
         name, at = f"pod-{number}", dice.uniform(0, DURATION / 2)
         shape = dice.choice((1, 1, 1, 2, 11))  # devices of each claim
         if dice.random() < 0.1:
@@ -91,13 +100,18 @@ def _machine(dice: random.Random) -> Iterator[Step]:
 def _ends(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 3, 0.4):
         yield Step(at, "kill the plugin", "", dice.choice((0, 1, 2, *range(1, 40))))
+        if dice.random() < 0.3:  # again, as soon as it has something to do
+            yield Step(at + dice.uniform(0.3, 3), "kill the plugin", "", dice.randint(1, 40))
     for at in _some(dice, 1, 0.3):
         yield Step(at, "end the plugin")
 
 
 def _updates(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 2, 0.6):
-        yield Step(at, "update the plugin", "", dice.choice((0.5, 3.0, 10.0)))
+        seconds = dice.choice((0.5, 3.0, 10.0))
+        yield Step(at, "update the plugin", "", seconds)
+        if dice.random() < 0.4:
+            yield Step(at + dice.uniform(0, 1.2) * seconds, "kill the older plugin", "", dice.randint(0, 30))
 
 
 def _faults(dice: random.Random) -> Iterator[Step]:

@@ -19,11 +19,12 @@ from history_kit.weather import Weather
 from .apiserver import ApiServer
 from .disk import Disk
 from .drivers import NAME, NODE, made
-from .hardware import Hardware
+from .hardware import Hardware, device_of
 from .judge import Judge
 from .kubelet import Claim, Kubelet, Pod
 from .process import Killed, Process
-from .script import ADAPTERS, ADMIN, SHARED, Script
+from .reader import Reader
+from .script import ADAPTERS, ADMIN, KNOWN, SHARED, Script
 from .sockets import Sockets
 
 RESTART_SECONDS = (0.3, 2.0)  # after which a process is started again: the least, and how much more
@@ -47,7 +48,8 @@ class Stage:
             root / "host" if script.driver == "hostdev" else None, is_fixed=script.driver == "simulated"
         )
         self.disk = Disk(root)
-        self.server = ApiServer(weather, self.tell, lambda what: self.judge.find(what))
+        reader = Reader(lambda what: self.judge.find(what), overlaps=script.overlaps)
+        self.server = ApiServer(weather, self.tell, reader)
         self.sockets = Sockets()
         self.judge = Judge(root, self.hardware, self._loop.time)
         self.judge.furnish()
@@ -55,6 +57,7 @@ class Stage:
         self.processes: list[Process] = []
         self.all_processes: list[Process] = []
         self._numbers = itertools.count(1)
+        self._version = 0
         self._unwell_until = self._server_unwell_until = 0.0
         self.judge.plugin_is_well = self._plugin_is_well
         self.judge.server_is_well = self._server_is_well
@@ -98,10 +101,11 @@ class Stage:
         )
 
         async def main(process: Process) -> None:
-            driver = made(self._script, self.hardware, self.weather)
+            driver = made(self._script, self.hardware, self.weather, process.known)
             await serve(driver.driver, settings, self._noted(driver.resources), beside=driver.beside)
 
-        process = Process(f"process {number}", main, self._ended)
+        known = KNOWN if self._script.narrow and self._version % 2 else ADAPTERS
+        process = Process(f"process {number}", main, self._ended, known)
         self.processes.append(process)
         self.all_processes.append(process)
         self.tell(f"{process.name} starts")
@@ -270,6 +274,16 @@ class Stage:
         self.boot_id.write_text(f"boot-{next(self._boots)}")
         self._loop.call_later(step.number, self._start_kubelet)
 
+    def node_of(self, device: str) -> str | None:
+        """Where the device is for the process that is left."""
+        known = {device_of(adapter) for process in self.processes[-1:] for adapter in process.known}
+        return self.hardware.node_of(device) if device in known else None
+
+    def kill_older(self, step: Step) -> None:
+        """Of two processes the one that was there first."""
+        if len(self.processes) > 1:
+            self.processes[0].kill(int(step.number))
+
     def kill(self, step: Step) -> None:
         """The youngest process, soon."""
         if self.processes:
@@ -284,6 +298,7 @@ class Stage:
         """A second instance, after which the first one ends."""
         if len(self.processes) == 1 and not self.processes[0].has_signal:
             before = self.processes[0]
+            self._version += 1
             self.start_plugin()
             self._loop.call_later(step.number, self._retire, before)
 
@@ -397,6 +412,7 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "restart the kubelet": Stage.restart_kubelet,
     "reboot": Stage.reboot,
     "kill the plugin": Stage.kill,
+    "kill the older plugin": Stage.kill_older,
     "end the plugin": Stage.end,
     "update the plugin": Stage.update,
     "damage CDI files": Stage.damage,
