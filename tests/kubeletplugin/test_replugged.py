@@ -205,6 +205,17 @@ async def test_the_node_that_an_adapter_had_is_given_to_no_new_claim_while_its_p
         assert bench.given() == {"b": "/dev/ttyUSB0"}
 
 
+async def test_a_claim_whose_record_is_damaged_gets_no_node_that_its_adapter_has_left(bench: Bench) -> None:
+    """Its CDI file stayed, and gave a container that started again the adapter of another claim."""
+    async with bench.run() as node:
+        assert [await node.prepare(name) for name in ("a", "b")] == ["", ""]
+        (bench.settings.records_dir / "uid-of-a.json").write_bytes(b"{")
+        swap(bench.host)
+        await becomes(lambda: bench.given() == {"b": "/dev/ttyUSB0"})
+        assert "uid-of-a.json" in await node.prepare("a")
+        assert await node.unprepare("a") == ""
+
+
 async def test_adapters_that_are_swapped_while_the_plugin_is_away(bench: Bench) -> None:
     async with bench.run() as node:
         assert [await node.prepare(name) for name in ("a", "b")] == ["", ""]

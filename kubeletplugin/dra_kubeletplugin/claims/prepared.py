@@ -25,7 +25,8 @@ Each step leaves a state from which the same call, made again by another process
   without room for the record, this process keeps it in memory.
 - Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
-  "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim.
+  "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim. A claim
+  whose record cannot be read may have any device, so it loses its CDI files as well.
 """
 
 from __future__ import annotations
@@ -132,13 +133,16 @@ class PreparedClaims:
         self._files.metadata.write(changed)
 
     def holders(self, devices: Collection[str], pool: str) -> list[str]:
-        """The uids of claims that hold one of the devices, and of those whose files are withdrawn."""
-        return sorted(
+        """The uids of claims that hold one of the devices, of those that are withdrawn, and of damaged records."""
+        damaged: list[str] = []
+        records = self._records.all(on_corrupted=lambda error: damaged.append(error.path.stem))
+        found = (
             record.uid
-            for record in self._records.all().values()
+            for record in records.values()
             if record.boot_id == boot_id()
             and (_is_withdrawn(record) or any(held.pool == pool and held.device in devices for held in record.holds))
         )
+        return sorted([*found, *damaged])
 
     async def prepare_again(self, uids: Collection[str]) -> None:
         """Prepare those of the claims again that are prepared, or withdrawn.
@@ -163,7 +167,14 @@ class PreparedClaims:
 
     async def _changed(self, uid: str) -> ClaimRecord | None:
         """The record with what the driver answers now, if that is something else; what was answered is withdrawn."""
-        record = self._records.read(uid)
+        try:
+            record = self._records.read(uid)
+        except CheckpointNewer:
+            return None  # it may be right
+        except CheckpointCorrupted as error:
+            if await asyncio.to_thread(self._files.withdraw, uid):
+                log.error("the CDI files of a claim are withdrawn, since its devices may have changed: %s", error)
+            return None
         if record is None or not record.allocated or not (_is_prepared(record) or _is_withdrawn(record)):
             return None
         try:

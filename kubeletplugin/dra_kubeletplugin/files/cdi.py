@@ -74,11 +74,13 @@ class CdiFolder:
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
         return f"{self._kind}={name}"
 
-    def remove(self, claim_uid: str) -> None:
-        """Remove all files of a claim, half written ones as well; none is fine."""
+    def remove(self, claim_uid: str) -> bool:
+        """Remove all files of a claim, half written ones as well; False if there were none."""
         files = self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json")
-        for path in (*files, *self._hidden(f"{claim_uid}-")):
+        found = [*files, *self._hidden(f"{claim_uid}-")]
+        for path in found:
             self._unlink(path)
+        return bool(found)
 
     def sweep(self, *, keep: Iterable[str]) -> None:
         """Remove the files of claims other than these, and what a killed process was writing.

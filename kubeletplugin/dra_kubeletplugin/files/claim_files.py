@@ -39,9 +39,12 @@ class ClaimFiles:
             self.withdraw(record.uid)
             raise
 
-    def withdraw(self, uid: str) -> None:
-        """Remove the CDI files of a claim: runtimes refuse to start a container with it then. Raises CdiError."""
-        self._cdi.remove(uid)
+    def withdraw(self, uid: str) -> bool:
+        """Remove the CDI files of a claim: runtimes refuse to start a container with it then. False if there were none.
+
+        Raises CdiError.
+        """
+        return self._cdi.remove(uid)
 
     def remove(self, uid: str) -> None:
         """Remove all files of a claim. Raises CdiError or ClaimError."""
