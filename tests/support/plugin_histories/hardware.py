@@ -19,6 +19,7 @@ class Hardware:
         self.host = FakeHost(folder) if folder else None
         self.is_fixed = is_fixed
         self.nodes: dict[str, str] = {}
+        self.twins: dict[str, str] = {}
         self.had: dict[str, set[str]] = {}
         self.set_up: set[str] = set()
         """Uids of claims for which a driver has done something to devices."""
@@ -29,17 +30,35 @@ class Hardware:
         """It gets this node, or the next one that is free."""
         if adapter in self.nodes:
             return
-        names = [f"/dev/ttyUSB{(number + more) % 9}" for more in range(9)]
-        node = next(name for name in names if name not in self.nodes.values())
-        self.nodes[adapter] = node
+        self.nodes[adapter] = node = self._free_node(number)
         self.had.setdefault(device_of(adapter), set()).add(node)
         if self.host:
             self.host.serial_adapter(node.rpartition("/")[2], f"1-{ADAPTERS.index(adapter) + 1}", serial=adapter)
 
     def pull(self, adapter: str) -> None:
-        """Its node is gone."""
-        if not self.is_fixed and (node := self.nodes.pop(adapter, None)) and self.host:
+        """Its node is gone. Its twin, if it has one, is the adapter from now on."""
+        if self.is_fixed or not (node := self.nodes.pop(adapter, None)):
+            return
+        if self.host:
             self.host.unplug(node.rpartition("/")[2])
+        if twin := self.twins.pop(adapter, None):
+            self.nodes[adapter] = twin
+            self.had[device_of(adapter)].add(twin)
+
+    def plug_twin(self, adapter: str) -> None:
+        """Another adapter has the same serial number: it is left out while the first one is there."""
+        if self.host and adapter in self.nodes and adapter not in self.twins:
+            self.twins[adapter] = node = self._free_node(0)
+            self.host.serial_adapter(node.rpartition("/")[2], f"1-{ADAPTERS.index(adapter) + 5}", serial=adapter)
+
+    def pull_twin(self, adapter: str) -> None:
+        """It is gone again."""
+        if self.host and (node := self.twins.pop(adapter, None)):
+            self.host.unplug(node.rpartition("/")[2])
+
+    def _free_node(self, number: int) -> str:
+        names = [f"/dev/ttyUSB{(number + more) % 9}" for more in range(9)]
+        return next(name for name in names if name not in (*self.nodes.values(), *self.twins.values()))
 
     def swap(self, adapter: str, other: str) -> None:
         """Both are pulled, and plugged in again in the other order."""

@@ -210,7 +210,7 @@ class Judge:
                         f"the CDI files of {uid} give {sorted(given.nodes)}: {sorted(given.devices)} never had that"
                     )
                 there = {self._hardware.node_of(device) for device in given.devices}
-                if given.nodes - there and uid not in self.torn and not self._asked[uid].startswith("NodeUnprepare"):
+                if given.nodes - there and not self._asked[uid].startswith("NodeUnprepare"):
                     stale.add(f"the CDI files of {uid} still give {sorted(given.nodes)}")
         gone = set(self.published()) - set(self._hardware.devices())
         self._must_pass(stale if self.plugin_is_well() else set(), self._stale)

@@ -46,8 +46,6 @@ def why_not(stage: Stage, claim: Claim) -> str:
 
 def _of_files(stage: Stage, pod: Pod) -> Iterator[str]:
     for claim in pod.claims:
-        if stage.judge.is_torn(claim.uid):
-            continue
         there = {stage.node_of(device) for device in claim.devices}
         given = stage.judge.nodes_given(claim.uid)
         if None in there:

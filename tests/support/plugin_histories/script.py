@@ -47,7 +47,7 @@ def script_of(seed: int) -> Script:
     dice = random.Random(seed)
     overlaps, serialize = dice.random() < 0.4, dice.random() < 0.6
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
-    steps = [*_pods(dice), *_adapters(dice), *_machine(dice), *_faults(dice), *ends]
+    steps = [*_pods(dice), *_adapters(dice), *_twins(dice), *_machine(dice), *_faults(dice), *ends]
     metadata, spread, shares, narrow = (dice.random() < chance for chance in (0.2, 0.5, 0.3, 0.4))
     ways = (overlaps, serialize, metadata, spread, shares, narrow)
     return Script(DRIVERS[seed % len(DRIVERS)], *ways, tuple(sorted(steps)))
@@ -88,6 +88,14 @@ def _adapters(dice: random.Random) -> Iterator[Step]:
             yield Step(at + 2 + dice.expovariate(0.5), "plug adapter", other)
         if dice.random() < 0.8:
             yield Step(at + dice.expovariate(0.3), "plug adapter", adapter, dice.choice((0, 0, 1, 2, 3)))
+
+
+def _twins(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 1, 0.3):
+        adapter = dice.choice(ADAPTERS)
+        yield Step(at, "plug twin", adapter)
+        if dice.random() < 0.5:
+            yield Step(at + dice.expovariate(0.3), "pull twin", adapter)
 
 
 def _machine(dice: random.Random) -> Iterator[Step]:

@@ -375,6 +375,8 @@ class Stage:
         self.tell("---- all is well from now on")
         self.weather.is_over = True
         self.disk.heal()
+        for adapter in list(self.hardware.twins):
+            self.hardware.pull_twin(adapter)
         self.server.is_away = False
         for process in self.processes[:-1]:
             if not process.has_signal:
@@ -409,6 +411,8 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "pull adapter": lambda stage, step: stage.hardware.pull(step.subject),
     "plug adapter": Stage.plug,
     "swap adapters": Stage.swap,
+    "plug twin": lambda stage, step: stage.hardware.plug_twin(step.subject),
+    "pull twin": lambda stage, step: stage.hardware.pull_twin(step.subject),
     "restart the kubelet": Stage.restart_kubelet,
     "reboot": Stage.reboot,
     "kill the plugin": Stage.kill,
