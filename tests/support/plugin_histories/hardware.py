@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
+from dra_kubeletplugin.drivers.hostdev.tree import Number
 from fake_host import FakeHost
 
 from .script import ADAPTERS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RememberingHost(FakeHost):
+    """Reads each file once until something has changed: a thorough look reads a hundred of them."""
+
+    known: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False)
+
+    def glob(self, pattern: str) -> list[str]:
+        return list(self._once("glob", pattern, super().glob))
+
+    def resolved(self, path: str) -> str | None:
+        return self._once("resolved", path, super().resolved)
+
+    def number(self, path: str) -> Number | None:
+        return self._once("number", path, super().number)
+
+    def identity(self, path: str) -> tuple[int, ...]:
+        return self._once("identity", path, super().identity)
+
+    def text(self, path: str) -> str | None:
+        return self._once("text", path, super().text)
+
+    def link(self, path: str) -> str | None:
+        return self._once("link", path, super().link)
+
+    def _once(self, what: str, path: str, read: Callable[[str], T]) -> T:
+        if (what, path) not in self.known:
+            self.known[what, path] = read(path)
+        found: T = self.known[what, path]
+        return found
 
 
 class Hardware:
@@ -16,7 +53,7 @@ class Hardware:
     """
 
     def __init__(self, folder: Path | None, *, is_fixed: bool) -> None:
-        self.host = FakeHost(folder) if folder else None
+        self.host = RememberingHost(folder) if folder else None
         self.is_fixed = is_fixed
         self.nodes: dict[str, str] = {}
         self.twins: dict[str, str] = {}
@@ -34,6 +71,7 @@ class Hardware:
         self.had.setdefault(device_of(adapter), set()).add(node)
         if self.host:
             self.host.serial_adapter(node.rpartition("/")[2], f"1-{ADAPTERS.index(adapter) + 1}", serial=adapter)
+            self.host.known.clear()
 
     def pull(self, adapter: str) -> None:
         """Its node is gone. Its twin, if it has one, is the adapter from now on."""
@@ -41,6 +79,7 @@ class Hardware:
             return
         if self.host:
             self.host.unplug(node.rpartition("/")[2])
+            self.host.known.clear()
         if twin := self.twins.pop(adapter, None):
             self.nodes[adapter] = twin
             self.had[device_of(adapter)].add(twin)
@@ -50,11 +89,13 @@ class Hardware:
         if self.host and adapter in self.nodes and adapter not in self.twins:
             self.twins[adapter] = node = self._free_node(0)
             self.host.serial_adapter(node.rpartition("/")[2], f"1-{ADAPTERS.index(adapter) + 5}", serial=adapter)
+            self.host.known.clear()
 
     def pull_twin(self, adapter: str) -> None:
         """It is gone again."""
         if self.host and (node := self.twins.pop(adapter, None)):
             self.host.unplug(node.rpartition("/")[2])
+            self.host.known.clear()
 
     def _free_node(self, number: int) -> str:
         names = [f"/dev/ttyUSB{(number + more) % 9}" for more in range(9)]

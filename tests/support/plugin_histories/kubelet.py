@@ -37,6 +37,10 @@ class Claim:
     is_admin: bool = False
     shares: frozenset[str] = frozenset()
 
+    def share_of(self, device: str) -> str | None:
+        """The id of its share of a device, if it has one."""
+        return f"share-of-{self.uid}" if device in self.shares and not self.is_admin else None
+
     def excludes(self, other: Claim) -> bool:
         """Whether the two cannot be prepared at the same time."""
         both = set(self.devices) & set(other.devices)
@@ -99,6 +103,12 @@ class Kubelet:
         if gives_up and (task := self._tasks.get(pod)):
             task.cancel()
             self._work_on(pod)
+
+    def repeat(self) -> None:
+        """It asks again for what is prepared."""
+        for pod in self.pods:
+            pod.is_prepared = False
+            pod.changed.set()
 
     def forget(self, pod: Pod) -> None:
         """A pod was deleted by force while the kubelet was not looking: another one has its claim."""

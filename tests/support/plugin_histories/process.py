@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 
+from dra_kubeletplugin import KubeletPlugin
 from history_kit.clock import OWNER, VirtualLoop
 
 END_SECONDS = 15.0  # from the signal until a process that is still there is ended (``dra_kubeletplugin.ending``)
@@ -38,6 +39,7 @@ class Process:
         self.has_signal = False
         self.calls = 0
         """Calls of its driver that are under way."""
+        self.plugin: KubeletPlugin | None = None
         self.stopped: asyncio.Event | None = None
         self.locks: set[int] = set()
         """Descriptors of lock files."""

@@ -49,6 +49,8 @@ def script_of(seed: int) -> Script:
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
     steps = [*_pods(dice), *_adapters(dice), *_twins(dice), *_machine(dice), *_faults(dice), *ends]
     metadata, spread, shares, narrow = (dice.random() < chance for chance in (0.2, 0.5, 0.3, 0.4))
+    hurry = dice.choice((0.1, 0.4, 1.0, 1.0))
+    steps = [step._replace(at=hurry * step.at) for step in steps]
     ways = (overlaps, serialize, metadata, spread, shares, narrow)
     return Script(DRIVERS[seed % len(DRIVERS)], *ways, tuple(sorted(steps)))
 
@@ -101,6 +103,10 @@ def _twins(dice: random.Random) -> Iterator[Step]:
 def _machine(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 2, 0.3):
         yield Step(at, "restart the kubelet", "", dice.choice((0.0, 1.0, 5.0, 40.0)))
+    for at in _some(dice, 2, 0.3):
+        yield Step(at, "repeat calls")
+    for at in _some(dice, 2, 0.3):
+        yield Step(at, "tell more of devices", "", dice.random())
     for at in _some(dice, 1, 0.1):
         yield Step(at, "reboot", "", dice.uniform(0.5, 5))
 

@@ -7,11 +7,21 @@ import copy
 import itertools
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_kubeletplugin import PluginSettings, Resources, StartError
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    KubeletPlugin,
+    PluginSettings,
+    PreparedDevice,
+    Resources,
+    StartError,
+    attribute,
+)
 from dra_kubeletplugin.process import serve
 from history_kit.game import Step
 from history_kit.weather import Weather
@@ -102,7 +112,12 @@ class Stage:
 
         async def main(process: Process) -> None:
             driver = made(self._script, self.hardware, self.weather, process.known)
-            await serve(driver.driver, settings, self._noted(driver.resources), beside=driver.beside)
+
+            def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
+                process.plugin = plugin
+                return driver.beside(plugin)
+
+            await serve(driver.driver, settings, self._noted(driver.resources), beside=beside)
 
         known = KNOWN if self._script.narrow and self._version % 2 else ADAPTERS
         process = Process(f"process {number}", main, self._ended, known)
@@ -348,6 +363,26 @@ class Stage:
         if not with_events:
             self.server.forget()
 
+    def tell_more(self, step: Step) -> None:
+        """The driver of the youngest process tells a container more of its devices."""
+        process = self.processes[-1] if self.processes else None
+        pods = [pod for pod in self.kubelet.pods if pod.is_prepared and pod.is_wanted]
+        if process is None or process.plugin is None or process.has_signal or not pods or not self._script.metadata:
+            return
+        claim = pods[int(step.number * len(pods))].claims[0]
+        devices = [
+            PreparedDevice(
+                pool=NODE,
+                device=device,
+                requests=("req",),
+                attributes={"said": attribute(f"{step.at:g}")},
+                share_id=claim.share_of(device),
+            )
+            for device in claim.devices
+        ]
+        work = process.plugin.update_metadata(ClaimRef("default", claim.name, claim.uid), "req", devices)
+        self._loop.create_task(_tolerant(work), context=process.context.copy())
+
     def edit_slice(self, step: Step) -> None:
         """Another client changes a slice: it loses a device, has another generation, or is there twice."""
         slices = self.server.of(RESOURCE_SLICES.plural)
@@ -414,6 +449,8 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
     "plug twin": lambda stage, step: stage.hardware.plug_twin(step.subject),
     "pull twin": lambda stage, step: stage.hardware.pull_twin(step.subject),
     "restart the kubelet": Stage.restart_kubelet,
+    "repeat calls": lambda stage, _: stage.kubelet.repeat(),
+    "tell more of devices": Stage.tell_more,
     "reboot": Stage.reboot,
     "kill the plugin": Stage.kill,
     "kill the older plugin": Stage.kill_older,
@@ -432,6 +469,11 @@ _ACTIONS: dict[str, Callable[[Stage, Step], None]] = {
 }
 
 
+async def _tolerant(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(ClaimError, OSError):
+        await work
+
+
 def _body(claim: Claim) -> dict[str, Any]:
     results = [
         {
@@ -440,7 +482,7 @@ def _body(claim: Claim) -> dict[str, Any]:
             "pool": NODE,
             "device": device,
             "adminAccess": claim.is_admin,
-            **({"shareID": f"share-of-{claim.uid}"} if device in claim.shares and not claim.is_admin else {}),
+            **({"shareID": share} if (share := claim.share_of(device)) else {}),
         }
         for device in claim.devices
     ]
