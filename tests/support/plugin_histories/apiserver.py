@@ -31,6 +31,7 @@ from .reader import Reader, shown_in
 
 Json = dict[str, Any]
 TIMEOUT = 2.0  # seconds after which a client gives up
+LATE = 9.0  # seconds within which each request has arrived
 REFUSALS: tuple[Callable[[], ApiError], ...] = (
     lambda: Conflict(409, "Conflict", "the object has been modified"),
     lambda: ServerError(500, "InternalError", "etcd is on fire"),

@@ -90,8 +90,9 @@ class Judge:
     def allocated_anew(self, claim: Claim) -> None:
         """Another pod has the claim, with other devices; containers of the former one are ended."""
         if claim.uid in self._claims:
+            if self._claims[claim.uid].devices != claim.devices:
+                self._first.add(claim.uid)
             self._claims[claim.uid] = claim
-            self._first.add(claim.uid)
         self._open.pop(claim.uid, None)
         self._anew.add(claim.uid)
 
@@ -174,6 +175,10 @@ class Judge:
             if claim.uid in self._hardware.set_up:
                 self.find(f"claim {claim.uid} was unprepared, the driver still has it set up")
         self.look()
+
+    def process_ended(self) -> None:
+        """What has files was prepared, although perhaps nothing was answered."""
+        self._first -= {self.uid_of(path) for path in self.files()}
 
     def reboot(self) -> None:
         """All containers are gone."""

@@ -3,7 +3,8 @@
 A pool is complete when it has as many slices of its newest generation as these say. Then its devices are as the driver
 wanted them at some time, whatever was written, lost or repeated in between. Slices that another client has changed are
 no state of the driver's until it has written again. Of two instances of a rolling update the older one may have sent a
-create just before it learned of the other: the device is there twice then, which no reader takes for a pool.
+create just before it learned of the other: the device is there twice then, which no reader takes for a pool. And what
+a process has sent that is no more may arrive late, unknown to the next one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Reader:
 
     def __init__(self, find: Callable[[str], None], *, overlaps: bool) -> None:
         self._find, self._overlaps = find, overlaps
+        self.has_late_writes: Callable[[], bool] = lambda: False
         self.wanted: set[Shown] = set()
         self._touched: set[str] = set()  # names of slices as others have changed them
 
@@ -41,7 +43,7 @@ class Reader:
             return
         shown = tuple(shown_in(item) for item in sorted(there, key=lambda item: str(item["metadata"]["name"])))
         names = [name for devices in shown for name in devices]
-        if self._overlaps and len(set(names)) < len(names):
+        if self.has_late_writes() or (self._overlaps and len(set(names)) < len(names)):
             return
         if shown not in self.wanted:
             self._find(f"readers take {shown} for the whole pool, which no process wanted")

@@ -26,7 +26,7 @@ from dra_kubeletplugin.process import serve
 from history_kit.game import Step
 from history_kit.weather import Weather
 
-from .apiserver import ApiServer
+from .apiserver import LATE, ApiServer
 from .disk import Disk
 from .drivers import NAME, NODE, made
 from .hardware import Hardware, device_of
@@ -59,6 +59,8 @@ class Stage:
         )
         self.disk = Disk(root)
         reader = Reader(lambda what: self.judge.find(what), overlaps=script.overlaps)
+        reader.has_late_writes = lambda: self._loop.time() < self._late_until
+        self._late_until = 0.0
         self.server = ApiServer(weather, self.tell, reader)
         self.sockets = Sockets()
         self.judge = Judge(root, self.hardware, self._loop.time)
@@ -140,6 +142,8 @@ class Stage:
         if error is not None and not isinstance(error, Killed | StartError):
             self.judge.find(f"{process.name} ended with {error!r}")
         self.processes.remove(process)
+        self.judge.process_ended()
+        self._late_until = self._loop.time() + LATE
         self.sockets.drop(process)
         self.kubelet.look()
         if not self.processes:
