@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DEADLINE = 45.0  # seconds of a call
 RETRIES = (0.5, 1.0, 2.0)  # seconds between two attempts; the last one is repeated
 WIPE_SECONDS = 30.0
+END_SECONDS, FORCED_SECONDS = 2.0, 15.0  # until the container of a pod has ended, at most
 SEE_SECONDS = 0.05  # until it has seen a new socket
 
 
@@ -49,11 +50,15 @@ class Claim:
 
 @dataclass(eq=False)
 class Pod:
-    """A pod on the node; ``is_prepared`` is what this kubelet knows, ``is_running`` lasts longer than the kubelet."""
+    """A pod on the node, deleted by force or not.
+
+    ``is_prepared`` is what this kubelet knows, ``is_running`` lasts longer than the kubelet.
+    """
 
     name: str
     claims: tuple[Claim, ...]
     is_wanted: bool = True
+    is_forced: bool = False
     is_prepared: bool = False
     is_running: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -198,7 +203,8 @@ class Kubelet:
 
     async def _end(self, pod: Pod) -> None:
         if pod.is_running:
-            await asyncio.sleep(self._stage.weather.chance("end", pod.claims[0].uid) * 2)
+            seconds = FORCED_SECONDS if pod.is_forced else END_SECONDS
+            await asyncio.sleep(self._stage.weather.chance("end", pod.claims[0].uid) * seconds)
             pod.is_running = False
             self._stage.judge.ends(pod)
         await self._call("NodeUnprepareResources", pod, lambda pod, answer: None)

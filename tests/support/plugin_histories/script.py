@@ -49,7 +49,7 @@ def script_of(seed: int) -> Script:
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]
     steps = [*_pods(dice), *_adapters(dice), *_twins(dice), *_machine(dice), *_faults(dice), *ends]
     metadata, spread, shares, narrow = (dice.random() < chance for chance in (0.2, 0.5, 0.3, 0.4))
-    hurry = dice.choice((0.1, 0.4, 1.0, 1.0))
+    hurry = dice.choice((0.2, 1.0, 1.0, 1.0))
     steps = [step._replace(at=hurry * step.at) for step in steps]
     ways = (overlaps, serialize, metadata, spread, shares, narrow)
     return Script(DRIVERS[seed % len(DRIVERS)], *ways, tuple(sorted(steps)))
@@ -72,13 +72,15 @@ def _pods(dice: random.Random) -> Iterator[Step]:
         yield Step(at, "add pod", name, shape)
         while at < DURATION and dice.random() < 0.75:
             at += dice.choice((0.003, 0.1, dice.expovariate(0.3), dice.expovariate(0.1)))
-            yield Step(at, dice.choice(("end pod", "end pod", "delete pod by force")), name)
+            yield Step(at, how := dice.choice(("end pod", "end pod", "delete pod by force")), name)
+            if how == "delete pod by force" and dice.random() < 0.6:  # its devices are given to another pod
+                yield Step(at + dice.choice((0.0, 0.5, 2.0)), "add pod", f"heir-{number}", shape)
             at += dice.choice((0.0, 0.5, dice.expovariate(0.3)))
             yield Step(at, "add pod", name, shape)
 
 
 def _adapters(dice: random.Random) -> Iterator[Step]:
-    for at in _some(dice, 4, 0.45):
+    for at in _some(dice, 6, 0.45):
         adapter = dice.choice(ADAPTERS)
         if dice.random() < 0.3:
             yield Step(at, "swap adapters", adapter, dice.random())
@@ -88,7 +90,7 @@ def _adapters(dice: random.Random) -> Iterator[Step]:
             other = dice.choice(ADAPTERS)
             yield Step(at + dice.uniform(0, 2), "pull adapter", other)
             yield Step(at + 2 + dice.expovariate(0.5), "plug adapter", other)
-        if dice.random() < 0.8:
+        if dice.random() < 0.7:
             yield Step(at + dice.expovariate(0.3), "plug adapter", adapter, dice.choice((0, 0, 1, 2, 3)))
 
 

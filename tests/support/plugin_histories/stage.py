@@ -255,6 +255,7 @@ class Stage:
     def end_pod(self, step: Step, *, by_force: bool) -> None:
         """It is deleted; by force its claims go at once."""
         for pod in self.pods(step.subject):
+            pod.is_forced = by_force
             if by_force:
                 self.forget_claims(pod)
             self.kubelet.end(pod, gives_up=self.weather.chance("gives up", step.at) < 0.7)
