@@ -192,6 +192,25 @@ async def test_what_a_device_owned_before_it_moved_is_given_to_no_new_claim(node
     assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
 
 
+@pytest.mark.parametrize("asks", ["the kubelet", "the driver"])
+async def test_a_claim_whose_files_could_not_be_written_is_still_new(
+    node: NodeWorld, full: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    """It counted as prepared before, and got what a container of claim a has open."""
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "z"})
+    await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    full(node.root / "cdi")
+    assert isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
+    monkeypatch.undo()
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    await again(node, *(["gpu-0"] if asks == "the kubelet" else ["gpu-0", "gpu-1"]))
+    if asks == "the kubelet":
+        assert isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), HostPartInUse)
+    assert (node.containers("uid-of-a"), node.containers("uid-of-b")) == (["AT=y"], [])
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
+
+
 async def test_what_a_device_owned_is_remembered_until_it_owns_it_again(node: NodeWorld) -> None:
     await moved(node)
     node.driver.answer = at({"gpu-0": "z", "gpu-1": "x"})

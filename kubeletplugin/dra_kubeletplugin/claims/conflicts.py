@@ -39,20 +39,20 @@ class Conflicts:
                 if newer.holds is None or any(device.excludes(held) for held in newer.holds):
                     raise DeviceInUse(device.pool, device.device, f"{path.stem} (by a newer version)", path)
 
-    def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = (), is_new: bool = False) -> None:
+    def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
         """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count.
 
-        For a claim that ``is_new``, also if another claim had it before its device moved.
+        For a claim that was never prepared they do, and also what another claim had before its device moved.
         """
         for other in self._others(wanted):
-            if other.uid in beside:
+            if other.uid in beside and wanted.given:
                 continue
             theirs = {part: device for device in _exclusive(other) for part in device.owns}
             for mine in _exclusive(wanted):
                 for part in mine.owns:
                     if part in theirs and not _are_one(mine, theirs[part]):
                         raise HostPartInUse(mine.device, part, str(other.ref))
-                    if is_new and part in other.had:
+                    if part in other.had and not wanted.given:
                         raise HostPartInUse(mine.device, part, str(other.ref), moved=True)
 
     def _others(self, wanted: ClaimRecord) -> Iterator[ClaimRecord]:

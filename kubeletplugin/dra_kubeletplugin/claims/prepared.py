@@ -189,11 +189,11 @@ class PreparedClaims:
             if [_in_containers(device) for device in devices] == [_in_containers(device) for device in record.devices]:
                 return None
             await asyncio.to_thread(self._withdraw, record)
-        return with_answer(msgspec.structs.replace(record, phase="preparing"), devices)
+        return with_answer(_preparing(record), devices)
 
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
-        if error := self._records.write_or_keep(msgspec.structs.replace(record, phase="preparing")):
+        if error := self._records.write_or_keep(_preparing(record)):
             log.warning("the CDI files of claim %s are withdrawn without recording that: %s", record.ref, error)
 
     async def tidy(self, *, sweep: bool) -> None:
@@ -230,21 +230,21 @@ class PreparedClaims:
             await self._undo(record.ref, record)
         elif record and record.boot_id == wanted.boot_id:
             # its containers may have what these own, and owned
-            wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had)
+            wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had, given=record.was_given)
         self._refuse_unpublished(wanted)
         async with self._deciding():
             self._conflicts.refuse_held(wanted)
             self._records.write(wanted, durable=False)
         with span("driver", claim=claim.key):
             devices = await prepared_by(self._driver, self._name, claim)
-        return await self._finish(with_answer(wanted, devices), is_new=not wanted.devices)
+        return await self._finish(with_answer(wanted, devices))
 
-    async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = (), is_new: bool = False) -> Prepared:
+    async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
         if any(device.owns for device in record.devices):
             async with self._deciding():
-                self._conflicts.refuse_owned(record, beside=beside, is_new=is_new)
+                self._conflicts.refuse_owned(record, beside=beside)
                 self._records.write(record, durable=False)
-        return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared"))
+        return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared", given=True))
 
     def _publish(self, prepared: ClaimRecord) -> Prepared:
         """The CDI files first, so that a record which says "prepared" has them."""
@@ -299,6 +299,11 @@ def _is_prepared(record: ClaimRecord) -> bool:
 def _is_withdrawn(record: ClaimRecord) -> bool:
     """Whether the claim was prepared since the last boot, or nearly so, and containers cannot start with it."""
     return record.phase == "preparing" and bool(record.devices) and record.boot_id == boot_id()
+
+
+def _preparing(record: ClaimRecord) -> ClaimRecord:
+    """The record of a claim whose files are to be written again."""
+    return msgspec.structs.replace(record, phase="preparing", given=record.was_given)
 
 
 def _in_containers(device: PreparedDevice) -> PreparedDevice:

@@ -70,7 +70,8 @@ class ClaimRecord(_Part, frozen=True):
     In the phase ``preparing`` it has devices if their files were withdrawn, or are not written yet. ``allocated`` is
     the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
     ``generations`` counts, by request, how often the metadata of its devices were changed since. ``had`` is what its
-    devices owned since this boot and own no more: containers that run may still use it.
+    devices owned since this boot and own no more: containers that run may still use it. ``given`` tells whether the
+    claim was prepared since this boot, so that there may be such containers.
     """
 
     uid: str
@@ -85,6 +86,12 @@ class ClaimRecord(_Part, frozen=True):
     generations: dict[str, int] = {}  # msgspec copies defaults
     allocated: str = ""
     had: tuple[str, ...] = ()
+    given: bool = False
+
+    @property
+    def was_given(self) -> bool:
+        """Whether the claim was prepared; versions without the field only say so as long as it is."""
+        return self.given or self.phase == "prepared"
 
     @property
     def ref(self) -> ClaimRef:
