@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from types import TracebackType
@@ -52,6 +53,8 @@ class ApiServer:
     def __init__(self, weather: Weather, tell: Callable[[str], None], reader: Reader) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.is_away = False
+        self.last_strike = -math.inf
+        """When something has befallen a request."""
         self.reader = reader
         self._weather, self._tell = weather, tell
         self._loop = asyncio.get_running_loop()
@@ -117,6 +120,8 @@ class ApiServer:
         fate = self._weather.fate(name, self._chances[is_write])
         answer: asyncio.Future[Any] = self._loop.create_future()
         before = fate.before
+        if fate.strike:
+            self.last_strike = self._loop.time()
         if fate.strike == "tardy":
             before = TIMEOUT + fate.before * 2
             self._later(TIMEOUT, _fail, answer, Unreachable("timed out"))

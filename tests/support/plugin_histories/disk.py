@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from history_kit.clock import OWNER
+from history_kit.weather import Weather
 
 from .process import Process
 
@@ -26,11 +27,16 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Disk:
-    """The files below ``root``. ``full`` and ``protected`` are folders in which nothing can be made, or changed."""
+    """The files below ``root``. ``full`` and ``protected`` are folders in which nothing can be made, or changed.
+
+    In some weathers single operations fail as well.
+    """
 
     present: ClassVar[Disk | None] = None
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, weather: Weather) -> None:
+        self._weather = weather
+        self._odds = 0.03 * weather.chance("disk odds") if weather.chance("disk") < 0.25 else 0.0
         self.root = str(root)
         self.full: set[str] = set()
         self.protected: set[str] = set()
@@ -53,7 +59,7 @@ class Disk:
 
     def is_disturbed(self) -> bool:
         """Whether something fails."""
-        return bool(self.full or self.protected)
+        return bool(self.full or self.protected or (self._odds and not self._weather.is_over))
 
     def before(self, process: Process, event: str, arguments: tuple[Any, ...]) -> None:
         """An operation of a process. Raises OSError, or Killed."""
@@ -70,6 +76,7 @@ class Disk:
             self._refuse(name, event, flags)
 
     def _refuse(self, path: str, event: str, flags: int) -> None:
+        self._fail_now_and_then(path)
         if _is_in(path, self.protected):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         if self.full and _is_in(path, self.full):
@@ -77,9 +84,14 @@ class Disk:
             if makes or flags & os.O_TMPFILE == os.O_TMPFILE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
+    def _fail_now_and_then(self, path: str) -> None:
+        if self._odds and self._weather.fate("disk", (("fails", self._odds),)).strike:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
     def _sync(self, descriptor: int) -> None:
         if isinstance(process := OWNER.get(), Process):
             process.operates(is_change=True)
+            self._fail_now_and_then("")
             if self.full and _is_in(os.readlink(f"/proc/self/fd/{descriptor}"), self.full):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -51,6 +51,8 @@ def _of_files(stage: Stage, pod: Pod) -> Iterator[str]:
         if None in there:
             if given and not stage.hardware.is_fixed:
                 yield f"a device of {claim.uid} is gone, and its CDI files give {sorted(given)}"
+        elif not given and why_not(stage, claim):
+            pass  # withdrawn
         elif pod.is_prepared and not stage.hardware.is_fixed and given != there:
             yield f"the CDI files of {claim.uid} give {sorted(given)} instead of {sorted(filter(None, there))}"
 

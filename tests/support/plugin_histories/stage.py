@@ -57,7 +57,7 @@ class Stage:
         self.hardware = Hardware(
             root / "host" if script.driver == "hostdev" else None, is_fixed=script.driver == "simulated"
         )
-        self.disk = Disk(root)
+        self.disk = Disk(root, weather)
         reader = Reader(lambda what: self.judge.find(what), overlaps=script.overlaps)
         reader.has_late_writes = lambda: self._loop.time() < self._late_until
         self._late_until = 0.0
@@ -172,7 +172,8 @@ class Stage:
         """Whether the server answers as well; failures make pauses grow to a minute."""
         if self.server.is_away:
             self._server_unwell_until = self._loop.time() + LONGEST_PAUSE_SECONDS
-        return self._plugin_is_well() and self._loop.time() >= self._server_unwell_until
+        since = self._loop.time() - self.server.last_strike
+        return self._plugin_is_well() and since > LATE and self._loop.time() >= self._server_unwell_until
 
     def _published(self) -> list[str]:
         """What a scheduler may give."""
