@@ -51,6 +51,16 @@ def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
 
 
 @LONG
+def test_a_pod_of_a_gang_that_waits_for_the_fate_of_a_binding_is_tried_again() -> None:
+    """Its own binding was refused, and the other pod leads nothing any more once it turns out to be bound."""
+    command = [sys.executable, "-m", "histories", "--seeds", "37740", "--workers", "1"]
+    run = subprocess.run(
+        command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout
+
+
+@LONG
 def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -> None:
     command = [sys.executable, "-m", "histories", "--seeds", "0:1000000"]
     environment = {"PYTHONPATH": str(SUPPORT)}

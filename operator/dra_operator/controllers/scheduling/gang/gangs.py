@@ -37,6 +37,7 @@ from .same_places import same_values
 
 JOIN_LOOK_SECONDS = 60.0
 """Between two looks of a pod that joins, in case that those before it are bound without another decision."""
+MATE_LOOK_SECONDS = 2.0  # until a pod that waits for what is being written for another one of its gang is tried again
 NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
@@ -280,9 +281,7 @@ class Gangs:
                 return Postponed(attempt.spent)
             if isinstance(answer, tuple) and not isinstance(answer, Unready):
                 if any(self._is_unsure(pod) for pod in attempt.members if pod is not attempt.leader):
-                    self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
-                    self._over(attempt.gang)
-                    return Decided(None, attempt.spent)
+                    return self._wait_for_mate(attempt)
                 try:
                     parts = self._binding.reserve(attempt, answer)
                 except PlacementFailed:
@@ -304,15 +303,21 @@ class Gangs:
 
     def _wait(self, attempt: GangAttempt, unready: Unready) -> Decided:
         """Another pod of the gang is not ready; when it is, it leads."""
-        self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
         if not isinstance(unready.found, NotTried):
-            self._over(attempt.gang)
-            return Decided(None, attempt.spent)
+            return self._wait_for_mate(attempt)
+        self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
         self._remember(Refusal(attempt, {unready.pod.key: unready.found.obstacle}))
         if self._makes_room is not None:
             self._makes_room.forget_gang(attempt.gang)
         text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
+
+    def _wait_for_mate(self, attempt: GangAttempt) -> Decided:
+        """Something is being written for another pod of the gang, which leads when that is over, unless it is bound."""
+        self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
+        self._context.look_again(attempt.leader.key, MATE_LOOK_SECONDS)
+        self._over(attempt.gang)
+        return Decided(None, attempt.spent)
 
     def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
         self._remember(Refusal(attempt))
