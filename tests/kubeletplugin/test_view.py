@@ -44,6 +44,24 @@ def test_a_slice_made_again_under_its_name_is_another_one(view: SliceView) -> No
 
 
 @pytest.mark.rule("RS-03")
+def test_an_answer_that_comes_after_the_deletion_of_its_slice_brings_nothing_back(view: SliceView) -> None:
+    """It stood there until the next list half an hour later, and no slice was published meanwhile."""
+    view.see("ADDED", slice_of(5, "old"))
+    view.see("DELETED", slice_of(8, "old"))
+    view.read(slice_of(7, "read"))
+    assert shown(view) == []
+    view.wrote(slice_of(7, "written"), now=0.0)
+    assert shown(view) == []
+    view.wrote(slice_of(9, "made again", uid="u2"), now=0.0)
+    assert shown(view) == ["made again"]
+    view.replace([], "12")
+    view.read(slice_of(11, "read"))
+    assert shown(view) == []
+    view.read(slice_of(13, "newer than the watch"))
+    assert shown(view) == ["newer than the watch"]
+
+
+@pytest.mark.rule("RS-03")
 def test_a_write_counts_until_its_time_is_over(view: SliceView) -> None:
     view.see("ADDED", slice_of(5, "old"))
     view.wrote(slice_of(7, "new"), now=100.0)

@@ -3,6 +3,9 @@
 The watch reports a write late. Without the overlay the next sync would create again the slice that the last one has
 created. A write of ours counts until the watch reports the same or a newer version of the slice, or its deletion; until
 a newer list lacks the slice, which was then deleted while no watch saw it; or until a minute has passed. Spec: RS-03.
+
+An answer may be late as well: the slice that it shows was deleted, and the watch has said so. A slice that is unknown,
+and of a version that the watch has passed, is one of those.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ class SliceView:
         self._overlay_seconds = overlay_seconds
         self._reported: dict[str, Stored] = {}
         self._written: dict[str, tuple[float, Stored]] = {}
+        self._passed = 0  # the version of the newest list or event
 
     def replace(self, items: Iterable[Stored], resource_version: str) -> None:
         """Take in a new list, of that version."""
         self._reported = {item.name: item for item in items if item.name}
-        newest = _number(resource_version)
+        newest = self._passed = _number(resource_version)
         self._written = {
             name: entry
             for name, entry in self._written.items()
@@ -46,7 +50,14 @@ class SliceView:
             self.forget(item)
         elif item.name and not self._is_older(item):
             self._reported[item.name] = item
+        self._passed = max(self._passed, _version(item))
         return item.slice.spec.pool.name
+
+    def read(self, obj: dict[str, Any]) -> None:
+        """Take in the answer to a read, which may be newer than what the watch has brought, or older."""
+        item = stored(obj)
+        if item.name and not (self._is_older(item) or self._is_gone(item)):
+            self._reported[item.name] = item
 
     def _is_older(self, item: Stored) -> bool:
         """Whether we know a newer version of the slice: we have read it, and the watch is behind."""
@@ -55,10 +66,15 @@ class SliceView:
             return False
         return _version(item) < _version(known)
 
+    def _is_gone(self, item: Stored) -> bool:
+        """Whether the slice was deleted after this version: the watch has passed it, and does not know it."""
+        return item.name not in self._reported and _version(item) <= self._passed
+
     def wrote(self, obj: dict[str, Any], now: float) -> Stored:
         """Put the answer to our own create or update on top of what the watch reports."""
         item = stored(obj)
-        self._written[item.name] = (now + self._overlay_seconds, item)
+        if not self._is_gone(item):
+            self._written[item.name] = (now + self._overlay_seconds, item)
         return item
 
     def forget(self, item: Stored) -> None:

@@ -118,7 +118,7 @@ class SliceWriter:
             self._view.forget(item)
             raise
         except Conflict:
-            self._view.see("MODIFIED", await self._api.get(RESOURCE_SLICES, item.name))
+            self._view.read(await self._api.get(RESOURCE_SLICES, item.name))
             raise
 
 
