@@ -84,6 +84,8 @@ class Judge:
             if claim.uid not in self._claims:
                 self._claims[claim.uid] = claim
                 self._first.add(claim.uid)
+            if self.nodes_given(claim.uid):
+                self._first.discard(claim.uid)  # the plugin has tried again by itself
             self._asked[claim.uid] = method
             self._asked_at[claim.uid] = self._now()
 
