@@ -18,7 +18,7 @@ from .actions import ACTIONS
 from .preemptions import faults_of_preemption
 from .rest import faults_of
 from .rival import is_passing, is_rival
-from .script import Script, script_of
+from .script import GROUPED, Script, script_of
 from .stage import Stage
 from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
@@ -63,14 +63,21 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         stage.tell(str(step))
         ACTIONS[step.what](stage, step)
     stage.clear_up()
-    for finding in [*await rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
+    for finding in [
+        *await rest(stage, "the end"),
+        *faults_of(stage.server, swept=False, restored=stage.server.life > 0),
+    ]:
         yield finding
     if stage.preempts and not stage.refuses_deletions():
-        for finding in [*faults_of_preemption(stage.server), *stage.judge.halves()]:
+        halves = stage.judge.halves() if GROUPED not in stage.traits else ()  # pods of a PodGroup end one by one
+        for finding in [*faults_of_preemption(stage.server), *halves]:
             yield finding
     if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):
         stage.operator.control.look_again()
-        for finding in [*await rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:
+        for finding in [
+            *await rest(stage, "a sweep"),
+            *faults_of(stage.server, swept=True, restored=stage.server.life > 0),
+        ]:
             yield finding
         for finding in await _give_devices_back(stage):
             yield finding
@@ -93,7 +100,11 @@ async def _give_devices_back(stage: Stage) -> list[str]:
     server.change(PODS, finished, lambda pod: pod["status"].update(phase="Succeeded"))
     found = await rest(stage, f"pod {finished} finished")
     has_one_turn = stage.judge.preempted == ended  # else more came free, and one pod may end others before another may
-    return [*found, *faults_of(server, swept=False), *(passed_over(server, waiting) if has_one_turn else ())]
+    return [
+        *found,
+        *faults_of(server, swept=False, restored=server.life > 0),
+        *(passed_over(server, waiting) if has_one_turn else ()),
+    ]
 
 
 async def rest(stage: Stage, after: str) -> list[str]:
