@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from dra_api.core import Pod
 
@@ -37,7 +37,8 @@ from .same_places import same_values
 
 JOIN_LOOK_SECONDS = 60.0
 """Between two looks of a pod that joins, in case that those before it are bound without another decision."""
-MATE_LOOK_SECONDS = 2.0  # until a pod that waits for what is being written for another one of its gang is tried again
+MATE_LOOK_SECONDS = 2.0
+"""Between two looks of a gang at what is being written for one of its pods."""
 NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 REMEMBERED_GANGS = 100  # gangs without a place, before those that are gone are looked for; later twice those found
 
@@ -95,7 +96,9 @@ class Gangs:
         self._put_aside: dict[str, GangAttempt] = {}
         self._refusals: dict[str, Refusal] = {}
         self._unmade: dict[str, AwaitedClaims] = {}
-        self._most_refusals = self._most_unmade = REMEMBERED_GANGS
+        self._mate_looks: dict[str, float] = {}
+        """By gang: when one of its pods looks whether what was being written for another one is over."""
+        self._most_remembered = REMEMBERED_GANGS
 
     def leave(self, key: str) -> None:
         """The pod of this key waits no more. If its gang was being planned, another pod leads."""
@@ -303,9 +306,12 @@ class Gangs:
 
     def _wait(self, attempt: GangAttempt, unready: Unready) -> Decided:
         """Another pod of the gang is not ready; when it is, it leads."""
-        if not isinstance(unready.found, NotTried):
+        if isinstance(unready.found, CycleState):
             return self._wait_for_mate(attempt)
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
+        if not isinstance(unready.found, NotTried):
+            self._over(attempt.gang)
+            return Decided(None, attempt.spent)
         self._remember(Refusal(attempt, {unready.pod.key: unready.found.obstacle}))
         if self._makes_room is not None:
             self._makes_room.forget_gang(attempt.gang)
@@ -313,9 +319,16 @@ class Gangs:
         return Decided(partial(self._tell, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
     def _wait_for_mate(self, attempt: GangAttempt) -> Decided:
-        """Something is being written for another pod of the gang, which leads when that is over, unless it is bound."""
+        """Something is being written for another pod of the gang, which leads when that is over, unless it is bound.
+
+        In case that it is, one pod of the gang looks again, however many have met that one.
+        """
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
-        self._context.look_again(attempt.leader.key, MATE_LOOK_SECONDS)
+        now = asyncio.get_running_loop().time()
+        if self._mate_looks.get(attempt.gang.key, 0.0) <= now:
+            self._forget_gangs()
+            self._mate_looks[attempt.gang.key] = now + MATE_LOOK_SECONDS
+            self._context.look_again(attempt.leader.key, MATE_LOOK_SECONDS)
         self._over(attempt.gang)
         return Decided(None, attempt.spent)
 
@@ -398,13 +411,13 @@ class Gangs:
 
     def _forget_gangs(self) -> None:
         """Those that have no pods, now and then: each scan is paid for by as many gangs that were added since."""
-        has_pods = self._cluster.pods_by_gang.has
-        if len(self._refusals) >= self._most_refusals:
-            self._refusals = {key: it for key, it in self._refusals.items() if has_pods(key)}
-            self._most_refusals = max(REMEMBERED_GANGS, 2 * len(self._refusals))
-        if len(self._unmade) >= self._most_unmade:
-            self._unmade = {key: it for key, it in self._unmade.items() if has_pods(key)}
-            self._most_unmade = max(REMEMBERED_GANGS, 2 * len(self._unmade))
+        remembered: tuple[dict[str, Any], ...] = (self._refusals, self._unmade, self._mate_looks)
+        if max(map(len, remembered)) < self._most_remembered:
+            return
+        for gangs in remembered:
+            for key in [key for key in gangs if not self._cluster.pods_by_gang.has(key)]:
+                del gangs[key]
+        self._most_remembered = max(REMEMBERED_GANGS, 2 * max(map(len, remembered)))
 
     def _over(self, gang: Gang) -> None:
         """Others may lead. Those that asked meanwhile are looked at now."""
