@@ -74,6 +74,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon.append(handle := _Handle(self._now, callback, args, self, context))
         return handle
 
+    call_soon_threadsafe = call_soon  # of generators that are collected, as there are no threads
+
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:

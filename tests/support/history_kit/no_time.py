@@ -33,6 +33,7 @@ def in_no_time(
             return await main()
         finally:
             await loop.end_all()
+            await loop.shutdown_asyncgens()
 
     try:
         asyncio.set_event_loop(loop)
