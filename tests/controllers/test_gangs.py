@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -645,6 +646,37 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
         await world.busy()
     assert world.bound() == (["g-0", "g-1"] if end == "attached" else [])
     assert len(world.holders()) == (2 if end == "attached" else 0)
+
+
+async def test_a_gang_whose_devices_break_at_once_tries_ever_more_seldom(world: World) -> None:
+    """A driver that reports each device as broken would have it allocated and given back without end."""
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(2))
+    world.start()
+    written: list[Call] = []
+
+    def note(call: Call) -> Exception | None:
+        if (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status"):
+            written.append(call)
+        return None
+
+    world.api.before = note
+    async with world.running():
+        end = asyncio.get_running_loop().time() + 3
+        while asyncio.get_running_loop().time() < end:
+            for claim in world.api.of(RESOURCE_CLAIMS):
+                if (claim.get("status") or {}).get("allocation") and not claim["status"].get("devices"):
+                    world.api.change(RESOURCE_CLAIMS, f"ns/{claim['metadata']['name']}", broken)
+            world.bring_events()
+            await world.tick()
+    assert 4 < len(written) < 40, "pauses of 0, 0.05, 0.1 ... s, and four writes between two of them"
+
+
+def broken(claim: Obj) -> None:
+    attached(claim, "broken")
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -196,15 +196,19 @@ class Unreserve:
         is_in_use = group is not None and self._cluster.groups.has_placed(pod)
         return {pod.metadata.uid} if group is None or is_in_use else {pod.metadata.uid, group.uid}
 
-    async def give_up_held(self, pods: Iterable[Pod], because: str) -> None:
+    async def give_up_held(self, pods: Iterable[Pod], because: str) -> bool:
         """Pods without a node give the devices back that are reserved for them; immediate claims keep theirs.
+
+        Whether there were such claims.
 
         A pod for which a write fails is looked at again by itself: this may be another one's attempt.
         """
+        had_some = False
         for pod in pods:
             for _, claim in list(self._cluster.claims_of(pod)):
                 if claim is None or claim.status.allocation is None or not is_reserved_for(pod, claim):
                     continue
+                had_some = True
                 try:
                     frees = not is_immediate(claim)
                     await self._claims.unreserve(claim, self._consumers(pod, claim), deallocate=frees)
@@ -216,6 +220,7 @@ class Unreserve:
                     raise
                 self._conflict_check.given_up([claim])
             self._context.wake(self._cluster.forget_placed(pod))
+        return had_some
 
     def _pause(self, pod: Pod) -> float:
         """Seconds before the pod is tried again, now that it gave a claim up: the more, the oftener it did."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from dra_api.core import Pod
 
-from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, WakeConditions
+from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
@@ -169,6 +169,9 @@ class Gangs:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return self._await_claims(gang, pod, lacking)  # the pod whose claim is made last leads
         self._unmade.pop(gang.key, None)
+        if self._context.pauses.puts_off(gang.key, Key("placement", pod.key)):
+            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            return Decided()  # it gave devices back again and again
         holding = {it.key for it in waiting if self._cluster.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
@@ -367,10 +370,12 @@ class Gangs:
         )
 
     async def _tell(self, attempt: GangAttempt, decision: NoPlace, told: str = "") -> Result:
-        """Why all wait; none keeps devices meanwhile."""
+        """Why all wait; none keeps devices meanwhile, and the gang pauses the longer before the next plan the oftener
+        it had some."""
         leader, members = attempt.leader, attempt.members
         try:
-            await self._unreserve.give_up_held(members, f"gang {attempt.gang.title} has no place")
+            if await self._unreserve.give_up_held(members, f"gang {attempt.gang.title} has no place"):
+                self._context.pauses.did(attempt.gang.key)
         finally:  # until then no other plan may count on what they give up
             self._over(attempt.gang)
         reason = SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE
