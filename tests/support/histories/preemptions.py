@@ -68,7 +68,7 @@ def _named_claims(pod: Obj) -> set[str]:
 
 
 def _without(store: FakeStore, victims: list[Obj]) -> FakeStore:
-    """The cluster without the victims, and without the claims that then nobody uses."""
+    """The cluster without the victims, and without the claims that no pod uses then."""
     left, uids = FakeStore(), {it["metadata"]["uid"] for it in victims}
     left.objects = {
         where: obj
