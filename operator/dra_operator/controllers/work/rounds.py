@@ -38,10 +38,6 @@ class Rounds:
         self._rests_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether the key is wanted for the next round."""
-        return key in self._next
-
     @property
     def is_quiet(self) -> bool:
         """No key is wanted."""
