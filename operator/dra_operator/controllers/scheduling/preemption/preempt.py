@@ -101,10 +101,8 @@ class Preemption:
                 return None
         if found is not None:
             self._nominate(uid, [_nomination(pod, found.plan)], (*found.victims, *found.awaited))
-        elif self._turns.is_resting or self._may_end_soon([pod]):
-            self._look_again(pod.key, self._rest)
-        if found is None and not self._turns.is_resting:
-            self._forget(uid, [pod])
+        else:
+            self._find_none(uid, [pod], [pod])
         return None if self._turns.is_resting else found
 
     def for_gang(
@@ -117,10 +115,7 @@ class Preemption:
         terms = self._terms(pods)
         found = yield from self._timed(leader, gang.key, preempt_for_gang(states, same, terms))
         if found is None:
-            if self._turns.is_resting or self._may_end_soon(pods):
-                self._look_again(leader.key, self._rest)
-            if not self._turns.is_resting:
-                self._forget(gang.key, self._nominated_of(gang))
+            self._find_none(gang.key, pods, self._nominated_of(gang))
             return None
         usage = self._cluster.allocated_devices.usage
         if not is_proven(states, terms, found, self._cluster.loaded_nodes(), usage):
@@ -186,6 +181,13 @@ class Preemption:
                 elapsed = yield pause
         finally:
             self._turns.took(pod, spent, who)
+
+    def _find_none(self, who: str, pods: Sequence[Pod], nominated: Sequence[Pod]) -> None:
+        """No pod may end for these now: nothing is kept for them, and the first one looks again if one may soon."""
+        if self._turns.is_resting or self._may_end_soon(pods):
+            self._look_again(pods[0].key, self._rest)
+        if not self._turns.is_resting:
+            self._forget(who, nominated)
 
     def _may_end_soon(self, pods: Sequence[Pod]) -> bool:
         """Whether a pod of lower priority is on its way to a node: it may end for these as soon as it is there."""
