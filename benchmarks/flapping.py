@@ -19,10 +19,10 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from dra_kube import PODS, RESOURCE_SLICES, Api, connection
-from freed import DEVICES, PODS_THAT_FIT, idle
-from throughput_load import NAMESPACE, Pods, clean, fill, for_each, furnish
-from throughput_sides import development_cluster, side_of
+from dra_kube import PODS, RESOURCE_SLICES, Api
+from freed import DEVICES, full, idle
+from throughput_load import NAMESPACE
+from throughput_sides import development_cluster
 
 VERSIONS_PER_SECOND = 10
 MEASURED_SECONDS = 5.0
@@ -71,24 +71,17 @@ async def wait_of(api: Api, name: str, scheduler: str) -> float:
 
 async def measure(kubeconfig: Path, waiting: int) -> tuple[float, float, float]:
     """Seconds of processor time for one version; the share of a processor; seconds until a new pod has its node."""
-    side = side_of("operator", kubeconfig, None)
-    async with Api(connection(kubeconfig)) as api:
-        await furnish(api, DEVICES)
-        async with Pods.watched(api, DEVICES, side.scheduler, f"w{waiting}") as pods, side.at_work() as (operator,):
-            await fill(pods, DEVICES, PODS_THAT_FIT)
-            await for_each(pods.names(waiting), pods.create)
-            await idle(operator)
+    async with full(kubeconfig, DEVICES, waiting) as (api, _, operator, scheduler):
+        before = operator.seconds()
+        await publish(api, 2)
+        await idle(operator)
+        spent = operator.seconds() - before
+        async with flapping(api, 3):
+            await asyncio.sleep(1)
             before = operator.seconds()
-            await publish(api, 2)
-            await idle(operator)
-            spent = operator.seconds() - before
-            async with flapping(api, 3):
-                await asyncio.sleep(1)
-                before = operator.seconds()
-                await asyncio.sleep(MEASURED_SECONDS)
-                share = (operator.seconds() - before) / MEASURED_SECONDS
-                waits = [await wait_of(api, f"new-{waiting}-{number}", side.scheduler) for number in range(NEW_PODS)]
-            await clean(api, DEVICES)
+            await asyncio.sleep(MEASURED_SECONDS)
+            share = (operator.seconds() - before) / MEASURED_SECONDS
+            waits = [await wait_of(api, f"new-{waiting}-{number}", scheduler) for number in range(NEW_PODS)]
     return spent, share, statistics.median(waits)
 
 

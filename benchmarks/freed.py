@@ -14,8 +14,11 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dra_kube import Api, connection
 
@@ -44,25 +47,42 @@ async def idle(operator: Process) -> None:
             return
 
 
-async def measure(kubeconfig: Path, load: Load, waiting: int) -> tuple[float, float]:
-    """Seconds of processor time for one pod that ends, and seconds until the next one has its place."""
-    side, spent, taken = side_of("operator", kubeconfig, None), [], []
+class Full(NamedTuple):
+    """A full cluster, for which more pods wait, and its operator, which is idle."""
+
+    api: Api
+    pods: Pods
+    operator: Process
+    scheduler: str
+
+
+@asynccontextmanager
+async def full(kubeconfig: Path, load: Load, waiting: int) -> AsyncIterator[Full]:
+    """Fill the cluster; empty it afterwards."""
+    side = side_of("operator", kubeconfig, None)
     async with Api(connection(kubeconfig)) as api:
         await furnish(api, load)
         async with Pods.watched(api, load, side.scheduler, f"w{waiting}") as pods, side.at_work() as (operator,):
             await fill(pods, load, PODS_THAT_FIT)
             await for_each(pods.names(waiting), pods.create)
             await idle(operator)
-            for number in range(ENDS):
-                pods.latencies.clear()
-                before, began = operator.seconds(), time.perf_counter()
-                await pods.delete(f"w{waiting}-{number:05}")
-                while not pods.latencies:  # noqa: ASYNC110 - the watch fills it
-                    await asyncio.sleep(0.005)
-                taken.append(time.perf_counter() - began)
-                await idle(operator)
-                spent.append(operator.seconds() - before)
+            yield Full(api, pods, operator, side.scheduler)
             await clean(api, load)
+
+
+async def measure(kubeconfig: Path, load: Load, waiting: int) -> tuple[float, float]:
+    """Seconds of processor time for one pod that ends, and seconds until the next one has its place."""
+    spent, taken = [], []
+    async with full(kubeconfig, load, waiting) as (_, pods, operator, _):
+        for number in range(ENDS):
+            pods.latencies.clear()
+            before, began = operator.seconds(), time.perf_counter()
+            await pods.delete(f"w{waiting}-{number:05}")
+            while not pods.latencies:  # noqa: ASYNC110 - the watch fills it
+                await asyncio.sleep(0.005)
+            taken.append(time.perf_counter() - began)
+            await idle(operator)
+            spent.append(operator.seconds() - before)
     return statistics.median(spent), statistics.median(taken)
 
 
