@@ -87,23 +87,25 @@ def test_a_round_does_not_wait_for_keys_that_are_held_or_looked_at_anyway() -> N
     in_no_time(story)
 
 
+async def work(queue: WorkQueue, seconds: float, order: list[str], wanted: Sequence[Key] = ()) -> None:
+    """Look at each key for so long, as the dispatcher does; these keys are wanted again meanwhile."""
+    while True:
+        key = await queue.get()
+        await asyncio.sleep(seconds)
+        if queue.looked_at(key, seconds):
+            queue.charge(key, seconds)
+        order.append(key.object)
+        queue.add(wanted)
+        queue.done(key)
+
+
 def test_younger_keys_have_their_turn_though_older_ones_are_wanted_all_the_time() -> None:
     """By their rank, the older ones would always come first."""
 
     async def story() -> None:
         queue = WorkQueue(rank=lambda key: (key.object,))
         order: list[str] = []
-
-        async def work() -> None:
-            while True:
-                key = await queue.get()
-                await asyncio.sleep(0.1)
-                queue.looked_at(key, 0.1)
-                order.append(key.object)
-                queue.add([WideKey(*A), WideKey(*B)])  # more changes have come meanwhile
-                queue.done(key)
-
-        worker = asyncio.create_task(work())
+        worker = asyncio.create_task(work(queue, 0.1, order, [WideKey(*A), WideKey(*B)]))
         queue.add([WideKey(*A), WideKey(*B)])
         await asyncio.sleep(0.05)
         queue.add([YOUNG])
@@ -144,17 +146,7 @@ def test_a_namespace_with_many_keys_in_a_round_lets_others_go_before_the_rest() 
     async def story() -> None:
         queue = WorkQueue(rank=lambda key: (key.object,))
         order: list[str] = []
-
-        async def work() -> None:
-            while True:
-                key = await queue.get()
-                await asyncio.sleep(0.001)
-                if queue.looked_at(key, 0.001):
-                    queue.charge(key, 0.001)
-                order.append(key.object)
-                queue.done(key)
-
-        worker = asyncio.create_task(work())
+        worker = asyncio.create_task(work(queue, 0.001, order))
         queue.add(WideKey("placement", f"many/{number:04}") for number in range(1000))
         await asyncio.sleep(0.01)
         queue.add([Key("placement", "other/pod")])
