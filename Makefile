@@ -96,8 +96,9 @@ settings: install  ## write the pages of settings and feature gates, and the sch
 	$(BIN)/python -m dra_operator.app.settings.chart_schema > manifests/values.schema.json
 	$(BIN)/python docs/gates_page.py > docs/feature-gates.md
 
-sentences: install  ## list every text that people read again, in docs/sentences.txt
-	$(BIN)/python docs/sentences.py > docs/sentences.txt
+sentences: install  ## list every text that people read, in build/sentences.txt
+	@mkdir -p build
+	$(BIN)/python docs/sentences.py > build/sentences.txt
 
 HASHES = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
 

@@ -1,4 +1,4 @@
-"""Prints docs/sentences.txt: every text of the project that a person may read; see ``make sentences``.
+"""Print every text of the project that a person may read; ``make sentences`` keeps it in ``build/``.
 
 A text is a string literal with words in a row that is no docstring: messages of errors, conditions, events and log
 lines, help, descriptions of settings, headings of tables. So it is found by whatever way it reaches its reader. Words
@@ -17,7 +17,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = ("operator", "kubeletplugin", "kube", "cel", "proto/dra_api", "proto/dra_cdi", "devcluster")
 HEAD: Final = """\
-Every text of the project that a person may read, by room and file: made by `make sentences`; a test compares.
+Every text of the project that a person may read, by room and file: made by `make sentences`.
 Read it aloud after a change. {name} stands for what is put in; a text that several files have is listed once.
 """
 _WORDS: Final = re.compile(r"[A-Za-z)}'\"`]{2}[,;:]? [a-zA-Z({'\"`%]")

