@@ -179,6 +179,7 @@ class PodSpec(Part, frozen=True):
     host_users: bool | None = None
     priority: int | None = None
     preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
     restart_policy: str = ""
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None

@@ -27,6 +27,7 @@ class PublishedSettings(Part, frozen=True):
     device_order: str = "reference"
     preemption: bool = False
     preempt_other_schedulers: bool = False
+    preemption_patience: float = 30.0
 
 
 class LeaseSpec(Part, frozen=True):

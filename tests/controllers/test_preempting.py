@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import pytest
 from controllers_world import HOST, World
 from dra_api.releases.release import Release
+from dra_api.values.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     EVENTS,
@@ -76,6 +78,11 @@ def pod(name: str, rank: int = 0, *, held: bool = False, **spec: Any) -> Obj:
     made = Make.pod(name, **{"claims": [Make.FROM_TEMPLATE], **spec}, priority=rank)
     if held:
         made["metadata"]["finalizers"] = HELD
+    return made
+
+
+def of_other_tenant(made: Obj) -> Obj:
+    made["metadata"]["namespace"] = "other"
     return made
 
 
@@ -221,10 +228,6 @@ def test_pods_of_other_schedulers_end_only_by_a_setting() -> None:
 
 def test_a_tenant_whose_victims_do_not_end_leaves_nominations_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preempt, "MOST_NOMINATED_PODS", 3)
-
-    def of_other_tenant(made: Obj) -> Obj:
-        made["metadata"]["namespace"] = "other"
-        return made
 
     async def story(world: World) -> None:
         world.api.add(RESOURCE_CLAIM_TEMPLATES, of_other_tenant(Make.template()))
@@ -458,6 +461,186 @@ def test_a_pod_that_a_new_operator_may_not_nominate_again_names_no_node(monkeypa
         await works(world, REST, 1)
 
     assert not status(played(story), "high").get("nominatedNodeName")
+
+
+# --- victims that take their time ---
+
+TEN_YEARS = 10 * 365 * 86400
+
+
+def slow(name: str, rank: int = 0, grace: int = TEN_YEARS, **more: Any) -> Obj:
+    """A pod that ends only when its grace period is over, at the earliest."""
+    return pod(name, rank, held=True, terminationGracePeriodSeconds=grace, **more)
+
+
+async def goes_on(world: World, seconds: float) -> None:
+    """Time goes by, for the clocks of operator and server as well, and kubelets end pods whose time is over."""
+    clock, began = asyncio.get_running_loop().time, datetime.fromisoformat(world.now)
+    start = clock()
+    while (gone := clock() - start) < seconds:
+        await passes(world, 0.5)
+        world.now = format_time(began + timedelta(seconds=gone + 0.5))
+        for it in world.api.of(PODS):
+            ends_at = it["metadata"].get("deletionTimestamp")
+            if ends_at and datetime.fromisoformat(ends_at) < datetime.fromisoformat(world.now):
+                ends(world, it["metadata"]["name"])
+
+
+def timed(*low: Obj, seconds: float, then: Story | None = None, settings: PreemptionSettings | None = None) -> World:
+    """The pods have the one device of a node each, one of priority 10 comes, and so many seconds go by."""
+
+    async def story(world: World) -> None:
+        world.preemption = settings or world.preemption
+        await full(world, *low)
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await goes_on(world, seconds)
+            if then is not None:
+                await then(world)
+
+    return played(story)
+
+
+def test_a_victim_with_a_grace_period_of_ten_years_is_not_waited_for_alone() -> None:
+    """The lowest priority ends first; the next one when it has not gone in half a minute."""
+    early = timed(slow("slow"), pod("quick", 5), seconds=REST + 29)
+    assert (deleted(early), nodes(early)["high"]) == (["slow"], "")
+    late = timed(slow("slow"), pod("quick", 5), seconds=REST + 35 + 2 * REST)
+    assert (deleted(late), nodes(late)["high"]) == (["slow", "quick"], "node-1")
+
+
+def test_of_one_priority_a_pod_ends_that_is_gone_soon() -> None:
+    world = timed(slow("slow"), slow("quick", grace=1), slow("older", grace=20), seconds=REST + 5)
+    assert (deleted(world), nodes(world)["high"]) == (["quick"], "node-1")
+
+
+def test_many_slow_pods_of_one_tenant_keep_a_pod_waiting_only_once() -> None:
+    """Once one has outlasted the patience of others, pods of a higher priority end before further ones like it."""
+    slow_ones = [slow(f"slow-{number}") for number in range(6)]
+    world = timed(*slow_ones, pod("quick", 5), seconds=REST + 35 + 2 * REST)
+    assert [it for it in deleted(world) if it == "quick"]
+    assert len(deleted(world)) == 2
+    assert nodes(world)["high"] == "node-6"
+
+
+def test_pods_of_one_tenant_that_something_else_holds_keep_a_pod_waiting_only_once() -> None:
+    """Their grace periods are short, and finalizers keep them: nothing tells beforehand."""
+
+    async def story(world: World) -> None:
+        held = [pod(f"held-{number}", held=True, terminationGracePeriodSeconds=1) for number in range(4)]
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, of_other_tenant(Make.template()))
+        await full(world, *held, of_other_tenant(pod("quick", 5)))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            for second in range(70):
+                await passes(world, 1)
+                world.now = f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"
+
+    world = played(story)
+    assert "quick" in deleted(world)
+    assert (len(deleted(world)), nodes(world)["high"]) == (2, "node-4")
+
+
+def test_a_second_slow_victim_ends_if_there_are_no_others() -> None:
+    world = timed(slow("slow"), slow("other", 5, grace=40), seconds=REST + 35 + 2 * REST + 40)
+    assert (deleted(world), nodes(world)["high"]) == (["slow", "other"], "node-1")
+
+
+def test_the_time_for_which_a_victim_is_waited_for_is_a_setting() -> None:
+    patient = PreemptionSettings(patience=120.0)
+    world = timed(slow("slow", grace=100), pod("quick", 5), seconds=REST + 105, settings=patient)
+    assert (deleted(world), nodes(world)["high"]) == (["slow"], "node-0")
+
+
+def test_what_a_slow_victim_has_is_kept_for_a_while_if_no_other_pod_can_end() -> None:
+    """One of lower priority comes meanwhile, and would get the device first."""
+
+    async def then(world: World) -> None:
+        assert deleted(world) == ["slow"]
+        world.api.add(PODS, pod("between", 5))
+        await goes_on(world, 60)
+
+    world = timed(slow("slow", grace=100), seconds=REST + 60, then=then)
+    assert nodes(world) == {"high": "node-0", "between": ""}
+
+
+def test_what_a_victim_has_that_does_not_end_is_not_kept_for_ever() -> None:
+    world = timed(slow("slow"), seconds=700)
+    assert not status(world, "high").get("nominatedNodeName")
+
+
+def test_a_pod_that_somebody_deleted_with_a_long_grace_period_is_not_waited_for() -> None:
+    """One whose time is over soon is, and then no other pod ends."""
+
+    def dying(left: int) -> World:
+        async def story(world: World) -> None:
+            await full(world, slow("dying", grace=left), pod("quick", 5))
+            world.api.deleted(PODS, "dying", "ns")
+            world.api.add(PODS, pod("high", 10))
+            world.start()
+            async with world.running():
+                await goes_on(world, 3 * REST)
+
+        return played(story)
+
+    assert (deleted(dying(TEN_YEARS)), nodes(dying(TEN_YEARS))["high"]) == (["quick"], "node-1")
+    assert (deleted(dying(25)), nodes(dying(25))["high"]) == ([], "node-0")
+
+
+def test_a_victim_on_a_node_that_nobody_answers_for_is_not_waited_for_alone() -> None:
+    """Its kubelet does not end it, so that it stays there after its grace period."""
+
+    async def story(world: World) -> None:
+        await full(world, slow("lost", grace=1), pod("quick", 5))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await passes(world, REST)
+            assert deleted(world) == ["lost"]
+            world.now = "2026-01-01T00:00:30Z"
+            await passes(world, 20)
+            assert deleted(world) == ["lost"]
+            world.now = "2026-01-01T00:01:00Z"
+            await passes(world, 3 * REST)
+
+    world = played(story)
+    assert (deleted(world), nodes(world)["high"]) == (["lost", "quick"], "node-1")
+
+
+def test_a_new_operator_does_not_wait_again_for_a_victim_that_was_slow() -> None:
+    """The former one had it deleted long ago."""
+
+    async def story(world: World) -> None:
+        await full(world, slow("slow"), pod("quick", 5))
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await goes_on(world, REST + 5)
+        world.now = "2026-01-01T00:01:00Z"
+        world.start()
+        async with world.running():
+            await goes_on(world, 2 * REST)
+
+    world = played(story)
+    assert (deleted(world), nodes(world)["high"]) == (["slow", "quick"], "node-1")
+
+
+def test_a_gang_does_not_wait_for_a_slow_victim_alone() -> None:
+    async def story(world: World) -> None:
+        slow_ones = [slow(f"slow-{number}") for number in range(3)]
+        await full(world, *slow_ones, pod("quick-0", 4), pod("quick-1", 5))
+        add_gang(world)
+        world.start()
+        async with world.running():
+            await goes_on(world, REST + 29)
+            assert set(deleted(world)) < {"slow-0", "slow-1", "slow-2"}
+            await goes_on(world, 6 + 3 * REST)
+
+    world = played(story)
+    assert len(deleted(world)) == 4
+    assert {nodes(world)[f"g-{number}"] for number in range(2)} == {"node-3", "node-4"}
 
 
 def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:

@@ -32,13 +32,14 @@ def compared(scene: GangScene) -> bool | None:
     found = frozenset(it.metadata.name for it in answer.victims) if answer is not None else None
     assert found == exhaustive(scene)
     if answer is not None:
-        assert isinstance(scene.plan_without(answer.victims), tuple)
+        assert isinstance(scene.plan_without((*answer.victims, *answer.awaited)), tuple)
     return answer is not None
 
 
-def test_the_gang_fits_after_the_victims_and_no_set_of_them_is_better() -> None:
+@pytest.mark.parametrize("graces", [False, True], ids=["", "grace periods"])
+def test_the_gang_fits_after_the_victims_and_no_set_of_them_is_better(graces: bool) -> None:
     """12,000 seeds were compared once: 7,378 gangs that fit nowhere, of which 3,472 preempt."""
-    answers = [compared(random_gang_scene(seed)) for seed in range(fewer(200))]
+    answers = [compared(random_gang_scene(seed, graces=graces)) for seed in range(fewer(200))]
     assert answers.count(True) > fewer(20)
     assert answers.count(False) > fewer(10)
 
@@ -134,6 +135,23 @@ def test_what_leaves_already_is_waited_for_where_the_gang_needs_it() -> None:
     answer = scene.answer()
     assert answer is not None
     assert [it.metadata.name for it in answer.awaited] == ["going"]
+
+
+def test_of_one_priority_those_end_that_are_gone_soonest() -> None:
+    slow, younger = low("slow", "a", grace=3600, age=9), low("younger", "a", grace=5, age=5)
+    scene = full(slow, younger, low("b0", "b", grace=1), low("b1", "b", 1))
+    assert names(scene) == {"younger", "b0"}
+    assert names(full(slow, low("b0", "b"), low("b1", "b", 1))) == {"slow", "b0"}
+
+
+def test_once_a_victim_was_late_slow_ones_end_only_if_no_others_do() -> None:
+    slow = [low(f"slow{number}", "a", grace=3600) for number in range(3)]
+    scene = full(*slow, low("b0", "b", 4), low("b1", "b", 5))
+    assert names(scene) == {"slow1", "slow2"}
+    late = replace(scene, scene=replace(scene.scene, is_late=True))
+    assert names(late) == {"b0", "b1"}
+    three = names(replace(late, members=[member(number) for number in range(3)]))
+    assert three == {"b0", "b1", "slow2"}
 
 
 def test_rules_between_members_and_victims_count() -> None:

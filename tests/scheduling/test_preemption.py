@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import MIRROR_ANNOTATION, Pod
+from dra_api.core import MIRROR_ANNOTATION, Node, Pod
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
+from dra_api.values.times import format_time
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import NoPlace, PostFilterResult, decided, plan
-from dra_operator.scheduling.preemption import Budget, preempt
+from dra_operator.scheduling.preemption import Budget, preempt, seconds_left
 from dra_operator.scheduling.preemption.meter import Meter
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term
 from placement_lab import allocator, claim, node, pod, wants
-from preemption_lab import Found, Scene, exhaustive, held, of_gang, random_scene, running
+from preemption_lab import NOW, Found, Scene, exhaustive, held, of_gang, random_scene, running
 from rounds import fewer
 
 WANTED = claim("w", wants())
@@ -31,19 +34,21 @@ def names(answer: PostFilterResult | None) -> tuple[str, set[str]] | None:
 
 
 CASES = {
-    "first": (range(fewer(150)), False),
-    "second": (range(150, 150 + fewer(150)), False),
-    "gangs": (range(fewer(100)), True),
+    "first": (range(fewer(150)), False, False),
+    "second": (range(150, 150 + fewer(150)), False, False),
+    "gangs": (range(fewer(100)), True, False),
+    "grace periods": (range(fewer(150)), False, True),
+    "gangs with grace periods": (range(fewer(100)), True, True),
 }
 
 
 @pytest.mark.parametrize("cases", CASES)
 def test_the_pod_fits_after_the_victims_and_no_set_of_them_is_better(cases: str) -> None:
     """17,000 seeds were compared once: 10,831 pods that fit nowhere, of which 4,205 preempt."""
-    seeds, gangs = CASES[cases]
+    seeds, gangs, graces = CASES[cases]
     compared = 0
     for seed in seeds:
-        scene = random_scene(seed, gangs=gangs)
+        scene = random_scene(seed, gangs=gangs, graces=graces)
         if not isinstance(decided(plan(scene.without(()))), NoPlace):
             continue
         answer = scene.answer()
@@ -71,6 +76,26 @@ def over_nodes(*pods: Pod) -> Scene:
     return Scene(HIGH, [WANTED], [node(name) for name in where], allocator(**where), pods, claims)
 
 
+SLOW = running("slow", "a", 1, "slow", age=9, grace=3600)
+TWO_FOR_ONE = Scene(
+    HIGH,
+    [TWO],
+    [node("a")],
+    allocator(a=["x"] * 4),
+    (OLD, YOUNG, SLOW),
+    [
+        held("old", "a", ["dev-0"], "old"),
+        held("young", "a", ["dev-1"], "young"),
+        held("slow", "a", ["dev-2", "dev-3"], "slow"),
+    ],
+)
+
+
+def ending(name: str, where: str, left: int) -> Pod:
+    """A pod that is being deleted, and gone in so many seconds."""
+    return running(name, where, 0, name, leaves=format_time(NOW + timedelta(seconds=left)))
+
+
 CHOICES: dict[str, tuple[Scene, tuple[str, set[str]] | None]] = {
     "the lowest priority ends": (one_each(LOW, LOWER), ("a", {"lower"})),
     "of equals the youngest ends": (one_each(OLD, YOUNG), ("a", {"young"})),
@@ -84,6 +109,33 @@ CHOICES: dict[str, tuple[Scene, tuple[str, set[str]] | None]] = {
     "of equal nodes that of the youngest": (
         over_nodes(running("p", "a", 5, "p"), running("q", "b", 5, "q", age=1)),
         ("b", {"q"}),
+    ),
+    "of equals the one that is gone soonest, though it is older": (one_each(OLD, SLOW), ("a", {"old"})),
+    "of equals one that is gone in time, though two end": (TWO_FOR_ONE, ("a", {"old", "young"})),
+    "the lowest priority, though it is slow": (one_each(LOW, SLOW), ("a", {"slow"})),
+    "a higher priority that is gone in time, once another one was late": (
+        replace(one_each(LOW, SLOW), is_late=True),
+        ("a", {"low"}),
+    ),
+    "a slow one if nothing else helps": (replace(one_each(SLOW), is_late=True), ("a", {"slow"})),
+    "of equal nodes that where all are gone soonest": (
+        over_nodes(running("p", "a", 5, "p"), running("q", "b", 5, "q", grace=7)),
+        ("b", {"q"}),
+    ),
+    "of many equal nodes that where all are gone soonest": (
+        over_nodes(*(running(f"p{n}", f"n{n}", 5, f"p{n}", grace=99 - n) for n in range(50))),
+        ("n49", {"p49"}),
+    ),
+    "of many nodes one that is gone in time, once another one was late": (
+        replace(
+            over_nodes(*(running(f"p{n}", f"n{n}", n // 49, f"p{n}", grace=99 * (n < 49)) for n in range(50))),
+            is_late=True,
+        ),
+        ("n49", {"p49"}),
+    ),
+    "of nodes where a pod ends already that where it is gone soonest": (
+        replace(over_nodes(ending("p", "a", 20), ending("q", "b", 10)), leaving=frozenset("pq")),
+        ("b", set()),
     ),
     "of equal nodes the first": (over_nodes(running("q", "b", 5, "q"), running("p", "a", 5, "p")), ("a", {"p"})),
 }
@@ -372,6 +424,19 @@ def test_what_ends_already_is_not_ended_again_and_counts_for_the_rest() -> None:
     going = running("going", "a", 0, "going", leaves="2026-01-01T00:00:00Z")
     scene = replace(one_each(LOW, LOWER, going, count=2), leaving=frozenset({"going"}))
     assert names(scene.answer()) == ("a", {"lower"})
+
+
+def test_how_long_a_pod_takes_to_be_gone() -> None:
+    def takes(it: Pod, **spec: Any) -> float:
+        return seconds_left(it, convert(Node, {"metadata": {"name": "a"}, "spec": spec}), NOW)
+
+    assert takes(running("p", "a")) == 30, "as the API has it"
+    assert takes(running("p", "a", grace=0)) == 0
+    assert takes(ending("p", "a", 12)) == 12
+    assert takes(ending("p", "a", -12)) == 0
+    lost = [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]
+    assert takes(running("p", "a", grace=0), taints=lost) == takes(ending("p", "a", 12), taints=lost) == math.inf
+    assert takes(running("p", "a"), taints=[{"key": "other", "effect": "NoExecute"}]) == 30
 
 
 # --- disruption budgets ---

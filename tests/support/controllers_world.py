@@ -64,7 +64,6 @@ class World:
         self.api = FakeApi()
         self.features = features
         self.language: Language = TinyLanguage()
-        self.now = "2026-01-01T00:00:00Z"
         self.controllers = OwnControllers()
         self.legacy_claim_names = False
         self.preemption: PreemptionSettings | None = None
@@ -82,6 +81,15 @@ class World:
         )
         self.others: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""
+
+    @property
+    def now(self) -> str:
+        """The time of operator and server, in the words of the API."""
+        return self.api.now
+
+    @now.setter
+    def now(self, moment: str) -> None:
+        self.api.now = moment
 
     def furnish(self, nodes: int | Iterable[str] = 1, devices: int = 1) -> None:
         """A class of devices, and nodes (so many, or those of these names) with so many devices each."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import Object, ObjectVersion
+from dra_api.values.times import format_time
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
     AlreadyExists,
@@ -88,6 +90,13 @@ class FakeApi(FakeStore):
         self.way: Callable[[], Awaitable[None]] = at_once
         """How long a request takes to the server, and an answer back; what happened can be seen by watches before."""
         self.generate: Callable[[str], str] = lambda base: f"{base}{len(self.calls):05d}"
+        self.now = "2026-01-01T00:00:00Z"
+
+    def ending(self, obj: Obj) -> Obj:
+        """What the metadata say of an object that is being deleted: pods have the time for which they ask."""
+        grace = obj.get("spec", {}).get("terminationGracePeriodSeconds", 0)
+        ends = datetime.fromisoformat(self.now) + timedelta(seconds=grace)
+        return {"deletionTimestamp": format_time(ends), "deletionGracePeriodSeconds": grace}
 
     @property
     def writes(self) -> list[Call]:
@@ -216,7 +225,8 @@ class FakeApi(FakeStore):
             self.conflicts += 1
             raise Conflict(409, "Conflict", "the resourceVersion in the precondition does not match")
         if obj["metadata"].get("finalizers"):
-            obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+            if "deletionTimestamp" not in obj["metadata"]:
+                obj["metadata"].update(self.ending(obj))
             return self.store("MODIFIED", resource, obj)
         self.drop(resource, key_of(obj))
         return obj

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -57,11 +57,11 @@ def decided(planning: Generator[Pause, float | None, T]) -> T:
 def exhaustive(scene: GangScene) -> frozenset[str] | None:
     """The names of the victims; None if no set of them lets the gang in."""
     found = groups(scene.scene)
-    sets = [some for some in subsets(found) if isinstance(scene.plan_without(list(chain(*some))), tuple)]
+    sets = [some for some in subsets(scene.scene, found) if isinstance(scene.plan_without(list(chain(*some))), tuple)]
     if not sets:
         return None
-    chosen = min(sets, key=lambda some: importance(found, some))
-    return frozenset(it.metadata.name for it in chain(*chosen))
+    chosen = min(sets, key=lambda some: importance(scene.scene, found, some))
+    return frozenset(it.metadata.name for it in scene.scene.victims(chosen))
 
 
 def member(
@@ -74,9 +74,9 @@ def member(
     return structs.replace(made, metadata=meta), claims
 
 
-def random_gang_scene(seed: int) -> GangScene:
+def random_gang_scene(seed: int, *, graces: bool = False) -> GangScene:
     """The cluster of ``random_scene``, with gangs in it, and two or three pods that wait together."""
-    scene, dice = random_scene(seed, gangs=True), random.Random(-seed)
+    scene, dice = random_scene(seed, gangs=True, graces=graces), random.Random(-seed)
     members = [
         member(
             number,
@@ -88,5 +88,4 @@ def random_gang_scene(seed: int) -> GangScene:
         for number in range(dice.choice((2, 2, 3)))
     ]
     lowest, _ = min(members, key=lambda it: it[0].spec.priority or 0)
-    scene = Scene(lowest, [], scene.nodes, scene.devices, scene.pods, scene.claims)
-    return GangScene(scene, members)
+    return GangScene(replace(scene, waiting=lowest, wanted=[]), members)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_api.values.times import format_time
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling import (
     CycleState,
@@ -27,10 +29,14 @@ from dra_operator.scheduling import (
     plan,
     settled,
 )
-from dra_operator.scheduling.preemption import Budget, PreemptionTerms, preempt, priority
+from dra_operator.scheduling.preemption import Budget, PreemptionTerms, preempt, priority, seconds_left
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
+from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants
 
+NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
+"""When pods end for others: an hour after the first ones were made."""
+PATIENCE = 30
 CREATED = "2026-01-01T00:{:02}:00Z"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -40,6 +46,8 @@ def running(name: str, where: str, rank: int = 0, *claims: str, cpu: str = "0", 
     meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "creationTimestamp": CREATED.format(age)}
     meta["labels"] = spec.pop("labels", {})
     meta["annotations"] = spec.pop("annotations", {})
+    if (grace := spec.pop("grace", None)) is not None:
+        spec["terminationGracePeriodSeconds"] = grace
     if leaves := spec.pop("leaves", None):
         meta["deletionTimestamp"] = leaves
     entries = [{"name": it, "resourceClaimName": it} for it in claims]
@@ -83,6 +91,7 @@ class Scene:
     leaving: frozenset[str] = frozenset()
     may_end: Callable[[Pod], bool] = field(default=lambda _: True)
     nominated: str = ""
+    is_late: bool = False
 
     @cached_property
     def terms(self) -> PreemptionTerms:
@@ -97,7 +106,25 @@ class Scene:
             holders=lambda device: [it for it in self.claims if device in map(DeviceId.of, it.results)],
             budgets=lambda _: self.budgets,
             priority=priority,
+            seconds_left=self.seconds,
+            is_late=self.is_late,
         )
+
+    def leaves(self, it: Pod) -> bool:
+        return it.metadata.name in self.leaving
+
+    def victims(self, groups: Sequence[Sequence[Pod]]) -> list[Pod]:
+        """The pods of the groups that do not end already."""
+        return [it for it in chain(*groups) if not self.leaves(it)]
+
+    def level(self, it: Pod) -> tuple[int, int]:
+        """How much the pod matters: by its priority, and by whether it takes longer to end than others wait for it."""
+        outlasts = int(self.seconds(it) > PATIENCE)
+        return (outlasts, priority(it)) if self.is_late else (priority(it), outlasts)
+
+    def seconds(self, it: Pod) -> float:
+        """In how many seconds the pod is gone; that its node cannot be reached is not looked at."""
+        return seconds_left(it, None, NOW)
 
     def without(self, ended: Sequence[Pod]) -> CycleState:
         """The cluster as it is after these have ended, made afresh."""
@@ -146,13 +173,12 @@ def exhaustive(scene: Scene) -> Found | None:
     best: list[tuple[tuple[Any, ...], Found]] = []
     for state in scene.nodes:
         there = [group for group in groups(scene) if _matters(scene, group, state.name)]
-        sets = [some for some in subsets(there) if scene.fits_without(list(chain(*some)), state.name)]
+        sets = [some for some in subsets(scene, there) if scene.fits_without(list(chain(*some)), state.name)]
         if not sets:
             continue
-        chosen = min(sets, key=lambda some: importance(there, some))
-        victims = list(chain(*chosen))
-        found = Found(state.name, frozenset(it.metadata.name for it in victims))
-        best.append((_rank(scene, victims, state.name), found))
+        chosen = min(sets, key=lambda some: importance(scene, there, some))
+        found = Found(state.name, frozenset(it.metadata.name for it in scene.victims(chosen)))
+        best.append((_rank(scene, chosen, state.name), found))
     return min(best)[1] if best else None
 
 
@@ -160,8 +186,13 @@ def groups(scene: Scene) -> list[tuple[Pod, ...]]:
     """Gangs and pods that may end; those that share a claim are one, if all that have it reserved may."""
     pods, gangs = {it.metadata.name: it for it in scene.pods}, dict[str, set[str]]()
     for it in scene.pods:
-        gangs.setdefault(gang_key(it) or it.key, set()).add(it.metadata.name)
-    ends = [gang for gang in gangs.values() if all(priority(pods[name]) < priority(scene.waiting) for name in gang)]
+        together = None if scene.leaves(it) else gang_key(it)
+        gangs.setdefault(together or it.key, set()).add(it.metadata.name)
+    ends = [
+        gang
+        for gang in gangs.values()
+        if all(scene.leaves(pods[name]) or priority(pods[name]) < priority(scene.waiting) for name in gang)
+    ]
     group = {name: gang for gang in ends for name in gang}
     for users in ([user.name for user in it.status.reserved_for or ()] for it in scene.claims):
         if all(user in group for user in users):
@@ -179,29 +210,37 @@ def _matters(scene: Scene, group: Sequence[Pod], where: str) -> bool:
     return None in selectors or any(it.spec.node_name == where for it in group)
 
 
-def subsets(groups: Sequence[tuple[Pod, ...]]) -> Iterator[tuple[tuple[Pod, ...], ...]]:
-    return chain.from_iterable(combinations(groups, number) for number in range(len(groups) + 1))
+def subsets(scene: Scene, groups: Sequence[tuple[Pod, ...]]) -> Iterator[tuple[tuple[Pod, ...], ...]]:
+    """Sets of groups that end: those that only end already are in each of them."""
+    ending = tuple(it for it in groups if all(map(scene.leaves, it)))
+    others = [it for it in groups if it not in ending]
+    for number in range(len(others) + 1):
+        yield from ((*ending, *some) for some in combinations(others, number))
 
 
-def importance(groups: Sequence[tuple[Pod, ...]], some: Sequence[tuple[Pod, ...]]) -> list[Any]:
-    """Least for the best set: by falling priority, how many end, and then that older ones stay."""
-    ordered = sorted(groups, key=_order)
+def importance(scene: Scene, groups: Sequence[tuple[Pod, ...]], some: Sequence[tuple[Pod, ...]]) -> list[Any]:
+    """Least for the best set: by falling level, how many end, and then that slow and old ones stay."""
+    ordered = sorted(groups, key=lambda group: _order(scene, group))
     key: list[Any] = []
-    for level in sorted({max(map(priority, it)) for it in groups}, reverse=True):
-        of_level = [it for it in ordered if max(map(priority, it)) == level]
-        key.append((sum(len(it) for it in of_level if it in some), [it in some for it in of_level]))
+    levels = [max(map(scene.level, scene.victims([it]) or it)) for it in ordered]
+    for level in sorted(set(levels), reverse=True):
+        of_level = [it for it, its in zip(ordered, levels, strict=True) if its == level and scene.victims([it])]
+        key.append((len(scene.victims([it for it in of_level if it in some])), [it in some for it in of_level]))
     return key
 
 
-def _order(group: Sequence[Pod]) -> tuple[Any, ...]:
-    return min(it.metadata.creation_timestamp or "" for it in group), min(it.key for it in group)
+def _order(scene: Scene, group: Sequence[Pod]) -> tuple[Any, ...]:
+    oldest = min(it.metadata.creation_timestamp or "" for it in group)
+    return -max(map(scene.seconds, group)), oldest, min(it.key for it in group)
 
 
-def _rank(scene: Scene, victims: Sequence[Pod], where: str) -> tuple[Any, ...]:
+def _rank(scene: Scene, chosen: Sequence[Sequence[Pod]], where: str) -> tuple[Any, ...]:
+    victims = scene.victims(chosen)
     ranks = [priority(it) for it in victims]
-    highest = max(ranks, default=-(2**31))
-    minutes = [int((it.metadata.creation_timestamp or "")[14:16]) for it in victims if priority(it) == highest]
-    names = {it.metadata.name for it in victims}
+    highest = max(map(scene.level, victims), default=(-(2**31), 0))
+    minutes = [int((it.metadata.creation_timestamp or "")[14:16]) for it in victims if scene.level(it) == highest]
+    names = {it.metadata.name for it in chain(*chosen)}
+    waited_for = [group for group in chosen if bool(scene.victims([group])) == bool(victims)]
     freed = [
         it for it in scene.claims if (users := {user.name for user in it.status.reserved_for or ()}) and users <= names
     ]
@@ -209,6 +248,7 @@ def _rank(scene: Scene, victims: Sequence[Pod], where: str) -> tuple[Any, ...]:
         highest,
         sum(rank + 2**31 for rank in ranks),
         len(ranks),
+        max(map(scene.seconds, chain(*waited_for)), default=0),
         -min(minutes, default=0),
         sum(len(it.results) for it in freed),
         where,
@@ -220,10 +260,10 @@ def of_gang(name: str, size: int) -> dict[str, str]:
     return {"dra.kopf.dev/gang": name, "dra.kopf.dev/gang-size": str(size)}
 
 
-def random_scene(seed: int, *, gangs: bool = False) -> Scene:
+def random_scene(seed: int, *, gangs: bool = False, graces: bool = False) -> Scene:
     """Up to three nodes and seven pods with claims of their own, shared ones, and devices that any node can use.
 
-    With ``gangs`` some of the pods are of two gangs.
+    With ``gangs`` some of the pods are of two gangs; with ``graces`` they have grace periods, and some end already.
     """
     dice = random.Random(seed)
     names = ["a", "b", "c"][: dice.randint(1, 3)]
@@ -258,10 +298,24 @@ def random_scene(seed: int, *, gangs: bool = False) -> Scene:
         rank, age = dice.choice((0, 0, 1, 1, 2, 2, 5)), dice.randint(0, 9)
         wish = of_gang(dice.choice("gh"), 2) if gangs and dice.random() < 0.5 else {}
         pods.append(running(name, where, rank, *claims, cpu=cpu, age=age, annotations=wish))
+    if graces:
+        pods = [_with_grace(it, random.Random(f"{seed} {it.metadata.name}")) for it in pods]
     held_claims = [held(it, where, got, *users[it], pool=pool_) for it, (where, got, pool_) in made.items()]
     wanted = [
         claim(f"w{number}", wants(count=dice.choice((1, 1, 2, 2, 3)), selector=dice.choice((None, None, "x", "n"))))
         for number in range(dice.choice((0, 1, 1, 1, 1, 2)))
     ]
     waiting = pod(cpu=dice.choice(("1", "3", "4")), priority=dice.choice((2, 3, 3)))
-    return Scene(waiting, wanted, [node(name) for name in names], devices, pods, held_claims)
+    leaving = frozenset(it.metadata.name for it in pods if it.metadata.deletion_timestamp is not None)
+    is_late = graces and dice.random() < 0.4
+    nodes = [node(name) for name in names]
+    return Scene(waiting, wanted, nodes, devices, pods, held_claims, leaving=leaving, is_late=is_late)
+
+
+def _with_grace(it: Pod, dice: random.Random) -> Pod:
+    """A pod that takes its time to end, or is ending already."""
+    if dice.random() < 0.15:
+        ends = format_time(NOW + timedelta(seconds=dice.choice((1, 5, 30))))
+        return structs.replace(it, metadata=structs.replace(it.metadata, deletion_timestamp=ends))
+    grace = dice.choice((None, 0, 1, 1, 30, 31, 3600, 10 * 365 * 86400))
+    return structs.replace(it, spec=structs.replace(it.spec, termination_grace_period_seconds=grace))

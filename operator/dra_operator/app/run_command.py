@@ -116,6 +116,7 @@ def published(settings: OperatorSettings) -> PublishedSettings:
         device_order=settings.device_order,
         preemption=settings.preemption,
         preempt_other_schedulers=settings.preempt_other_schedulers,
+        preemption_patience=settings.preemption_patience,
     )
 
 
@@ -140,7 +141,9 @@ def options_of(settings: OperatorSettings) -> Options:
 
 
 def _preemption(given: OperatorSettings) -> PreemptionSettings | None:
-    return PreemptionSettings(given.preempt_other_schedulers) if given.preemption else None
+    if not given.preemption:
+        return None
+    return PreemptionSettings(given.preempt_other_schedulers, given.preemption_patience)
 
 
 def _times(given: OperatorSettings) -> TimeSettings:

@@ -21,6 +21,7 @@ from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of
 from dra_operator.gates import accepted, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES
+from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 
 _TIMES = TimeSettings()
 _TIME_SLICES = _TIMES.time_slices
@@ -188,6 +189,11 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     preempt_other_schedulers: Annotated[
         bool, _about("with --preemption, also end pods that another scheduler has placed")
     ] = False
+    preemption_patience: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("with --preemption, seconds that a pod waits for the end of others before further pods end for it"),
+    ] = PREEMPTION_PATIENCE_SECONDS
     audit_interval: Annotated[
         float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole cache with the API server")
     ] = 300.0
@@ -213,6 +219,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
             raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
         if self.preempt_other_schedulers and not self.preemption:
             raise ValueError("--preempt-other-schedulers has no effect without --preemption")
+        if self.preemption_patience != PREEMPTION_PATIENCE_SECONDS and not self.preemption:
+            raise ValueError("--preemption-patience has no effect without --preemption")
         if self.binding_timeout != _TIMES.binding_timeout and not features.binding_conditions:
             raise ValueError(
                 "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or "

@@ -13,6 +13,7 @@ from typing import Final
 
 from dra_operator.cache import Controller
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
+from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 
 ROUNDING_SECONDS: Final = 0.01
 """A look at a certain time comes so much later: a time that is rounded down would come again and again."""
@@ -34,9 +35,13 @@ class BackoffSettings:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSettings:
-    """``other_schedulers``: pods end as well that another scheduler has placed."""
+    """``other_schedulers``: pods end as well that another scheduler has placed.
+
+    ``patience``: so many seconds a victim is waited for before further ones end.
+    """
 
     other_schedulers: bool = False
+    patience: float = PREEMPTION_PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from dra_operator.scheduling import (
     decided,
     plan,
 )
+from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 from .observed import Observed
@@ -61,8 +62,9 @@ class Settings:
     mix: str = ""
     """As the Lease says it: what pods asked for lately."""
     preemption: bool = False
-    """As the Lease says it: these two cannot be given."""
+    """As the Lease says it: these three cannot be given."""
     preempt_other_schedulers: bool = False
+    preemption_patience: float = PREEMPTION_PATIENCE_SECONDS
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Settings:
@@ -112,6 +114,7 @@ class Settings:
             mix=(lease.metadata.annotations or {}).get(MIX, ""),
             preemption=said.preemption,
             preempt_other_schedulers=said.preempt_other_schedulers,
+            preemption_patience=said.preemption_patience,
         )
 
     def changed_gates(self, seen: Observed) -> dict[str, Any]:

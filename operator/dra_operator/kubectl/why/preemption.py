@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from datetime import timedelta
 from functools import partial
 
 from dra_api.core import Pod
-from dra_api.values.times import parse_time
 
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
-from dra_operator.scheduling.preemption import PreemptionTerms, preempt
+from dra_operator.scheduling.preemption import PreemptionTerms, leaves_soon, preempt, seconds_left
 from dra_operator.wording import counted, listed
-
-SOON = timedelta(minutes=1)
-"""A pod that is being deleted and ends by then is waited for."""
 
 
 def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
@@ -36,6 +31,8 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
         members=cluster.placed_of_gang,
         budgets=cluster.budgets,
         priority=cluster.priority_of,
+        seconds_left=lambda pod: seconds_left(pod, cluster.nodes.get(pod.spec.node_name), made.now),
+        patience=made.settings.preemption_patience,
     )
 
 
@@ -61,5 +58,4 @@ def _may_end(made: Pipeline, pod: Pod) -> bool:
 
 
 def _is_leaving(made: Pipeline, pod: Pod) -> bool:
-    ends = parse_time(pod.metadata.deletion_timestamp)
-    return ends is not None and abs(ends - made.now) < SOON
+    return leaves_soon(pod, made.now, made.settings.preemption_patience)

@@ -3,16 +3,27 @@
 from .budgets import Budget
 from .gang_victims import GangNomination, is_proven, preempt_for_gang
 from .nomination import may_preempt, preempt, proven
-from .terms import PreemptionTerms, priority
+from .terms import (
+    OVERDUE_SECONDS,
+    PREEMPTION_PATIENCE_SECONDS,
+    PreemptionTerms,
+    leaves_soon,
+    priority,
+    seconds_left,
+)
 
 __all__ = [
+    "OVERDUE_SECONDS",
+    "PREEMPTION_PATIENCE_SECONDS",
     "Budget",
     "GangNomination",
     "PreemptionTerms",
     "is_proven",
+    "leaves_soon",
     "may_preempt",
     "preempt",
     "preempt_for_gang",
     "priority",
     "proven",
+    "seconds_left",
 ]

@@ -21,22 +21,24 @@ from dra_operator.allocator import DeviceId, NodeSelectionError, PoolId, node_se
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.state.placeholder import is_immediate
 
-from .terms import PreemptionTerms, born
+from .terms import PreemptionTerms, Weight, born
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """``leaving`` pods end already, ``victims`` would have to; ``freed`` is what the end of all brings.
 
-    ``priorities``: those of the victims, in their order.
+    ``weights``: those of the victims, in their order.
     """
 
     victims: tuple[Pod, ...]
     leaving: tuple[Pod, ...]
     freed: tuple[AllocationResult, ...]
-    priorities: tuple[int, ...]
-    priority: int
-    """The highest one of all its pods."""
+    weights: tuple[Weight, ...]
+    level: tuple[int, int]
+    """The highest one of the victims, or of those that leave if there are none."""
+    seconds: float
+    """Until all its pods are gone."""
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
@@ -44,9 +46,10 @@ class Bundle:
         return (*self.victims, *self.leaving)
 
     @cached_property
-    def rank(self) -> tuple[int, float, str]:
-        """The bundle that matters most has the least: the highest priority, then the oldest."""
-        return -self.priority, min(map(born, self.pods)), min(pod.key for pod in self.pods)
+    def rank(self) -> tuple[int, int, float, float, str]:
+        """The bundle that matters most has the least: the highest level, then the last to be gone, then the oldest."""
+        first, second = self.level
+        return -first, -second, -self.seconds, min(map(born, self.pods)), min(pod.key for pod in self.pods)
 
     @cached_property
     def nodes(self) -> frozenset[str]:
@@ -155,12 +158,14 @@ class Bundles:
         freed = [claim.status.allocation for claim in claims if _comes_free(claim)]
         leaving = [pod for pod in members.values() if self._terms.is_leaving(pod)]
         victims = sorted((pod for pod in members.values() if not self._terms.is_leaving(pod)), key=lambda pod: pod.key)
+        weights = {uid: self._terms.weight(pod) for uid, pod in members.items()}
         return Bundle(
             tuple(victims),
             tuple(leaving),
             tuple(allocation for allocation in freed if allocation is not None),
-            tuple(map(self._terms.priority, victims)),
-            max(map(self._terms.priority, members.values())),
+            tuple(weights[pod.metadata.uid] for pod in victims),
+            max(weights[pod.metadata.uid].level for pod in victims or leaving),
+            max(it.seconds for it in weights.values()),
         )
 
     def _mates(self, pod: Pod, known: set[str]) -> Iterator[Pod]:

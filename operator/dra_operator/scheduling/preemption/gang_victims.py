@@ -1,11 +1,12 @@
 """The victims for a gang that has no joint plan: as few and as unimportant pods as let all of it in (``reprieve``).
 
-The victims are chosen over all nodes at once. All pods of the lowest priority are taken away, then those of the next
+The victims are chosen over all nodes at once. All pods of the lowest level are taken away, then those of the next
 one, until a joint plan exists; then those that can be kept return, the most important ones first. So
 
 1. the fewest PodDisruptionBudgets are broken,
 2. of the highest priority as few pods end as can be, then of the next one, and so on,
-3. and among equals the youngest.
+3. of one priority, those that are gone within the patience of others (``reprieve``),
+4. and among equals those that are gone soonest, then the youngest.
 
 A pod ends only if its priority is lower than that of every member. Pods that are being deleted already are waited for
 if they are on a node of the plan, or have devices in a pool of it.
@@ -209,7 +210,7 @@ class GangVictims(Reprieve[PlannedGang]):
         yield from self._take_away([bundle for bundle in self._bundles if not bundle.victims])
         victims = [bundle for bundle in reversed(self._bundles) if bundle.victims]
         fits = yield from self._ask()
-        for _, level in groupby(victims, lambda bundle: bundle.priority):
+        for _, level in groupby(victims, lambda bundle: bundle.level):
             if fits:
                 break
             yield from self._take_away(list(level))

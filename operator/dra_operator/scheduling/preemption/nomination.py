@@ -3,15 +3,17 @@
 Of the nodes that the end of pods may open, that one is chosen where
 
 1. the fewest PodDisruptionBudgets are broken,
-2. the highest priority of a victim is the lowest,
+2. the highest priority of a victim is the lowest, and of one priority no victim of it outlasts the patience of others,
 3. the sum of the victims' priorities is the smallest,
 4. the fewest pods end,
-5. the most important victim is the youngest,
-6. the fewest devices come free that the pod does not take,
+5. all victims are gone soonest,
+6. the most important victim is the youngest,
+7. the fewest devices come free that the pod does not take,
 
 and of equal ones the first by name. Pods that are being deleted already are waited for: where their end is enough, no
-other pod has to go, and such a node is the best. The node for which the pod is nominated comes first, as long as pods
-are ending there, so that none ends in vain.
+other pod has to go, and such a node is the best, first of all the one where they are gone soonest. The node for which
+the pod is nominated comes first, as long as pods are ending there, so that none ends in vain. Once a victim has
+outlasted the patience of others, no further one that does comes before one that does not, of any priority (``terms``).
 
 Nodes are looked at by the lowest priority on them, and no further node once none can be better, or once ``MOST_NODES``
 are compared. What an attempt may cost is limited as well; then the best of the nodes that it looked at counts.
@@ -91,13 +93,29 @@ def proven(
     return None
 
 
+Lowest = tuple[tuple[float, float], float]
+_HIGHEST: Final = (math.inf, math.inf)
+
+
 @dataclass(slots=True)
 class _Candidates:
-    """Pods on one node that may end for another one; ``lowest`` is the lowest priority."""
+    """Pods on one node that may end for another one; ``lowest`` is the lowest level, with the seconds that take least.
 
-    lowest: float = math.inf
-    is_leaving: bool = False
+    ``leaves_in``: so many seconds it takes at least until one is gone that is ending already.
+    """
+
+    lowest: Lowest = (_HIGHEST, math.inf)
+    leaves_in: float = math.inf
     pods: list[Pod] = field(default_factory=list)
+
+    def may_have(self, lowest: Lowest, leaves_in: float) -> None:
+        """Such a pod may end here as well."""
+        self.lowest, self.leaves_in = min(self.lowest, lowest), min(self.leaves_in, leaves_in)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether one is ending already."""
+        return self.leaves_in < math.inf
 
 
 Work = Generator[Pause, Elapsed, None]
@@ -108,7 +126,7 @@ class _Search:
         self._failed, self._meter = failed, meter
         self._nodes, self._pod = failed.cycle_state.nodes, failed.cycle_state.pod
         self._bundles, self._budgets = Bundles([failed.cycle_state], terms), BudgetsOfPods(terms.budgets)
-        self._priority = terms.priority
+        self._terms = terms
         self._by_node: dict[str, _Candidates] = {}
         self._anywhere: dict[Bundle, None] = {}
         """Bundles with devices that several nodes can use."""
@@ -129,8 +147,12 @@ class _Search:
             answered += found is not None
             if found is not None and (self.best is None or found.rank < self.best.rank):
                 self.best = found
-            if found is not None and candidates.is_leaving and name == self._nominated:
+            if found is not None and candidates.is_leaving and name == self._nominated and self._is_in_time(found):
                 return
+
+    def _is_in_time(self, found: VictimsOnNode) -> bool:
+        """Whether no victim is there for longer than others wait for it, if one has been already."""
+        return not self._terms.is_late or found.seconds <= self._terms.patience
 
     @property
     def _nominated(self) -> str:
@@ -147,8 +169,8 @@ class _Search:
                 pod, node = place
                 candidates = self._by_node.setdefault(node, _Candidates())
                 candidates.pods.append(pod)
-                candidates.lowest = min(candidates.lowest, self._priority(pod))
-                candidates.is_leaving = candidates.is_leaving or pod.metadata.deletion_timestamp is not None
+                weight, leaves = self._terms.weight(pod), pod.metadata.deletion_timestamp is not None
+                candidates.may_have((weight.level, weight.seconds), weight.seconds if leaves else math.inf)
         state = self._failed.cycle_state
         for pool in tuple(state.allocator.inventory.shared_pools if state.wanted_classes else ()):
             for device in sorted(state.usage.pool(pool).charged):
@@ -157,15 +179,14 @@ class _Search:
                 self._anywhere.update(dict.fromkeys(bundles))
 
     def _in_order(self) -> list[tuple[str, _Candidates]]:
-        """The node of the nomination, then those where perhaps no pod has to go, then by the lowest priority."""
-        lowest = min((bundle.priority for bundle in self._anywhere), default=math.inf)
-        is_leaving = any(not bundle.victims for bundle in self._anywhere)
+        """The node of the nomination, then those where perhaps no pod has to go, then by the lowest level."""
+        lowest: Lowest = min(((it.level, it.seconds) for it in self._anywhere), default=(_HIGHEST, math.inf))
+        leaves_in = min((it.seconds for it in self._anywhere if not it.victims), default=math.inf)
         for name in self._nodes.names() if self._anywhere else ():
-            candidates = self._by_node.setdefault(name, _Candidates())
-            candidates.lowest = min(candidates.lowest, lowest)
-            candidates.is_leaving = candidates.is_leaving or is_leaving
+            self._by_node.setdefault(name, _Candidates()).may_have(lowest, leaves_in)
         order = {
-            name: (name != self._nominated, not it.is_leaving, it.lowest, name) for name, it in self._by_node.items()
+            name: (name != self._nominated, not it.is_leaving, it.leaves_in, it.lowest, name)
+            for name, it in self._by_node.items()
         }
         return sorted(self._by_node.items(), key=lambda it: order[it[0]])
 
@@ -174,9 +195,8 @@ class _Search:
         if self.best is None or self.best.broken:
             return False
         if not self.best.victims:
-            return True
-        highest = max(self.best.priorities)
-        return not candidates.is_leaving and candidates.lowest > highest
+            return candidates.leaves_in > self.best.seconds
+        return not candidates.is_leaving and candidates.lowest[0] > self.best.highest
 
     def _search(self, state: LoadedNode, candidates: _Candidates) -> Generator[Pause, Elapsed, VictimsOnNode | None]:
         bundles: dict[Bundle, None] = {}

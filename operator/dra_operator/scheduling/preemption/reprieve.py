@@ -1,14 +1,16 @@
 """The victims are as few and as unimportant as can be: all that may end are away, then those return that can be kept.
 
-They are kept, the most important ones first, whenever what waits fits all the same: those of the highest priority,
-among equals the oldest. Many are kept with one question, and only where it does not fit are they halved. So no other
-set lets it in and keeps, at the first difference in that order, a more important pod.
+They are kept, the most important ones first, whenever what waits fits all the same: those of the highest level, among
+equals the ones that take longest to end, then the oldest. The level is the priority, and of one priority a pod that
+outlasts the patience of others is above one that does not; when one has outlasted it, that counts first
+(``terms``). Many are kept with one question, and only where it does not fit are they halved. So no other set lets it in
+and keeps, at the first difference in that order, a more important pod.
 
-Among pods of one priority that is not always the fewest: one with four devices may do for four with one each. So
-smaller sets of the same priority are tried, the smallest first.
+Among pods of one level that is not always the fewest: one with four devices may do for four with one each. So smaller
+sets of the same level are tried, the smallest first.
 
 Budgets are left aside at first. If the victims break some, it is done once more, and pods whose end may break one are
-kept first, whatever their priority; the set that breaks fewer counts.
+kept first, whatever their level; the set that breaks fewer counts.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dra_operator.scheduling.cycle.pause import Elapsed, Pause
 from .budgets import BudgetsOfPods
 from .bundles import Bundle
 from .meter import Meter
+from .terms import Weight
 
 MOST_SUBSETS: Final = 1000
 """Sets of pods of one priority that are looked at for one that is smaller."""
@@ -41,7 +44,7 @@ class Chosen(Generic[P]):
     plan: P
     bundles: tuple[Bundle, ...]
     victims: tuple[Pod, ...]
-    priorities: tuple[int, ...]
+    weights: tuple[Weight, ...]
     """Those of the victims, in their order."""
     broken: int
 
@@ -71,7 +74,7 @@ class Reprieve(ABC, Generic[P]):
     def _chosen(self) -> Generator[Pause, Elapsed, Chosen[P]]:
         """The victims; what waits fits with those that are away. Raises StepsSpent and ClaimError."""
         bundles = [bundle for bundle in self._bundles if bundle.victims]
-        yield from self._keep_by(bundles, lambda bundle: bundle.priority)
+        yield from self._keep_by(bundles, lambda bundle: bundle.level)
         found = self._found()
         if not found.broken:
             return found
@@ -80,7 +83,7 @@ class Reprieve(ABC, Generic[P]):
         if not (yield from self._ask()):
             return found  # other pods came meanwhile
         ordered = sorted(bundles, key=lambda bundle: (bundle not in risky, bundle.rank))
-        yield from self._keep_by(ordered, lambda bundle: (bundle not in risky, bundle.priority))
+        yield from self._keep_by(ordered, lambda bundle: (bundle not in risky, bundle.level))
         return min(found, self._found(), key=lambda it: it.broken)
 
     def _risky(self, bundles: Sequence[Bundle]) -> set[Bundle]:
@@ -148,10 +151,10 @@ class Reprieve(ABC, Generic[P]):
     def _found(self) -> Chosen[P]:
         assert self._fits is not None
         plan, away = self._fits
-        ranked = [it for bundle in away for it in zip(bundle.victims, bundle.priorities, strict=True)]
-        ranked.sort(key=lambda it: (-it[1], it[0].key))
-        victims, priorities = tuple(pod for pod, _ in ranked), tuple(rank for _, rank in ranked)
-        return Chosen(plan, away, victims, priorities, len(self._budgets.broken_by(reversed(victims))))
+        ranked = [it for bundle in away for it in zip(bundle.victims, bundle.weights, strict=True)]
+        ranked.sort(key=lambda it: (-it[1].priority, it[0].key))
+        victims, weights = tuple(pod for pod, _ in ranked), tuple(weight for _, weight in ranked)
+        return Chosen(plan, away, victims, weights, len(self._budgets.broken_by(reversed(victims))))
 
 
 def _size(bundles: Collection[Bundle]) -> int:

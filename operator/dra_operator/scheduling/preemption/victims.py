@@ -22,7 +22,7 @@ from .budgets import BudgetsOfPods
 from .bundles import Bundle
 from .meter import Meter
 from .reprieve import Chosen, Reprieve, Work
-from .terms import born
+from .terms import Weight, born
 
 STEPS_PER_QUESTION: Final = 20
 """What it costs to ask a node beside its search, in steps of the allocator."""
@@ -40,24 +40,31 @@ class VictimsOnNode:
 
     plan: Plan
     victims: tuple[Pod, ...]
-    priorities: tuple[int, ...]
+    weights: tuple[Weight, ...]
     """Those of the victims, in their order."""
     awaited: tuple[Pod, ...]
     broken: int
     left_over: int
     """Devices that come free and that the waiting pod does not take."""
+    seconds: float
+    """In how many seconds all victims are gone at the latest; without one, all that are awaited."""
+
+    @property
+    def highest(self) -> tuple[int, int]:
+        """The highest level of a victim."""
+        return max((it.level for it in self.weights), default=(-_LOWEST_PRIORITY, 0))
 
     @property
     def rank(self) -> tuple[object, ...]:
         """The best node has the least."""
-        highest = max(self.priorities, default=-_LOWEST_PRIORITY)
-        of_highest = (pod for pod, it in zip(self.victims, self.priorities, strict=True) if it == highest)
+        of_highest = (pod for pod, it in zip(self.victims, self.weights, strict=True) if it.level == self.highest)
         youngest = min(map(born, of_highest), default=0.0)
         return (
             self.broken,
-            highest,
-            sum(it + _LOWEST_PRIORITY for it in self.priorities),
-            len(self.priorities),
+            self.highest,
+            sum(it.priority + _LOWEST_PRIORITY for it in self.weights),
+            len(self.weights),
+            self.seconds,
             -youngest,
             self.left_over,
             self.plan.node,
@@ -69,7 +76,9 @@ class VictimsOnNode:
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)
-        return cls(found.plan, found.victims, found.priorities, awaited, found.broken, freed - taken)
+        waited_for = (it for it in found.bundles if bool(it.victims) == bool(found.victims))
+        seconds = max((it.seconds for it in waited_for), default=0.0)
+        return cls(found.plan, found.victims, found.weights, awaited, found.broken, freed - taken, seconds)
 
 
 class VictimSearch(Reprieve[Plan]):

@@ -12,6 +12,10 @@ Each request may fail, and be the last before a crash. What is left then is foun
 pod waits for them and no other has to go; a victim that was not deleted is chosen anew, first of all on the node of the
 nomination.
 
+Victims are waited for alone for a time (30 seconds by default), whatever their grace periods. Then others are looked
+for, and none that takes as long is chosen before one that does not. If there are none, what the victims have stays kept
+for up to ten minutes.
+
 A nomination ends when the pod is placed or gone, or when nothing that it relies on is ending any more. A gang is
 nominated as a whole: its attempt is that of all its pods, and no victim ends any more once one of them is gone.
 """
@@ -21,6 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -42,6 +47,7 @@ from dra_operator.scheduling.preemption import (
     preempt,
     preempt_for_gang,
     proven,
+    seconds_left,
 )
 from dra_operator.scheduling.state import Gang, Nomination
 from dra_operator.wording import counted, listed
@@ -72,13 +78,14 @@ class Preemption:
         settings: PreemptionSettings,
         *,
         clock: Callable[[], float],
+        now: Callable[[], datetime],
         rest: float,
         look_again: Callable[[str, float], None],
         wake: Callable[[Keys], None],
     ) -> None:
         self._cluster, self._pods, self._events, self._evictor = cluster, pods, events, evictor
         self._metrics, self._settings = metrics, settings
-        self._clock, self._rest, self._look_again, self._wake = clock, rest, look_again, wake
+        self._now, self._rest, self._look_again, self._wake = now, rest, look_again, wake
         self._turns = PreemptionTurns(clock, rest, look_again, cluster.waiting.__contains__)
         self._under_way = UnderWay(cluster, evictor, clock)
         self._outdated: dict[str, str] = {}
@@ -92,7 +99,7 @@ class Preemption:
         pod, uid = failed.cycle_state.pod, failed.cycle_state.pod.metadata.uid
         if not may_preempt(pod) or not self._may_begin(uid, [pod]):
             return None
-        terms = self._terms([pod])
+        terms = self._terms(uid, [pod])
         found = yield from self._timed(pod, uid, preempt(failed, terms))
         if found is not None:
             found = proven(failed, terms, found, self._cluster.allocated_devices.usage.snapshot())
@@ -112,7 +119,7 @@ class Preemption:
         leader, pods = states[0].pod, [state.pod for state in states]
         if not all(map(may_preempt, pods)) or not self._may_begin(gang.key, pods):
             return None
-        terms = self._terms(pods)
+        terms = self._terms(gang.key, pods)
         found = yield from self._timed(leader, gang.key, preempt_for_gang(states, same, terms))
         if found is None:
             self._find_none(gang.key, pods, self._nominated_of(gang))
@@ -183,10 +190,14 @@ class Preemption:
             self._turns.took(pod, spent, who)
 
     def _find_none(self, who: str, pods: Sequence[Pod], nominated: Sequence[Pod]) -> None:
-        """No pod may end for these now: nothing is kept for them, and the first one looks again if one may soon."""
-        if self._turns.is_resting or self._may_end_soon(pods):
+        """No pod may end for these now, and the first one looks again if one may soon.
+
+        Nothing is kept for them any more, unless those that end for them already do so, though not in time.
+        """
+        is_kept = self._turns.is_resting or self._under_way.may_still_end(who)
+        if is_kept or self._may_end_soon(pods):
             self._look_again(pods[0].key, self._rest)
-        if not self._turns.is_resting:
+        if not is_kept:
             self._forget(who, nominated)
 
     def _may_end_soon(self, pods: Sequence[Pod]) -> bool:
@@ -221,10 +232,11 @@ class Preemption:
 
     # --- what the decision goes by ---
 
-    def _terms(self, pods: Sequence[Pod]) -> PreemptionTerms:
+    def _terms(self, who: str, pods: Sequence[Pod]) -> PreemptionTerms:
         known = self._cluster.nominated_pods
         nominations = [(pod, known.get(pod.metadata.uid)) for pod in pods]
         nodes = {pod.status.nominated_node_name if it is None else it.node for pod, it in nominations} - {""}
+        is_late, overdue = self._under_way.lateness(who)
         return PreemptionTerms(
             find_pod=self._cluster.pods.get,
             may_end=self._may_end,
@@ -235,7 +247,14 @@ class Preemption:
             members=self._cluster.placed_of_gang,
             budgets=self._cluster.budgets,
             priority=self._cluster.priority_of,
+            seconds_left=self._seconds_left,
+            patience=self._settings.patience,
+            is_late=is_late,
+            overdue=overdue,
         )
+
+    def _seconds_left(self, pod: Pod) -> float:
+        return seconds_left(pod, self._cluster.nodes.get(pod.spec.node_name), self._now())
 
     def _may_end(self, pod: Pod) -> bool:
         is_ours = pod.spec.scheduler_name == self._cluster.scheduler_name

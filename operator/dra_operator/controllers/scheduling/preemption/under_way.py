@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
@@ -11,7 +12,12 @@ from dra_api.relations.references import pod_is_done
 from dra_operator.cache import Cluster
 from dra_operator.scheduling.state import Nomination
 
-from .evict_victims import LATE_SECONDS, VictimEvictor
+from .evict_victims import VictimEvictor
+
+FREED_SECONDS: Final = 60.0
+"""So long after the end of its pods a claim may still have its devices."""
+KEPT_SECONDS: Final = 600.0
+"""So long what a victim has is kept for another pod when no further one can end for it."""
 
 
 @dataclass(slots=True)
@@ -19,11 +25,15 @@ class Preempting:
     """What one pod, or all pods of a gang, are to get once others have ended.
 
     ``claims``: UIDs of those whose devices come free. ``gone_at``: when all pods that were to end had ended.
+    ``is_late``: a pod that was to end for these was there for longer than others are waited for. ``overdue``:
+    namespaces of those of which the grace period was over by then.
     """
 
     nominations: tuple[Nomination, ...]
     ending: tuple[Pod, ...]
     claims: frozenset[str]
+    is_late: bool = False
+    overdue: frozenset[str] = frozenset()
     gone_at: float | None = None
 
     @property
@@ -41,10 +51,13 @@ class UnderWay:
 
     def begin(self, who: str, nominations: Sequence[Nomination], ending: Sequence[Pod]) -> None:
         """These end for it."""
+        before = self._known.get(who)
         self._known = {key: it for key, it in self._known.items() if self._is_nominated(it, any)}
         claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
         freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
         self._known[who] = Preempting(tuple(nominations), tuple(ending), freed)
+        if before is not None:
+            self._known[who].is_late, self._known[who].overdue = before.is_late, before.overdue
 
     def end(self, who: str) -> None:
         """It waits for none of them any more."""
@@ -63,11 +76,26 @@ class UnderWay:
         left = [it for it in map(self.current, known.ending) if it is not None]
         if left:
             known.gone_at = None
-            return all(self._evictor.is_leaving(known.nodes, it) for it in left)
+            stays = [it for it in left if not self._evictor.is_leaving(known.nodes, it)]
+            late = [it for it in stays if it.metadata.deletion_timestamp is not None]
+            known.is_late = known.is_late or bool(late)
+            known.overdue |= {it.metadata.namespace for it in late if self._evictor.is_overdue(it)}
+            return not stays
         if known.gone_at is None:
             known.gone_at = self._clock()
         is_held = any(map(self._cluster.allocated_devices.holds, known.claims))
-        return is_held and self._clock() - known.gone_at < LATE_SECONDS
+        return is_held and self._clock() - known.gone_at < FREED_SECONDS
+
+    def lateness(self, who: str) -> tuple[bool, frozenset[str]]:
+        """Whether a pod that was to end for it was too late, and the namespaces of those that are overdue."""
+        known = self._known.get(who)
+        return (known.is_late, known.overdue) if known is not None else (False, frozenset())
+
+    def may_still_end(self, who: str) -> bool:
+        """Whether all pods that it waits for are being deleted, though not in time: what they have stays kept."""
+        known = self.get(who)
+        left = [it for it in map(self.current, known.ending) if it is not None] if known is not None else []
+        return bool(left) and all(self._evictor.seconds_deleted(it) < KEPT_SECONDS for it in left)
 
     def current(self, pod: Pod) -> Pod | None:
         """The pod as it is, unless it is gone or done."""
