@@ -21,6 +21,7 @@ from .published.inventory import Inventory
 from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
 from .published.taints import blocking, tolerates
+from .published.territory import SCHEDULER_KEY, Territory, enters, scheduler_of, territory_taint
 from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
 from .request.extended import extended_requests
@@ -31,6 +32,7 @@ __all__ = [
     "DEFAULT_BUDGET_STEPS",
     "DEVICE_ORDERS",
     "GATES",
+    "SCHEDULER_KEY",
     "WEIGHT_OF_ALL",
     "Allocated",
     "AllocationError",
@@ -64,15 +66,19 @@ __all__ = [
     "Semantics",
     "ShareId",
     "Tally",
+    "Territory",
     "Totals",
     "Usage",
     "ValueSupply",
     "Values",
     "Weighed",
     "blocking",
+    "enters",
     "extended_requests",
     "lookup",
     "node_selectors",
+    "scheduler_of",
+    "territory_taint",
     "tolerates",
     "wasted_with",
 ]

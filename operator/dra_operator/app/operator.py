@@ -11,13 +11,24 @@ import asyncio
 import gc
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_api.meta import ObjectVersion
 from dra_api.releases.release import Release
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, Guard, NotSent, Resource, unguarded
+from dra_kube import (
+    DEVICE_TAINT_RULES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    Connection,
+    Guard,
+    NotSent,
+    Resource,
+    unguarded,
+)
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory
@@ -195,7 +206,7 @@ class Operator:
             preemption=options.preemption,
             placement=Placement(options.placement_strategy, options.device_order),
             mix=self.mix,
-            sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
+            sees_others=lambda: all(map(self.streams.sees, _about_others(cluster))),
         )
 
     @property
@@ -343,3 +354,10 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def _about_others(cluster: Cluster) -> Iterator[Resource]:
+    """The kinds that say what other schedulers may take; where we have a territory, also those that say what it is."""
+    yield from (PODS, RESOURCE_CLAIMS)
+    if cluster.inventory.territory.has_any:
+        yield from (RESOURCE_SLICES, DEVICE_TAINT_RULES)

@@ -7,6 +7,7 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -70,9 +71,14 @@ class Cluster(State):
     """The newest version of every object, and what follows from it."""
 
     def __init__(
-        self, inventory: Inventory, *, scheduler_name: str = SCHEDULER_NAME, scoring_strategy: str = STRATEGIES[0]
+        self,
+        inventory: Inventory,
+        *,
+        scheduler_name: str = SCHEDULER_NAME,
+        scoring_strategy: str = STRATEGIES[0],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(inventory, scheduler_name, scoring_strategy)
+        super().__init__(inventory, scheduler_name, scoring_strategy, clock)
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
@@ -467,6 +473,8 @@ class Cluster(State):
         if change.new is not None:
             self.inventory.put_slice(change.new)
             self._shared_drivers.freed((change.new.spec.driver,))
+            self._own_devices.visitors.freed((change.new.spec.driver,))
+            self._own_devices.note(change.new.spec.driver)
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
         return evictions.on_slice(self, change)
@@ -475,9 +483,11 @@ class Cluster(State):
         if change.new is not None:
             self.inventory.put_class(change.new)
             self.shared_drivers.put_class(change.new)
+            self.own_devices.visitors.put_class(change.new)
         elif change.old is not None:
             self.inventory.remove_class(change.old.metadata.name)
             self.shared_drivers.remove_class(change.old.metadata.name)
+            self.own_devices.visitors.remove_class(change.old.metadata.name)
         return triggers.on_class(self, change)
 
     def _absorb_group(self, change: Change[PodGroup]) -> Keys:

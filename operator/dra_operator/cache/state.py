@@ -36,7 +36,8 @@ from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices.allocated_devices import AllocatedDevices
 from dra_operator.cache.devices.nominated_pods import NominatedPods
-from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers, drivers_in
+from dra_operator.cache.devices.own_devices import OwnDevices
+from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers
 from dra_operator.cache.objects.filed_under import owner_id
 from dra_operator.cache.objects.freed_nodes import FreedNodes
 from dra_operator.cache.objects.index import Index
@@ -90,9 +91,12 @@ class State(Stores):
     ``scoring_strategy``: see ``Nodes``.
     """
 
-    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
+    def __init__(
+        self, inventory: Inventory, scheduler_name: str, scoring_strategy: str, clock: Callable[[], float]
+    ) -> None:
         super().__init__()
         self.scheduler_name = scheduler_name
+        inventory.territory.scheduler = scheduler_name  # before it has any slice: which taints are our own
         self.features = inventory.features
         self.inventory = inventory
         self.allocated_devices = AllocatedDevices(shares=self.features.consumable_capacity)
@@ -110,6 +114,7 @@ class State(Stores):
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
         self._shared_drivers = SharedDrivers()
+        self._own_devices = OwnDevices(inventory.territory, clock)
         self._late_sharing: list[tuple[_Note, Sequence[Change[Any]]]] = []
         self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
@@ -136,6 +141,12 @@ class State(Stores):
         """What other schedulers have and want."""
         self._catch_up_with_sharing()
         return self._shared_drivers
+
+    @property
+    def own_devices(self) -> OwnDevices:
+        """Which devices other schedulers leave alone, and what those have and want that do not."""
+        self._catch_up_with_sharing()
+        return self._own_devices
 
     def _catch_up_with_sharing(self) -> None:
         late, self._late_sharing = self._late_sharing, []
@@ -219,12 +230,22 @@ class State(Stores):
         return frozenset(map(self._shared_drivers.driver_of_class, classes))
 
     def has_shared_driver(self, allocation: AllocationResult) -> bool:
-        """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
-        return bool(self.shared_drivers) and any(map(self.shared_drivers.is_shared, drivers_in(allocation)))
+        """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one.
+
+        Devices of our own territory count only for claims that may enter it.
+        """
+        if not self.shared_drivers:
+            return False
+        own = self.own_devices
+        return any(
+            (own.visitors if own.is_safe(DeviceId.of(result)) else self._shared_drivers).is_shared(result.driver)
+            for result in allocation.results
+            if not result.admin_access
+        )
 
     def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
         """Whether other schedulers may be giving away devices of the drivers right now."""
-        return self.shared_drivers.others_decide(drivers)
+        return self.own_devices.others_decide(drivers, self._shared_drivers)
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""

@@ -31,6 +31,7 @@ from dra_api.resource import (
     POD_CLAIM_NAME_ANNOTATION,
     DeviceAllocationConfiguration,
     DeviceClaimConfiguration,
+    DeviceToleration,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimTemplateSpec,
@@ -253,6 +254,15 @@ def classes_of(claim: ResourceClaim | ResourceClaimTemplateSpec) -> Iterator[str
             yield request.exactly.device_class_name
         for sub in request.first_available or ():
             yield sub.device_class_name
+
+
+def every_toleration(claim: ResourceClaim | ResourceClaimTemplateSpec) -> Iterator[DeviceToleration]:
+    """Yield the tolerations of all requests of a claim, or of a template of claims."""
+    for request in claim.spec.devices.requests or ():
+        if request.exactly is not None:
+            yield from request.exactly.tolerations or ()
+        for sub in request.first_available or ():
+            yield from sub.tolerations or ()
 
 
 def pod_is_done(pod: Pod) -> bool:

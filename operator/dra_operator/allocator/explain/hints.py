@@ -14,7 +14,7 @@ from dra_operator.wording import counted, listed
 
 from .meant import meant
 from .meter_hints import capacity_hint, counter_hint
-from .recovery import Taint, recovery, taints_of, tolerate
+from .recovery import Taint, recovery, scheduler_of_taint, taints_of, tolerate
 from .shortage import Hint, Shortage
 
 
@@ -82,7 +82,11 @@ def _taints(shortage: Shortage) -> Hint:
     taints = {device: frozenset(taints_of(problem, domain, device)) for device in each(shortage.gone)}
     by_number = Counter(taint for own in taints.values() for taint in own)
     order = sorted(by_number, key=lambda taint: (-by_number[taint], taint))
-    names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in order]
+    others = list(filter(None, map(scheduler_of_taint, order)))
+    plain = [taint for taint in order if not scheduler_of_taint(taint)]
+    names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in plain]
+    found = f"; not tolerated: {listed(names)}" if names else ""
+    found += f"; devices belong to the scheduler {listed(others)}" if others else ""
 
     def back(tolerated: frozenset[Taint]) -> int:
         return sum(own <= tolerated for own in taints.values())
@@ -93,7 +97,7 @@ def _taints(shortage: Shortage) -> Hint:
     fix = tolerate(domain, [taint for taint in order if taint in enough])
     if (rest := missing - back(enough)) > 0:
         fix += f", and {rest} more would have to become usable"
-    return Hint(f"; not tolerated: {listed(names)}", fix)
+    return Hint(found, fix)
 
 
 def _attributes(shortage: Shortage) -> Hint:

@@ -14,6 +14,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.taints import blocking
+from dra_operator.allocator.published.territory import SCHEDULER_KEY, scheduler_of
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted
 
@@ -87,11 +88,26 @@ def _tolerate(problem: Problem, domains: Sequence[Domain], devices: int) -> str:
 
 
 def tolerate(domain: Domain, taints: Iterable[Taint]) -> str:
-    """``add the toleration {...} to request r, or have the taint removed``."""
-    wanted = [_toleration(*taint) for taint in taints]
-    one = len(wanted) == 1
-    words = (f"toleration {wanted[0]}", "taint") if one else (f"tolerations {' and '.join(wanted)}", "taints")
-    return f"add the {words[0]} to request {domain.alternative.request}, or have the {words[1]} removed"
+    """``add the toleration {...} to request r, or have the taint removed``; devices of another scheduler stay its."""
+    every = dict.fromkeys(taints)
+    schedulers = list(filter(None, map(scheduler_of_taint, every)))
+    wanted = [_toleration(*taint) for taint in every if not scheduler_of_taint(taint)]
+    parts = []
+    if wanted:
+        one = len(wanted) == 1
+        words = (f"toleration {wanted[0]}", "taint") if one else (f"tolerations {' and '.join(wanted)}", "taints")
+        parts.append(f"add the {words[0]} to request {domain.alternative.request}, or have the {words[1]} removed")
+    if schedulers:
+        parts.append(
+            f"set schedulerName: {' or '.join(schedulers)} in the pod, or have the taint {SCHEDULER_KEY} removed"
+        )
+    return ", and ".join(parts)
+
+
+def scheduler_of_taint(taint: Taint) -> str | None:
+    """Return the scheduler to which the taint gives its device; None for any other taint."""
+    key, value, effect = taint
+    return scheduler_of(DeviceTaint(key=key, value=value, effect=effect))
 
 
 def _toleration(key: str, value: str, effect: str) -> str:

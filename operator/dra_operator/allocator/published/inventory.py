@@ -28,6 +28,7 @@ from .pools import Pool
 from .predicates import Compiled, Language
 from .slices import Reach, Slice
 from .taint_rules import SliceChange, TaintedSlices
+from .territory import Territory
 
 
 class Inventory:
@@ -55,7 +56,8 @@ class Inventory:
         """Grows with each change of a slice."""
         self.class_version = 0
         self._interner = Interner() if is_lasting else None
-        self._tainted = TaintedSlices(self.semantics)
+        self.territory = Territory()
+        self._tainted = TaintedSlices(self.semantics, self.territory if self.features.device_taints else None)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
         self._local: dict[str, Counter[PoolId]] = {}

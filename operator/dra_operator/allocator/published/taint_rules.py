@@ -5,6 +5,8 @@ is appended behind the device's own. A slice without selected devices stays the 
 
 A rule *without* a selector selects nothing, as the API documents and taint eviction does (scheduling.md 9, PRJ-010).
 The reference's slice tracker applies it to all devices (``Semantics.rule_without_selector_selects_nothing``).
+
+The taint of our own territory is taken off again, wherever it came from (``territory``).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from msgspec import structs
 
 from dra_operator.allocator.basics.semantics import Semantics
 
+from .territory import Territory
+
 
 class SliceChange(NamedTuple):
     """One merged slice appeared (no ``old``), disappeared (no ``new``), or became another."""
@@ -25,9 +29,13 @@ class SliceChange(NamedTuple):
 
 
 class TaintedSlices:
-    """Takes slices and rules, gives changes of merged slices. Each method returns what its call changed."""
+    """Takes slices and rules, gives changes of merged slices. Each method returns what its call changed.
 
-    def __init__(self, semantics: Semantics) -> None:
+    ``territory`` is told of all devices; None where taints have no effect.
+    """
+
+    def __init__(self, semantics: Semantics, territory: Territory | None = None) -> None:
+        self._territory = territory
         self._select_all = not semantics.rule_without_selector_selects_nothing
         self._rules: dict[str, DeviceTaintRule] = {}
         self._original: dict[str, ResourceSlice] = {}
@@ -46,6 +54,8 @@ class TaintedSlices:
         old = self.get(name)
         self._original.pop(name, None)
         self._merged.pop(name, None)
+        if self._territory is not None:
+            self._territory.remove(name)
         return [SliceChange(old, None)] if old is not None else []
 
     def put_rule(self, rule: DeviceTaintRule) -> list[SliceChange]:
@@ -84,6 +94,8 @@ class TaintedSlices:
         rules = [rule for _, rule in sorted(self._rules.items()) if self._concerns(rule, slice_)]
         old = slice_.spec.devices or ()
         new = _with_taints(old, rules) if rules else old
+        if self._territory is not None:
+            new = self._territory.put(slice_, old, new)
         if all(before is after for before, after in zip(old, new, strict=True)):
             self._merged.pop(name, None)
             return slice_

@@ -17,7 +17,7 @@ from dra_api.relations.references import (
     classes_of,
     pod_is_done,
 )
-from dra_api.resource import ResourceClaim
+from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.objects.store import Change
@@ -38,8 +38,12 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
         if _has_newer_version(cluster, pod, change):
             continue  # filing this one now would make the pod look as if it came just now
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
-        classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
-        cluster.shared_drivers.file(f"pod {pod.key}", classes=classes, is_queued=_is_queued(pod))
+        ahead = list(_templates_ahead(cluster, pod)) if is_waiting else []
+        named = [class_ for template in ahead for class_ in classes_of(template)]
+        classes = (*cluster.classes_serving(pod).values(), *named) if is_waiting else ()
+        key, own, is_queued = f"pod {pod.key}", cluster.own_devices, _is_queued(pod)
+        cluster.shared_drivers.file(key, classes=classes, is_queued=is_queued)
+        own.visitors.file(key, classes=named if any(map(own.may_enter, ahead)) else (), is_queued=is_queued)
 
 
 def _counts_alike(change: Change[Pod]) -> bool:
@@ -59,25 +63,36 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
     old, new = change
     if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
         cluster.shared_drivers.freed(drivers_in(old.status.allocation))
+        cluster.own_devices.visitors.freed(drivers_in(old.status.allocation))
     if new is not None:
-        _file(cluster, new)
+        is_theirs = _file(cluster, new)
+        was_open = old is not None and old.metadata.uid == new.metadata.uid and old.status.allocation is None
+        is_news = is_theirs and was_open and cluster.allocated_devices.assumed(new.metadata.uid) is None
+        if is_news and new.status.allocation is not None:  # and no write of our own
+            cluster.own_devices.allocated_by_others(new, new.status.allocation)
     elif old is not None:
         cluster.shared_drivers.file(old.key)
+        cluster.own_devices.visitors.file(old.key)
 
 
-def _file(cluster: State, claim: ResourceClaim) -> None:
-    key = claim.key
+def _file(cluster: State, claim: ResourceClaim) -> bool:
+    """File the claim as what it is now; return whether a pod of another scheduler uses it."""
+    key, visitors = claim.key, cluster.own_devices.visitors
     users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
     theirs = (pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod))
     allocation, first = claim.status.allocation, next(theirs, None)
     if first is None:
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
-    elif allocation is not None:
-        cluster.shared_drivers.file(key, drivers=drivers_in(allocation))
-    else:
-        is_queued = any(map(_is_queued, chain((first,), theirs)))
-        cluster.shared_drivers.file(key, classes=classes_of(claim), is_queued=is_queued)
+            visitors.file(key)
+        return False
+    drivers = drivers_in(allocation) if allocation is not None else ()
+    classes = () if allocation is not None else (*classes_of(claim),)
+    is_queued = allocation is None and any(map(_is_queued, chain((first,), theirs)))
+    cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)
+    may_enter = cluster.own_devices.may_enter(claim)
+    visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
+    return True
 
 
 def _has_other_scheduler(cluster: State, pod: Pod) -> bool:
@@ -102,8 +117,8 @@ def _is_queued(pod: Pod) -> bool:
     return not pod.spec.node_name and all(entry.reason == GATED for entry in said)
 
 
-def _classes_ahead(cluster: State, pod: Pod) -> Iterator[str]:
-    """The classes in the pod's templates whose claims the cache lacks: its scheduler may know these before we do."""
+def _templates_ahead(cluster: State, pod: Pod) -> Iterator[ResourceClaimTemplateSpec]:
+    """The pod's templates whose claims the cache lacks: its scheduler may know these before we do."""
     namespace = pod.metadata.namespace
     name_of = claim_names(pod)
     for entry in pod.spec.resource_claims or ():
@@ -113,7 +128,7 @@ def _classes_ahead(cluster: State, pod: Pod) -> Iterator[str]:
         with suppress(DecodeError, ClaimReferenceError):
             name = _name_or_unmade(name_of, entry)
             if name is not None and f"{namespace}/{name}" not in cluster.claims:
-                yield from classes_of(template.typed())
+                yield template.typed()
 
 
 def _name_or_unmade(name_of: Callable[[PodResourceClaim], ClaimName], entry: PodResourceClaim) -> str | None:

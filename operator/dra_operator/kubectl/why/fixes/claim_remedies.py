@@ -19,7 +19,7 @@ from dra_api.resource import (
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
-from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking
+from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking, scheduler_of
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import LoadedNode
 
@@ -58,7 +58,7 @@ def _tolerations(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView
     sets: Counter[tuple[DeviceTaint, ...]] = Counter()
     for device in view.devices:
         taints = tuple(_untimed(taint) for taint in device.taints or () if blocking((taint,), wanted.tolerations))
-        if taints:
+        if taints and not any(map(scheduler_of, taints)):  # those belong to another scheduler: no toleration mends that
             sets[tuple(dict.fromkeys(taints))] += 1
     for taints, _ in sorted(sets.items(), key=lambda item: (len(item[0]), -item[1]))[:MOST_TAINTS]:
         added = tuple(_toleration(taint) for taint in taints)
