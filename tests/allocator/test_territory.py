@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from dra_api.core import Taint
 from dra_api.meta import ObjectMeta
 from dra_api.resource import (
     Device,
@@ -17,7 +18,7 @@ from dra_api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId, Semantics, Territory, enters, scheduler_of
+from dra_operator.allocator import SCHEDULER_KEY, DeviceId, Semantics, Territory, enters, schedulers_of
 from dra_operator.allocator.published.taint_rules import TaintedSlices
 
 OURS = DeviceTaint(key=SCHEDULER_KEY, value="ours", effect="NoSchedule")
@@ -27,6 +28,11 @@ TAINTS = (
     DeviceTaint(key=SCHEDULER_KEY, value="ours", effect="NoExecute"),
     DeviceTaint(key=SCHEDULER_KEY, value="ours", effect="None"),
     DeviceTaint(key="example.com/broken", effect="NoSchedule"),
+)
+NODE_TAINTS = (
+    (Taint(key=SCHEDULER_KEY, value="ours", effect="NoSchedule"),),
+    (Taint(key=SCHEDULER_KEY, value="theirs", effect="NoSchedule"),),
+    (Taint(key="example.com/gpu", effect="NoSchedule"), Taint(key=SCHEDULER_KEY, value="ours", effect="NoExecute")),
 )
 
 
@@ -39,7 +45,12 @@ def slice_of(random: Random, name: str) -> ResourceSlice:
         )
         for number in range(random.randint(0, 3))
     )
-    spec = ResourceSliceSpec(driver=random.choice("de"), pool=ResourcePool(name=pool), devices=devices)
+    spec = ResourceSliceSpec(
+        driver=random.choice("de"),
+        pool=ResourcePool(name=pool),
+        node_name=random.choice((None, "n0", "n1")),
+        devices=devices,
+    )
     return ResourceSlice(metadata=ObjectMeta(name=name), spec=spec)
 
 
@@ -72,9 +83,13 @@ def test_whose_devices_are_does_not_depend_on_how_it_came_about(seed: int) -> No
     random, territory = Random(seed), Territory()
     territory.scheduler = "ours"
     tracker = TaintedSlices(Semantics(), territory)
-    slices, rules = dict[str, ResourceSlice](), dict[str, DeviceTaintRule]()
+    slices, rules, nodes = (
+        dict[str, ResourceSlice](),
+        dict[str, DeviceTaintRule](),
+        dict[str | None, tuple[Taint, ...]](),
+    )
     for _ in range(60):
-        name = f"{random.choice('sr')}{random.randint(0, 3)}"
+        name = f"{random.choice('ssrrn')}{random.randint(0, 3)}"
         gone = random.random() < 0.3
         if name.startswith("s"):
             slices.pop(name, None)
@@ -83,6 +98,9 @@ def test_whose_devices_are_does_not_depend_on_how_it_came_about(seed: int) -> No
             else:
                 slices[name] = slice_of(random, name)
                 tracker.put_slice(slices[name])
+        elif name.startswith("n"):
+            nodes[name] = random.choice(NODE_TAINTS) if not gone else ()
+            territory.put_node(name, nodes[name])
         elif gone:
             rules.pop(name, None)
             tracker.remove_rule(name)
@@ -97,7 +115,8 @@ def test_whose_devices_are_does_not_depend_on_how_it_came_about(seed: int) -> No
             is_changed = False
             for device, seen in zip(slice_.spec.devices or (), merged.spec.devices or (), strict=True):
                 every = taints(device, slice_, rules)
-                schedulers = {one for one in map(scheduler_of, every) if one is not None}
+                by_node = nodes.get(slice_.spec.node_name, ())
+                schedulers = {*schedulers_of(every), *schedulers_of(by_node)}
                 id_ = DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)
                 own[id_] = own.get(id_, True) and schedulers == {"ours"}  # of two devices of one name both count
                 assert list(seen.taints or ()) == [one for one in every if one != OURS]

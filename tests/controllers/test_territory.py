@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from controllers_world import World
-from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.cache.devices import own_devices
 from objects import Make, Obj
 
@@ -110,6 +110,77 @@ class TestOwnDevices:
         add_ours(world, make, schedulerName="default-scheduler", schedulingGates=gates)
         await world.settle()
         assert not world.api[PODS, "ns/ours"]["spec"].get("schedulingGates")
+        assert world.holders() == {"node-0/dev-0": 1}
+
+
+def give_node(world: World, taint: Mapping[str, str] = OURS) -> None:
+    """``kubectl taint nodes node-0 dra.kopf.dev/scheduler=...:NoSchedule``."""
+    world.api.change(NODES, "node-0", lambda node: node.setdefault("spec", {}).update(taints=[dict(taint)]))
+
+
+@pytest.mark.usefixtures("settled")
+class TestOwnNodes:
+    """Where an API server has no taints of devices: those of nodes every scheduler knows."""
+
+    async def test_are_used_without_a_toleration_and_their_devices_without_a_wait(
+        self, world: World, make: type[Make]
+    ) -> None:
+        world.furnish(devices=2)
+        give_node(world)
+        add_theirs(world, make)
+        add_ours(world, make)
+        world.start()
+        async with world.running():
+            assert await is_bound_without_an_event(world)
+
+    async def test_are_used_by_pods_at_our_gate_only_if_their_own_scheduler_gets_them_there(
+        self, world: World, make: type[Make]
+    ) -> None:
+        world.furnish(devices=2)
+        give_node(world)
+        gates = [{"name": "dra.kopf.dev/allocate"}]
+        alike: dict[str, Any] = {"schedulerName": "default-scheduler", "schedulingGates": gates}
+        add_ours(world, make, "kept-away", **alike)
+        add_ours(world, make, "tolerant", tolerations=[OURS | {"operator": "Equal"}], **alike)
+        await world.settle()
+        assert world.api[PODS, "ns/kept-away"]["spec"].get("schedulingGates")
+        assert not world.api[PODS, "ns/tolerant"]["spec"].get("schedulingGates")
+
+    @pytest.mark.parametrize("first", ["the pod", "its claim"])
+    async def test_may_be_entered_by_pods_of_theirs_that_tolerate_the_taint_which_brings_back_the_rules(
+        self, first: str, world: World, make: type[Make]
+    ) -> None:
+        world.furnish(devices=2)
+        give_node(world)
+        claim = make.claim("theirs")
+        pod = make.pod(
+            "theirs", claims=[make.use("theirs")], schedulerName="default-scheduler", tolerations=[*EVERYTHING]
+        )
+        add_ours(world, make)
+        add_ours(world, make, "other")
+        for resource, obj in ((PODS, pod), (RESOURCE_CLAIMS, claim))[:: 1 if first == "the pod" else -1]:
+            world.api.add(resource, obj)
+        world.start()
+        async with world.running():
+            assert not await is_bound_without_an_event(world)
+            await world.quiet()
+            assert world.node_of("ours") == "node-0"
+
+    async def test_of_another_scheduler_are_left_alone_by_pods_and_by_immediate_claims(
+        self, world: World, make: type[Make]
+    ) -> None:
+        world.furnish(devices=2)
+        give_node(world, FOR_ANOTHER)
+        add_ours(world, make)
+        world.api.add(RESOURCE_CLAIMS, make.claim("kept", annotations={"dra.kopf.dev/allocate": "immediate"}))
+        await world.settle()
+        assert not world.holders()
+
+    async def test_of_ours_serve_immediate_claims(self, world: World, make: type[Make]) -> None:
+        world.furnish()
+        give_node(world)
+        world.api.add(RESOURCE_CLAIMS, make.claim("kept", annotations={"dra.kopf.dev/allocate": "immediate"}))
+        await world.settle()
         assert world.holders() == {"node-0/dev-0": 1}
 
 

@@ -99,7 +99,7 @@ def test_a_pod_repels_no_more_from_where_it_was() -> None:
 def test_a_claim_that_gets_devices_without_a_pod_is_kept_away_by_none() -> None:
     claim = convert(ResourceClaim, {"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}})
     nodes = three_nodes(repeller(term({})))
-    assert goes_to(placeholder_of(claim), nodes) == "a1"
+    assert goes_to(placeholder_of(claim, "dra-scheduler"), nodes) == "a1"
 
 
 @pytest.mark.parametrize(

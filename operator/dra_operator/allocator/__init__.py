@@ -21,7 +21,7 @@ from .published.inventory import Inventory
 from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
 from .published.taints import blocking, tolerates
-from .published.territory import SCHEDULER_KEY, Territory, enters, scheduler_of, territory_taint
+from .published.territory import SCHEDULER_KEY, Territory, enters, scheduler_of, schedulers_of, territory_taint
 from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
 from .request.extended import extended_requests
@@ -78,6 +78,7 @@ __all__ = [
     "lookup",
     "node_selectors",
     "scheduler_of",
+    "schedulers_of",
     "territory_taint",
     "tolerates",
     "wasted_with",

@@ -389,9 +389,11 @@ class Cluster(State):
     def _note_node(self, change: Change[Node]) -> None:
         old, new = change
         if new is not None:
+            self.inventory.territory.put_node(new.metadata.name, new.spec.taints or ())
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
             self.loads.touched.discard(new.metadata.name)
         elif old is not None:
+            self.inventory.territory.put_node(old.metadata.name, ())
             self._loaded_nodes.remove(old.metadata.name)
             self._freed_nodes.gone(old.metadata.name)
 
@@ -458,7 +460,7 @@ class Cluster(State):
             return
         self.pods_by_claim.file(key, (claim.key,) if is_new else ())
         if is_new:
-            self.placeholders[key] = placeholder_of(claim)
+            self.placeholders[key] = placeholder_of(claim, self.scheduler_name)
         if is_new and claim.status.allocation is None:
             self.waiting.setdefault(key, EVERYTHING)
         else:

@@ -4,6 +4,8 @@ Two schedulers that allocate the same device at the same moment cannot see each 
 mends that afterwards. So devices may be marked: the taint ``dra.kopf.dev/scheduler=NAME:NoSchedule``, from a
 DeviceTaintRule or from the driver, keeps every scheduler from them that honours device taints, and the scheduler NAME
 tolerates it by itself. Only the effect NoSchedule makes a territory: NoExecute would end the pods that use the devices.
+A node with a taint of this key gives the scheduler all devices that its driver publishes for that node alone, because
+pods of other schedulers do not get there.
 
 The taint of our own territory is taken off the devices before anything else sees them: it keeps nothing of ours away.
 A device with the taint of another scheduler stays tainted. A device with neither is *open* to all of them.
@@ -12,9 +14,11 @@ A device with the taint of another scheduler stays tainted. A device with neithe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from dra_api.core import Taint
 from dra_api.resource import Device, DeviceTaint, DeviceToleration, ResourceSlice
 from msgspec import structs
 
@@ -31,14 +35,14 @@ def territory_taint(scheduler: str) -> DeviceTaint:
     return DeviceTaint(key=SCHEDULER_KEY, value=scheduler, effect="NoSchedule")
 
 
-def scheduler_of(taint: DeviceTaint) -> str | None:
-    """Return the scheduler to which the taint gives its device; None for any other taint."""
+def scheduler_of(taint: DeviceTaint | Taint) -> str | None:
+    """Return the scheduler to which the taint gives its device or node; None for any other taint."""
     return taint.value if taint.key == SCHEDULER_KEY and taint.effect == "NoSchedule" else None
 
 
-def schedulers_of(device: Device) -> tuple[str, ...]:
-    """Return the schedulers to which taints give the device: usually none or one. Two exclude each other."""
-    found = (scheduler_of(taint) for taint in device.taints or ())
+def schedulers_of(taints: Iterable[DeviceTaint | Taint]) -> tuple[str, ...]:
+    """Return the schedulers to which the taints of a device or node give it: none or one. Two exclude each other."""
+    found = map(scheduler_of, taints)
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
@@ -48,13 +52,16 @@ def enters(tolerations: Iterable[DeviceToleration], scheduler: str) -> bool:
     return any(tolerates(toleration, taint) for toleration in tolerations)
 
 
-class _Share(NamedTuple):
-    """What one slice has of a territory."""
+@dataclass(slots=True)
+class _Share:
+    """What one slice has of a territory; ``own`` follows from the rest, and from whose its node is."""
 
     pool: PoolId
+    node: str
     every: frozenset[str]
-    own: frozenset[str]
-    open_: int
+    taken: Mapping[str, tuple[str, ...]]
+    """The devices that taints give to schedulers."""
+    own: frozenset[str] = frozenset()
 
 
 class Territory:
@@ -67,7 +74,11 @@ class Territory:
         self.scheduler = ""
         self.gains: Counter[str] = Counter()
         """By driver: how often known devices became our own. What others decided before may be on its way."""
+        self._nodes: dict[str, tuple[str, ...]] = {}
+        """By name: the schedulers to which taints give a node."""
         self._shares: dict[str, _Share] = {}
+        self._by_node: defaultdict[str, set[str]] = defaultdict(set)
+        """The slices of a node alone."""
         self._pools: defaultdict[PoolId, dict[str, _Share]] = defaultdict(dict)
         self._own = 0
         self._open: Counter[str] = Counter()
@@ -78,28 +89,48 @@ class Territory:
 
         ``original`` are the same without the taints of rules: a device that has only these left stays that object.
         """
-        before = self._shares.get(slice_.metadata.name)
-        self.remove(slice_.metadata.name)
-        devices, own, open_ = [], [], 0
+        name, spec = slice_.metadata.name, slice_.spec
+        before = self._shares.get(name)
+        self.remove(name)
+        devices, taken = [], {}
         for plain, device in zip(original, tainted, strict=True):
-            schedulers = schedulers_of(device) if device.taints else ()
-            if self.scheduler and schedulers == (self.scheduler,):
-                own.append(device.name)
-            open_ += not schedulers
-            devices.append(self._without_own(plain, device) if self.scheduler in schedulers else device)
+            if device.taints and (schedulers := schedulers_of(device.taints)):
+                taken[device.name] = schedulers
+                device = self._without_own(plain, device) if self.scheduler in schedulers else device
+            devices.append(device)
         pool, every = PoolId.of(slice_), frozenset(device.name for device in original)
-        share = _Share(pool, every, frozenset(own), open_)
-        self._shares[slice_.metadata.name] = self._pools[pool][slice_.metadata.name] = share
-        self._count(share, 1)
+        share = self._shares[name] = self._pools[pool][name] = _Share(pool, spec.node_name or "", every, taken)
+        if share.node:
+            self._by_node[share.node].add(name)
+        self._settle(share)
         if before is not None and (share.own - before.own) & before.every:
             self.gains[pool.driver] += 1
         return tuple(devices)
+
+    def put_node(self, name: str, taints: Sequence[Taint]) -> None:
+        """Note whose a node is; without taints, or if it is gone, it is open to all."""
+        schedulers = schedulers_of(taints)
+        if schedulers == self._nodes.get(name, ()):
+            return
+        shares = [self._shares[slice_] for slice_ in self._by_node.get(name, ())]
+        for share in shares:
+            self._count(share, -1)
+        self._nodes.pop(name, None)
+        if schedulers:
+            self._nodes[name] = schedulers
+        for share in shares:
+            before = share.own
+            self._settle(share)
+            self.gains[share.pool.driver] += bool(share.own - before)
 
     def remove(self, name: str) -> None:
         """Forget a slice; an unknown one is ignored."""
         share = self._shares.pop(name, None)
         if share is not None:
             self._count(share, -1)
+            self._by_node[share.node].discard(name)
+            if not self._by_node[share.node]:
+                del self._by_node[share.node]
             del self._pools[share.pool][name]
             if not self._pools[share.pool]:
                 del self._pools[share.pool]
@@ -128,9 +159,19 @@ class Territory:
         left = tuple(taint for taint in device.taints or () if scheduler_of(taint) != self.scheduler)
         return plain if left == (plain.taints or ()) else structs.replace(device, taints=left or None)
 
+    def _settle(self, share: _Share) -> None:
+        """Find out which devices of the share are our own, and count it."""
+        if self.scheduler:
+            of_node = self._nodes.get(share.node, ())
+            share.own = frozenset(
+                name for name in share.every if {*of_node, *share.taken.get(name, ())} == {self.scheduler}
+            )
+        self._count(share, 1)
+
     def _count(self, share: _Share, change: int) -> None:
         driver = share.pool.driver
-        for counter, number in ((self._open, share.open_), (self._published, len(share.every))):
+        open_ = 0 if share.node in self._nodes else len(share.every) - len(share.taken)
+        for counter, number in ((self._open, open_), (self._published, len(share.every))):
             counter[driver] += change * number
             if not counter[driver]:
                 del counter[driver]

@@ -5,8 +5,8 @@ things end that, each by the driver:
 
 - The territory is new. Another scheduler may have decided before it saw the taint, and its write may be on its way. So
   devices that were known before count only ``SETTLED_SECONDS`` after they became our own.
-- A pod of another scheduler tolerates the taint, as ``operator: Exists`` without a key does. Its claims are filed a
-  second time, in ``visitors``: for them the rules of shared drivers hold.
+- A claim of another scheduler's pod tolerates the taint, as ``operator: Exists`` without a key does, or the pod itself
+  that of our nodes. Such claims are filed a second time, in ``visitors``: for them the rules of shared drivers hold.
 - A scheduler takes our devices without tolerating the taint. It does not know the rule, because a feature gate of it is
   off, say. From then on the territory protects nothing, which is logged once, and its devices count as open.
 """
@@ -17,11 +17,14 @@ import logging
 from collections.abc import Callable, Set
 from typing import Final
 
+from dra_api.core import Pod, Taint
 from dra_api.relations.references import every_toleration
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimTemplateSpec
 
-from dra_operator.allocator import DeviceId, Territory, enters
+from dra_operator.allocator import SCHEDULER_KEY, DeviceId, Territory, enters
+from dra_operator.cache.objects.index import Index
 from dra_operator.scheduling import ANY_DRIVER
+from dra_operator.scheduling.state import untolerated
 
 from .shared_drivers import OthersDecide, SharedDrivers
 
@@ -39,8 +42,11 @@ class OwnDevices:
 
     def __init__(self, territory: Territory, clock: Callable[[], float]) -> None:
         self._territory, self._clock = territory, clock
+        self._of_nodes = Taint(key=SCHEDULER_KEY, value=territory.scheduler, effect="NoSchedule")
         self.visitors = SharedDrivers()
         """Claims of other schedulers' pods that tolerate the taint of our territory."""
+        self.entering_pods: Index[str] = Index()
+        """Their pods that tolerate the taint of our nodes, by the claims that they use."""
         self._settling: dict[str, tuple[int, float]] = {}
         """By driver: how often it gained devices, and when that was noticed."""
         self._trespassed: dict[str, str] = {}
@@ -51,8 +57,12 @@ class OwnDevices:
         self._seconds_settled(driver)
 
     def may_enter(self, claim: ResourceClaim | ResourceClaimTemplateSpec) -> bool:
-        """Return whether the claim tolerates the taint of our territory."""
+        """Return whether the claim tolerates the taint of our devices."""
         return enters(every_toleration(claim), self._territory.scheduler)
+
+    def may_enter_nodes(self, pod: Pod) -> bool:
+        """Return whether the pod tolerates the taint of our nodes, where devices need no taint of their own."""
+        return untolerated((self._of_nodes,), pod.spec.tolerations or ()) is None
 
     def is_safe(self, device: DeviceId) -> bool:
         """Return whether only claims that tolerate the taint can have the device at other schedulers."""
@@ -65,10 +75,13 @@ class OwnDevices:
         return frozenset(driver for driver in drivers if self._is_contested(driver))
 
     def allocated_by_others(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
-        """Notice that another scheduler ignores the territory, if it took some of it for a claim that may not enter."""
+        """Notice that another scheduler ignores the territory, if it took some of it for a claim that may not enter.
+
+        ``claim`` is one of ``visitors`` if it may.
+        """
         devices = [DeviceId.of(result) for result in allocation.results if not result.admin_access]
         taken = next((device for device in devices if self.is_safe(device)), None)
-        if taken is None or self.may_enter(claim):
+        if taken is None or claim.key in self.visitors:
             return
         self._trespassed[taken.driver] = claim.key
         logger.warning(

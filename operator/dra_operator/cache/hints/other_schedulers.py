@@ -20,6 +20,7 @@ from dra_api.relations.references import (
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.cache.devices.shared_drivers import drivers_in
+from dra_operator.cache.objects.filed_under import claims_used
 from dra_operator.cache.objects.store import Change
 from dra_operator.cache.state import State
 from dra_operator.scheduling.state import GATED
@@ -28,6 +29,7 @@ from dra_operator.scheduling.state import GATED
 def on_pod(cluster: State, change: Change[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     is_alike = _counts_alike(change)
+    _file_entering(cluster, change)
     for pod in change:
         if pod is None or not _has_other_scheduler(cluster, pod):
             continue
@@ -43,7 +45,19 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
         classes = (*cluster.classes_serving(pod).values(), *named) if is_waiting else ()
         key, own, is_queued = f"pod {pod.key}", cluster.own_devices, _is_queued(pod)
         cluster.shared_drivers.file(key, classes=classes, is_queued=is_queued)
-        own.visitors.file(key, classes=named if any(map(own.may_enter, ahead)) else (), is_queued=is_queued)
+        entering = named if any(map(own.may_enter, ahead)) else ()
+        own.visitors.file(key, classes=classes if own.may_enter_nodes(pod) else entering, is_queued=is_queued)
+
+
+def _file_entering(cluster: State, change: Change[Pod]) -> None:
+    """Note for which claims another scheduler may look at our nodes, because a pod of theirs tolerates their taint."""
+    own, new = cluster.own_devices, change.new
+    if new is not None and _has_other_scheduler(cluster, new) and not pod_is_done(new) and own.may_enter_nodes(new):
+        own.entering_pods.file(new.key, claims_used(new))
+        return
+    for pod in change:
+        if pod is not None:
+            own.entering_pods.file(pod.key, ())
 
 
 def _counts_alike(change: Change[Pod]) -> bool:
@@ -55,7 +69,8 @@ def _counts_alike(change: Change[Pod]) -> bool:
 def _meaning(pod: Pod) -> object:
     spec, status = pod.spec, pod.status
     claims = spec.resource_claims, status.resource_claim_statuses, status.extended_resource_claim_status
-    return pod.metadata.uid, spec.scheduler_name, bool(spec.scheduling_gates), pod_is_done(pod), _is_queued(pod), claims
+    scheduled = spec.scheduler_name, bool(spec.scheduling_gates), pod_is_done(pod), _is_queued(pod)
+    return pod.metadata.uid, scheduled, claims, spec.tolerations
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
@@ -90,7 +105,8 @@ def _file(cluster: State, claim: ResourceClaim) -> bool:
     classes = () if allocation is not None else (*classes_of(claim),)
     is_queued = allocation is None and any(map(_is_queued, chain((first,), theirs)))
     cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)
-    may_enter = cluster.own_devices.may_enter(claim)
+    own = cluster.own_devices
+    may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True
 

@@ -52,5 +52,5 @@ def _ahead(made: Pipeline, claim: ResourceClaim) -> Report:
         report.say(f"is allocated together with a node for one of its waiting pods: {', '.join(waiting)}")
     else:
         report.say("is to be allocated at once")
-        report.take_in(why_waiting(made, placeholder_of(claim), places=True))
+        report.take_in(why_waiting(made, placeholder_of(claim, made.cluster.scheduler_name), places=True))
     return report

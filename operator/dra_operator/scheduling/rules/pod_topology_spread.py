@@ -22,6 +22,7 @@ from dra_operator.scheduling.state.inter_pod.topology import DomainCounts, NodeS
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
+from dra_operator.scheduling.state.taints import tolerations_of
 
 from .queueing_hints import ClusterEvent, Direction, Hint, PodsChange
 from .rule import Rule, Surroundings
@@ -128,7 +129,7 @@ def _selector(it: TopologySpreadConstraint, pod: Pod) -> Selector:
 def _nodes(it: TopologySpreadConstraint, pod: Pod, keys: frozenset[str]) -> NodeScope:
     """The nodes whose pods and domains count."""
     spec = pod.spec
-    tolerations = (spec.tolerations or ()) if it.node_taints_policy == "Honor" else None
+    tolerations = tolerations_of(pod) if it.node_taints_policy == "Honor" else None
     if it.node_affinity_policy == "Ignore":
         return NodeScope(keys, tolerations=tolerations)
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None

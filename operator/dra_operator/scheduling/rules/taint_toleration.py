@@ -1,7 +1,7 @@
 """A pod runs on no node with a taint that it does not tolerate (kube-scheduler's TaintToleration, NodeUnschedulable).
 
 A cordoned node has a taint for that. A placeholder pod stands for an immediate claim, which has no tolerations: only
-taints that say how the node is keep it away.
+taints that say how the node is, or that it belongs to another scheduler, keep it away.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Final
 
 from dra_api.core import Pod, Toleration
 
+from dra_operator.allocator import scheduler_of
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
-from dra_operator.scheduling.state.taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
+from dra_operator.scheduling.state.taints import NODE_CONDITION, UNSCHEDULABLE, tolerations_of, untolerated
 
 from .rule import Rule, Surroundings
 
@@ -32,13 +33,13 @@ class TaintToleration(Rule):
     @classmethod
     def of(cls, pod: Pod, _: Surroundings) -> TaintToleration:
         """The pod's tolerations."""
-        return cls(pod.spec.tolerations or (), is_placeholder=is_placeholder(pod))
+        return cls(tolerations_of(pod), is_placeholder=is_placeholder(pod))
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """The first taint that is not tolerated."""
         taints = state.taints
         if taints and self._is_placeholder:
-            taints = tuple(taint for taint in taints if taint.key.startswith(NODE_CONDITION))
+            taints = tuple(it for it in taints if it.key.startswith(NODE_CONDITION) or scheduler_of(it) is not None)
         if not taints or (taint := untolerated(taints, self._tolerations)) is None:
             return None
         return Obstacle(CORDONED) if taint == UNSCHEDULABLE else Obstacle(TAINT, taint.key, taint.value)

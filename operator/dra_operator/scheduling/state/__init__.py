@@ -46,7 +46,7 @@ from .requests import (
     subtract,
 )
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
-from .taints import NODE_CONDITION, UNSCHEDULABLE, untolerated
+from .taints import NODE_CONDITION, UNSCHEDULABLE, tolerations_of, untolerated
 
 __all__ = [
     "ANNOTATION",
@@ -104,5 +104,6 @@ __all__ = [
     "spec_without_bulk",
     "subtract",
     "title",
+    "tolerations_of",
     "untolerated",
 ]

@@ -2,7 +2,8 @@
 
 Such a claim is planned as if a pod used it that asks for nothing else: its *placeholder pod*, which exists only in
 memory. The placeholder pod needs no room on a node, and node taints that say what a node is for do not keep it away,
-since a claim cannot tolerate any; those of ``node.kubernetes.io`` (cordoned, not ready, unreachable) do.
+since a claim cannot tolerate any; those of ``node.kubernetes.io`` (cordoned, not ready, unreachable) do, and those that
+give a node to another scheduler.
 
 An allocated immediate claim carries our finalizer instead of the built-in one. The built-in one is the sign by which a
 claim controller takes devices back after the last consumer (CC-06); without any, a deleted claim would vanish while
@@ -15,6 +16,8 @@ from dra_api.core import Pod, PodResourceClaim, PodSpec
 from dra_api.meta import ObjectMeta
 from dra_api.relations.references import owning_pod
 from dra_api.resource import ResourceClaim
+
+from .taints import of_nodes
 
 ANNOTATION = "dra.kopf.dev/allocate"
 IMMEDIATE = "immediate"
@@ -48,8 +51,8 @@ def placeholder_key(claim: ResourceClaim) -> str:
     return f"{claim.metadata.namespace}/{_PREFIX}{claim.metadata.name}"
 
 
-def placeholder_of(claim: ResourceClaim) -> Pod:
-    """The pod that is planned in the claim's place."""
+def placeholder_of(claim: ResourceClaim, scheduler: str) -> Pod:
+    """The pod that is planned in the claim's place; it may take devices of the nodes that belong to the scheduler."""
     meta = claim.metadata
     return Pod(
         metadata=ObjectMeta(
@@ -58,7 +61,10 @@ def placeholder_of(claim: ResourceClaim) -> Pod:
             uid=f"{_PREFIX}{meta.uid}",
             creation_timestamp=meta.creation_timestamp,
         ),
-        spec=PodSpec(resource_claims=(PodResourceClaim(name="claim", resource_claim_name=meta.name),)),
+        spec=PodSpec(
+            resource_claims=(PodResourceClaim(name="claim", resource_claim_name=meta.name),),
+            tolerations=(of_nodes(scheduler),),
+        ),
     )
 
 

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dra_api.core import Taint, Toleration
+from dra_api.core import Pod, Taint, Toleration
 
-from dra_operator.allocator import tolerates
+from dra_operator.allocator import SCHEDULER_KEY, tolerates
+
+from .scheduling_gate import is_at_gate
 
 _REPELLING = ("NoSchedule", "NoExecute")
 NODE_CONDITION = "node.kubernetes.io/"
 """The keys of taints that say how a node is; others say what it is for."""
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def tolerations_of(pod: Pod) -> tuple[Toleration, ...]:
+    """Return the pod's tolerations, and that of the nodes which belong to its scheduler.
+
+    A pod at our scheduling gate has not the latter: another scheduler binds it, which knows nothing of that.
+    """
+    said, name = pod.spec.tolerations or (), pod.spec.scheduler_name
+    if not name or is_at_gate(pod):
+        return said
+    return (*said, of_nodes(name))
+
+
+def of_nodes(scheduler: str) -> Toleration:
+    """Return the toleration of the nodes that belong to a scheduler."""
+    return Toleration(key=SCHEDULER_KEY, operator="Equal", value=scheduler, effect="NoSchedule")
 
 
 def repelling(taints: Iterable[Taint]) -> Iterator[Taint]:

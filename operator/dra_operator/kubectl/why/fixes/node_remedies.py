@@ -9,7 +9,7 @@ from dra_api.core import Node, Pod, Toleration
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
-from dra_operator.allocator import node_selectors
+from dra_operator.allocator import node_selectors, scheduler_of
 from dra_operator.scheduling.rules import (
     CORDONED,
     NODE_SELECTOR,
@@ -20,7 +20,15 @@ from dra_operator.scheduling.rules import (
     SPREAD_LABEL,
     TAINT,
 )
-from dra_operator.scheduling.state import NODE_CONDITION, UNSCHEDULABLE, LoadedNode, Obstacle, pod_requests, untolerated
+from dra_operator.scheduling.state import (
+    NODE_CONDITION,
+    UNSCHEDULABLE,
+    LoadedNode,
+    Obstacle,
+    pod_requests,
+    tolerations_of,
+    untolerated,
+)
 
 from .change import Change, Edit
 from .pod_changes import amount_of, less_in, spec_change
@@ -58,8 +66,8 @@ def _uncordon(node: Node) -> Change:
 
 
 def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
-    taint = untolerated(state.taints, pod.spec.tolerations or ())
-    if taint is None:
+    taint = untolerated(state.taints, tolerations_of(pod))
+    if taint is None or scheduler_of(taint) is not None:  # the node of another scheduler stays its
         return
     node = state.node
     if taint.key.startswith(NODE_CONDITION):

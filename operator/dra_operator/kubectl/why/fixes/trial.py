@@ -37,7 +37,7 @@ class Trial:
         """As the changes leave it."""
         if is_placeholder(self._first):
             claim = self.cluster.claims.get(claim_behind(self._first))
-            return placeholder_of(claim) if claim is not None else self._first
+            return placeholder_of(claim, self.cluster.scheduler_name) if claim is not None else self._first
         return self.cluster.pods.get(self._first.key) or self._first
 
     def cycle_state(self) -> CycleState | None:
