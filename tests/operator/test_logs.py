@@ -187,7 +187,10 @@ async def test_json_is_one_object_per_line_from_the_first_to_the_last(
     entries = [json.loads(line) for line in text.splitlines()]
     (bound,) = (entry for entry in entries if entry["message"] == "pod bound")
     assert (bound["pod"], bound["level"]) == ("ns/pod", "info")
-    assert {entry["message"] for entry in entries if entry.get("attempt") == bound["attempt"]} >= {
+    # right after the start other schedulers' pods may come unseen: then one attempt allocates, and a later one binds
+    attempts = {it.get("attempt") for it in entries if it["message"] in ("claim allocated", "pod bound")}
+    assert bound["attempt"] in attempts
+    assert {entry["message"] for entry in entries if entry.get("attempt") in attempts} >= {
         "node asked",
         "claim allocated",
         "request",

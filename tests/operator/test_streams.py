@@ -187,12 +187,14 @@ def streams(clock: Clock) -> Streams:
     return made
 
 
-def test_changes_may_go_unseen_from_the_end_of_a_watch_until_the_next_one_has_caught_up(
+def test_changes_may_go_unseen_before_the_first_watch_and_after_each_until_the_next_has_caught_up(
     streams: Streams, clock: Clock
 ) -> None:
     ((_, stream),) = streams.of_path(PODS_PATH)
-    seen = [streams.sees(PODS)]  # before the first watch nothing is known to be amiss
+    seen = [streams.sees(PODS)]  # before the first watch
     stream.watched(clock.now, "first")
+    seen.append(streams.sees(PODS))
+    clock.now += CATCH_UP_SECONDS
     seen.append(streams.sees(PODS))
     stream.ended(clock.now, "first")
     seen.append(streams.sees(PODS))
@@ -203,8 +205,10 @@ def test_changes_may_go_unseen_from_the_end_of_a_watch_until_the_next_one_has_ca
     seen.append(streams.sees(PODS))
     streams.begin()  # Kopf is replaced
     seen.append(streams.sees(PODS))
-    assert seen == [True, True, False, False, True, False]
-    assert streams.sees(NODES)  # which is not expected to be watched
+    assert seen == [False, False, True, False, False, True, False]
+    assert not streams.sees(NODES)  # which is not expected to be watched
+    streams.clear()
+    assert not streams.sees(PODS)  # the operator stops: its last writes are under way
 
 
 def test_a_kind_is_heard_from_the_first_watch_on(streams: Streams, clock: Clock) -> None:

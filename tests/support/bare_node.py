@@ -1,6 +1,8 @@
 """A node behind which nothing runs: a Node that is ready, and its Lease.
 
-A node lifecycle controller taints a node whose Lease it has not seen renewed for 50 s.
+A node lifecycle controller taints a node whose Lease it has not seen renewed for 50 s, and writes that its conditions
+are Unknown. As a kubelet does, each beat writes the condition Ready again when it was changed; the controller takes its
+taints off then.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from dra_kube import LEASES, NODES, Api, NotFound, Object, Unreachable
 
 _NAMESPACE = "kube-node-lease"
+_READY = {"type": "Ready", "status": "True"}
 
 
 @asynccontextmanager
@@ -26,7 +29,7 @@ async def bare_node(
 ) -> AsyncIterator[Object]:
     """It exists meanwhile, with room for so many pods."""
     room = {"cpu": "64", "memory": "256Gi", "pods": str(pods)}
-    status = {"conditions": [{"type": "Ready", "status": "True"}], "capacity": room, "allocatable": room}
+    status = {"conditions": [_READY], "capacity": room, "allocatable": room}
     node = await api.create(NODES, {"metadata": {"name": name, "labels": dict(labels or {})}, "status": status})
     beat = asyncio.create_task(_renew(api, node, renewal_seconds), name=f"heartbeat of {name}")
     try:
@@ -51,4 +54,14 @@ async def _renew(api: Api, node: Object, seconds: float) -> None:
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         with suppress(Unreachable):  # the next beat tries again, as a kubelet does
             await api.patch(LEASES, name, {"spec": {"renewTime": now}}, _NAMESPACE)
+            await _stay_ready(api, name)
         await asyncio.sleep(seconds)
+
+
+async def _stay_ready(api: Api, name: str) -> None:
+    """Write Ready again if it is not True; the other conditions, which nothing here reads, go."""
+    with suppress(NotFound):  # a test deletes its node at times
+        status = (await api.get(NODES, name)).get("status") or {}
+        conditions = status.get("conditions") or []
+        if not any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            await api.patch(NODES, name, {"status": {"conditions": [_READY]}}, subresource="status")

@@ -67,19 +67,68 @@ def real_api_server(
         manager = binaries / "kube-controller-manager"
         if stock:
             patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
-            flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *patient, *_gates(gates or {})]
-            own = [f"--service-account-private-key-file={plane.key}", "--use-service-account-credentials"]
-            own += ["--kube-api-qps=100", "--kube-api-burst=200"]  # 20 a second would be 10 claims a second
-            plane.servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
-            plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
+            own = _start_manager(stack, plane, manager, folder, [*patient, *_gates(gates or {})])
+            plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", own)))
             for server in plane.servers[2:]:
-                leases = f"{plane.url}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-                _wait_for(f"{leases}/{server.program.name}", plane.servers)
+                _wait_for_leader(plane, server.program.name)
         elif manager.exists():
             flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", "--leader-elect=false"]
             some = [*flags, f"--controllers={_CONTROLLERS}", *collector]
             plane.servers.append(stack.enter_context(_server(folder, manager, some)))
         yield plane.kubeconfig
+        _none_ended(plane.servers)
+
+
+def _start_manager(
+    stack: ExitStack, plane: _ControlPlane, manager: Path, folder: Path, more: Sequence[str]
+) -> list[str]:
+    """The kube-controller-manager of a stock control plane; the flags that kube-scheduler shares with it."""
+    flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *more]
+    own = [f"--service-account-private-key-file={plane.key}", "--use-service-account-credentials"]
+    own += ["--kube-api-qps=100", "--kube-api-burst=200"]  # 20 a second would be 10 claims a second
+    plane.servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
+    return flags
+
+
+def _wait_for_leader(plane: _ControlPlane, name: str) -> None:
+    leases = f"{plane.url}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    _wait_for(f"{leases}/{name}", plane.servers)
+
+
+@dataclass
+class StockScheduler:
+    """A kube-scheduler that can be started again; it takes no Lease, so that its successor need not wait for it."""
+
+    kubeconfig: Path
+    _folder: Path
+    _program: Path
+    _flags: Sequence[str]
+    _stack: ExitStack
+
+    def start(self) -> None:
+        """It works once it is in sync, within a second or two."""
+        self._stack.enter_context(_server(self._folder, self._program, self._flags))
+
+    def end(self) -> None:
+        """As Kubernetes ends it: what it has assumed is lost, what it is writing may be."""
+        self._stack.close()
+
+
+@contextmanager
+def stock_with_scheduler(binaries: Path, folder: Path) -> Iterator[StockScheduler]:
+    """A stock control plane with the scheduler that it yields, which is running."""
+    flags = ["--disable-admission-plugins=ServiceAccount", "--authorization-mode=Node,RBAC"]
+    flags += _features(dict.fromkeys(VERSIONS, True), {"DRAResourcePoolStatus": True})
+    with ExitStack() as stack:
+        plane = stack.enter_context(_control_plane(binaries, folder, flags))
+        own = _start_manager(stack, plane, binaries / "kube-controller-manager", folder, [])
+        _wait_for_leader(plane, "kube-controller-manager")
+        with ExitStack() as running:
+            flags = [*own, "--leader-elect=false"]
+            scheduler = StockScheduler(plane.kubeconfig, folder, binaries / "kube-scheduler", flags, running)
+            scheduler.start()
+            yield scheduler
+            scheduler.end()
         _none_ended(plane.servers)
 
 

@@ -184,6 +184,9 @@ class ProvingGround:
     async def pods(self) -> list[Object]:
         return (await self.api.list(PODS, NAMESPACE))[0]
 
+    async def claims(self) -> list[Object]:
+        return (await self.api.list(RESOURCE_CLAIMS, NAMESPACE))[0]
+
     async def bound_names(self) -> list[str]:
         """Pods with a node."""
         return [pod["metadata"]["name"] for pod in await self.pods() if pod["spec"].get("nodeName")]

@@ -7,8 +7,9 @@ that is silent for much longer, or a long gap between two watches, means that ch
 This answers three questions. Is the cache fresh (``problems``)? If not, readiness says so and names the reason. Is Kopf
 working at all (``idle``)? Whatever the server answers, Kopf tries again within seconds. If it asks nothing and has
 nothing open, its tasks have ended, and only a new Kopf helps. And may changes of a kind be going unseen right now
-(``sees``)? That takes no time limit: a watch that ended says so, and after the next one begins its events are on their
-way for a moment. A watch that stays open and brings nothing is not found out by that.
+(``sees``)? That takes no time limit: no watch is open before the first one begins and after one ended, and when one
+begins the events since the last list are on their way for a moment. A watch that stays open and brings nothing is not
+found out by that.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Stream:
         self.path, self._limits = path, limits
         self.life = now
         """The last sign of life."""
-        self._was_watched = False
-        self._back_at = -math.inf  # when a watch began that followed on a break
+        self._open_since = math.inf
+        """When the watch began that follows on a break, or on the start."""
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -81,9 +82,9 @@ class Stream:
         """A watch was granted."""
         self.life, self.refusal = now, ""
         self.due = now + self._limits.silence
-        if self._was_watched and self.watch is None:
-            self._back_at = now
-        self.watch, self.is_watched, self._was_watched = watch, True, True
+        if self.watch is None:
+            self._open_since = now
+        self.watch, self.is_watched = watch, True
 
     def received(self, now: float) -> None:
         """Something came in: an event, a bookmark, a list."""
@@ -105,8 +106,12 @@ class Stream:
         return self.problem(now) is not None and now - max(self.life, self._begun) > self._limits.gap
 
     def is_broken(self, now: float) -> bool:
-        """Whether the watch ended, and none that followed has caught up yet. The first one follows on none."""
-        return self._was_watched and (self.watch is None or now - self._back_at < CATCH_UP_SECONDS)
+        """Whether no watch is open, or the one that is has not caught up yet.
+
+        Before the first watch the pods of another scheduler come unseen, in the very second in which a new leader
+        places all pods that waited for it.
+        """
+        return self.watch is None or now - self._open_since < CATCH_UP_SECONDS
 
     def problem(self, now: float) -> str | None:
         """Why changes of the kind go unseen; None if they are seen."""
@@ -158,9 +163,9 @@ class Streams:
             listener(resource)
 
     def sees(self, resource: Resource) -> bool:
-        """Whether no change of the kind goes unseen for a reason that is known."""
+        """Whether no change of the kind goes unseen for a reason that is known. None is seen that is not expected."""
         stream = self._streams.get(resource)
-        return stream is None or not stream.is_broken(self.clock())
+        return stream is not None and not stream.is_broken(self.clock())
 
     def states(self) -> list[tuple[Resource, str | None]]:
         """Each kind, and why its changes go unseen; None if they are seen."""

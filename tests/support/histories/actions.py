@@ -38,11 +38,8 @@ GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
 def _add_pod(stage: Stage, step: Step) -> None:
     if step.subject.startswith(VOLUME) and not stage.has(PERSISTENT_VOLUME_CLAIMS, f"ns/{step.subject}"):
         stage.server.add(PERSISTENT_VOLUME_CLAIMS, volume_claim(step.subject))
-    if step.subject.startswith(NAMED_RIVAL):
-        if not stage.knows_new_pods():
-            return
-        if not stage.has(RESOURCE_CLAIMS, f"ns/{step.subject}"):
-            stage.server.add(RESOURCE_CLAIMS, Make.claim(step.subject))
+    if step.subject.startswith(NAMED_RIVAL) and not stage.has(RESOURCE_CLAIMS, f"ns/{step.subject}"):
+        stage.server.add(RESOURCE_CLAIMS, Make.claim(step.subject))
     if not stage.has(PODS, f"ns/{step.subject}"):
         pod = KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject)
         pod["metadata"]["creationTimestamp"] = _time()

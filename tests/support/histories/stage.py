@@ -124,10 +124,6 @@ class Stage:
         self.replicas.append(replica)
         return replica
 
-    def knows_new_pods(self) -> bool:
-        """Whether a pod that comes now is in the first list of every operator, or in its watch, which may be broken."""
-        return all(replica.watches.has_seen_others() for replica in self.replicas if replica.operator is not None)
-
     def start_operator(self) -> None:
         """All replicas of it."""
         for replica in self.replicas:

@@ -5,8 +5,8 @@ kind they do so by ``OVERTAKING`` seconds at most: its watch brings them in orde
 briefly. What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After
 a gap everything is listed again, which does not say what was deleted.
 
-A rival whose claim people made comes without delay, and so does its claim, or when a broken watch is back: the operator
-cannot know that devices are contested by a pod, or wanted by a claim, which is late without a sign.
+A rival whose claim people made comes without delay, and so does its claim, or when a watch is open that was not: the
+operator cannot know that devices are contested by a pod, or wanted by a claim, which is late without a sign.
 """
 
 from __future__ import annotations
@@ -74,10 +74,6 @@ class Watches:
             if (stream := self._streams.get(resource)) is not None:
                 stream.ended(self._loop.time(), stream.watch)
             self._reopen(resource, seconds + RELIST)
-
-    def has_seen_others(self) -> bool:
-        """Whether streams of pods and claims were opened for this operator, so that it knows of a break."""
-        return all(stream.is_watched for stream in self._streams.values())
 
     def sees_others(self) -> bool:
         """Whether the streams of pods and claims are open, as the operator knows them."""

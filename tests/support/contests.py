@@ -1,0 +1,240 @@
+"""Contests for the devices of one driver between kube-scheduler and the operator, on a real control plane.
+
+``KUBEBUILDER_ASSETS=... PYTHONPATH=tests/support python -m contests --leaders 30 --contests 200`` prints what came
+of them. A device is given *twice* if a pod of the operator and another one are bound with it, at any moment. It is
+*lost to the other's record* if two pods of kube-scheduler are: its record of the devices in use lacked a device that a
+claim of its own had. Both are read from every version of every claim and pod, which a witness records.
+
+*Leaders*: pods of the operator wait, a new leader comes (the operator starts, takes over after a kill, or is upgraded),
+and pods of kube-scheduler come as soon as it is in sync. Then as many pods of kube-scheduler come as there are devices
+left, and two more for each node: a device that its record has lost is given again.
+
+*Contests*: pods of both come in the same second for fewer devices. Those that get one go, and those that waited follow.
+In every third contest the operator is killed, in every fourth kube-scheduler is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import envtest
+from dra_kube import Api, Object, connection
+from faults import FaultProxy
+from node_stub import node_stub
+from operator_process import OperatorProcess
+from proving_ground import PATIENCE, ProvingGround
+from waiting import until
+from witness import Witness
+
+OURS, THEIRS = "dra-scheduler", "default-scheduler"
+LEASE: Final = ("--leader-elect-lease-duration", "6")
+WAYS: Final = ("start", "take-over", "upgrade")
+"""How a new leader comes."""
+NODES, DEVICES, PODS_EACH = 4, 8, 10
+SETTLED_SECONDS = 1.5
+"""Seconds after the last pod is decided in which a device may still turn out to be given twice."""
+
+
+@dataclass
+class Arena:
+    """A control plane of its own; ``ground`` has the nodes and what can be seen."""
+
+    scheduler: envtest.StockScheduler
+    ground: ProvingGround
+    random: Random
+    log: list[str] = field(default_factory=list)
+
+    async def pods_of(self, scheduler: str, names: Sequence[str], within: float = 0.0) -> None:
+        """Pods with a device each come at random moments of so many seconds."""
+
+        async def come(name: str) -> None:
+            await asyncio.sleep(self.random.uniform(0.0, within))
+            await self.ground.add_pod(name, schedulerName=scheduler)
+
+        await asyncio.gather(*map(come, names))
+
+    async def all_bound(self, names: Sequence[str]) -> None:
+        """Wait for their nodes."""
+
+        async def bound() -> bool:
+            return set(names) <= set(await self.ground.bound_names())
+
+        await self.ground.until(f"{', '.join(names)} are bound", bound, 2 * PATIENCE)
+
+    async def all_decided(self, names: Sequence[str]) -> None:
+        """Wait until each has a node or a condition that says why not."""
+
+        async def decided() -> bool:
+            return set(names) <= {pod["metadata"]["name"] for pod in await self.ground.pods() if _is_decided(pod)}
+
+        await self.ground.until(f"{', '.join(names)} are decided", decided, 2 * PATIENCE)
+
+    async def cleared(self) -> None:
+        """All pods go; wait until no claim has a device."""
+        await self.ground.delete_pods([pod["metadata"]["name"] for pod in await self.ground.pods()])
+
+        async def nothing_left() -> bool:
+            return not await self.ground.pods() and not await self.ground.claims()
+
+        await self.ground.until("pods and claims are gone", nothing_left, 2 * PATIENCE)
+
+    async def outcome(self) -> Outcome:
+        """All that was wrong so far."""
+        await self.ground.witness.caught_up()
+        twice = {found.what for found in self.ground.witness.findings() if found.what.endswith("of running pods")}
+        ours = sorted(what for what in twice if "ours-" in what)
+        gave_way = sum(it.text.count(" was also allocated to another claim") for it in self.ground.operators)
+        return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``clashes``: how often the operator found a device of a claim of ours in another claim, too."""
+
+    twice: Sequence[str]
+    lost: Sequence[str]
+    clashes: int
+    log: Sequence[str]
+
+    def __str__(self) -> str:
+        lines = [f"twice: {len(self.twice)}; lost to the other's record: {len(self.lost)}; clashes: {self.clashes}"]
+        return "\n".join([*self.log, *self.twice, *self.lost, *lines])
+
+
+@asynccontextmanager
+async def arena(folder: Path, *, nodes: int = NODES, devices: int = DEVICES, seed: int = 0) -> AsyncIterator[Arena]:
+    """An arena with kube-scheduler and so many devices on each node, and without an operator."""
+    binaries = envtest.assets()
+    assert binaries is not None, "set KUBEBUILDER_ASSETS"
+    (folder / "servers").mkdir()
+    with envtest.stock_with_scheduler(binaries, folder / "servers") as scheduler:
+        to = connection(scheduler.kubeconfig)
+        async with Api(to, timeout=PATIENCE) as api, FaultProxy(to, seed=seed) as proxy:
+            async with Witness(api) as witness, node_stub(api):
+                ground = ProvingGround(api, proxy, witness, folder)
+                async with aclosing(ground):
+                    await ground.furnish(nodes=nodes, devices=devices)
+                    yield Arena(scheduler, ground, Random(seed))
+
+
+async def new_leader(arena: Arena, number: int, way: str) -> None:
+    """One round of *leaders*."""
+    ground, began = arena.ground, time.monotonic()
+    ours, theirs = ([f"{who}-{number}-{index}" for index in range(PODS_EACH)] for who in ("ours", "theirs"))
+    async with AsyncExitStack() as stack:
+
+        async def start() -> OperatorProcess:
+            return await stack.enter_async_context(ground.operator(*LEASE))
+
+        first = await start() if way != "start" else None
+        if first is not None:
+            await first.becomes_ready()
+            leader = await start()
+            await until("the second operator stands by", lambda: _says(leader, "standing by"))
+        end = {"upgrade": first.stop, "take-over": first.kill}[way] if first is not None else _nothing
+        ending = asyncio.create_task(end())
+        await arena.pods_of(OURS, ours)
+        if first is None:
+            leader = await start()
+        await until("the new leader is in sync", lambda: _says(leader, "in sync"), PATIENCE)
+        await arena.pods_of(THEIRS, theirs, within=1.0)
+        await arena.all_bound([*ours, *theirs])
+        await ending
+        fill = [f"theirs-fill-{number}-{index}" for index in range((DEVICES + 2) * NODES - 2 * PODS_EACH)]
+        await arena.pods_of(THEIRS, fill)
+        await arena.all_decided(fill)
+        await asyncio.sleep(SETTLED_SECONDS)
+        await arena.cleared()
+    arena.log.append(f"leader {number} ({way}): {time.monotonic() - began:.0f} s")
+
+
+async def contest(arena: Arena, number: int) -> None:
+    """One contest; an operator is kept running meanwhile."""
+    ground, began = arena.ground, time.monotonic()
+    ours, theirs = ([f"{who}-{number}-{index}" for index in range(PODS_EACH)] for who in ("ours", "theirs"))
+    coming = asyncio.gather(arena.pods_of(OURS, ours, 1.0), arena.pods_of(THEIRS, theirs, 1.0))
+    await asyncio.sleep(arena.random.uniform(0.0, 1.5))
+    if number % 3 == 2:
+        await ground.operators[-1].kill()
+    if number % 4 == 3:
+        await asyncio.to_thread(arena.scheduler.end)
+        await asyncio.sleep(arena.random.uniform(0.0, 1.0))
+        arena.scheduler.start()
+    await coming
+    left = {*ours, *theirs}
+    while left:
+        bound = await ground.until("some get a device", partial(_bound_of, arena, left), 2 * PATIENCE)
+        await asyncio.sleep(arena.random.uniform(0.0, SETTLED_SECONDS))
+        await ground.delete_pods(bound)
+        left -= set(bound)
+    await asyncio.sleep(SETTLED_SECONDS / 2)
+    await arena.cleared()
+    arena.log.append(f"contest {number}: {time.monotonic() - began:.0f} s")
+
+
+async def play_leaders(folder: Path, count: int) -> Outcome:
+    """So many new leaders, in turn by start, take-over and upgrade."""
+    async with arena(folder) as made:
+        for number in range(count):
+            await new_leader(made, number, WAYS[number % len(WAYS)])
+        return await made.outcome()
+
+
+async def play_contests(folder: Path, count: int) -> Outcome:
+    """So many contests in one go."""
+    async with arena(folder, nodes=2, devices=4) as made, made.ground.kept_running(*LEASE):
+        await made.ground.leader()
+        for number in range(count):
+            await contest(made, number)
+        return await made.outcome()
+
+
+async def _bound_of(arena: Arena, names: set[str]) -> list[str] | None:
+    return [name for name in await arena.ground.bound_names() if name in names] or None
+
+
+async def _says(operator: OperatorProcess, words: str) -> bool:
+    return words in operator.text
+
+
+async def _nothing() -> None:
+    """An operator starts where none was."""
+
+
+def _is_decided(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return bool(pod["spec"].get("nodeName")) or any(entry["type"] == "PodScheduled" for entry in conditions)
+
+
+def main() -> None:
+    """Print the outcome of both kinds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--leaders", type=int, default=3)
+    parser.add_argument("--contests", type=int, default=10)
+    wanted = parser.parse_args()
+    plays: list[tuple[str, Callable[[Path, int], Awaitable[Outcome]], int]] = [
+        ("new leaders", play_leaders, wanted.leaders),
+        ("contests", play_contests, wanted.contests),
+    ]
+    for what, play, count in plays:
+        if count:
+            with tempfile.TemporaryDirectory(prefix="contests-") as folder:
+                print(f"{count} {what}:\n{asyncio.run(_awaited(play(Path(folder), count)))}", flush=True)
+
+
+async def _awaited(play: Awaitable[Outcome]) -> Outcome:
+    return await play
+
+
+if __name__ == "__main__":
+    main()
