@@ -78,11 +78,12 @@ class ClaimReplaced(ClaimError):
 
 
 class DeviceInUse(ClaimError):
-    """A device is still prepared for another claim, whose containers may run. The kubelet calls again."""
+    """A device is, or may be, prepared for another claim, whose containers may run. The kubelet calls again."""
 
-    def __init__(self, pool: str, device: str, holder: str, record: Path) -> None:
+    def __init__(self, pool: str, device: str, holder: str, record: Path, *, is_certain: bool = True) -> None:
+        verb = "is still" if is_certain else "may still be"
         super().__init__(
-            f"device {device} of pool {pool} is still prepared for claim {holder}: wait until the pods of that "
+            f"device {device} of pool {pool} {verb} prepared for claim {holder}: wait until the pods of that "
             f"claim have ended; if none is left on this node, remove {record}"
         )
 

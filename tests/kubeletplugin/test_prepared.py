@@ -8,8 +8,11 @@ import hashlib
 import json
 import logging
 import os
+import shutil
+import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +250,184 @@ async def test_an_unknown_claim_is_unprepared_all_the_same(node: NodeWorld) -> N
 @pytest.mark.parametrize("uid", ["../x", "", "a/b", ".hidden"])
 async def test_a_uid_that_is_no_file_name_is_refused(node: NodeWorld, uid: str) -> None:
     assert "is not the uid of a claim" in str(await node.prepared.unprepare(type(ref("a"))("default", "a", uid)))
+
+
+# --- disks that are full, and processes without descriptors ---
+
+
+FAILING: list[tuple[str, int]] = [
+    (call, number)
+    for call in ("tempfile.mkstemp", "os.replace", "os.fsync", "pathlib.Path.read_bytes", "pathlib.Path.open")
+    for number in (errno.ENOSPC, errno.EMFILE)
+]
+
+
+@pytest.mark.parametrize(("call", "number"), FAILING)
+@pytest.mark.parametrize("restart", [False, True], ids=["the same process", "a new process"])
+async def test_a_write_that_fails_removes_no_file_of_a_prepared_claim(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, call: str, number: int, restart: bool
+) -> None:
+    """A kubelet that restarts, and the second pod of a claim, prepare it again."""
+    claim = allocated("a", "p/gpu-0", "p/gpu-1")
+    await prepared(node, claim)
+    before = {path.name: path.read_bytes() for path in node.cdi_files()}
+    if restart:
+        node.start()
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, fail)
+        with suppress(ClaimError):
+            await node.prepared.tidy(sweep=True)
+        await node.prepared.prepare(claim)
+    assert {path.name: path.read_bytes() for path in node.cdi_files()} == before
+    await prepared(node, claim)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_file_that_is_missing_comes_back_while_the_other_one_stays(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    claim = allocated("a", "p/gpu-0", "p/gpu-1")
+    await prepared(node, claim)
+    before = node.cdi_files()
+    before[lost].unlink()
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkstemp", fail)
+        assert "No space left" in str(await refused(node, claim))
+        assert node.cdi_files() == [path for path in before if path != before[lost]]
+    await prepared(node, claim)
+    assert node.cdi_files() == before
+
+
+async def test_files_of_an_earlier_attempt_go_when_a_claim_is_not_prepared(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = allocated("a", "p/gpu-0", "p/gpu-1")
+    replace_file, count = os.replace, 0
+
+    def fail(source: Any, target: Any) -> None:
+        nonlocal count
+        count += str(target).endswith(".json") and "/cdi/" in str(target)
+        if count == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fail)
+        assert "No space left" in str(await refused(node, claim))
+    assert node.cdi_files() == []
+
+
+async def test_a_cdi_folder_that_was_removed_is_made_again(node: NodeWorld) -> None:
+    """Every claim failed until the plugin was restarted."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    shutil.rmtree(node.root / "cdi")
+    await prepared(node, allocated("b", "p/gpu-1"))
+    await prepared(node, allocated("a", "p/gpu-0"))
+    assert len(node.cdi_files()) == 2
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+async def test_a_driver_that_lacks_resources_costs_no_prepared_claim_its_files(node: NodeWorld, number: int) -> None:
+    """The library withdraws a claim whose devices changed; that the driver could not look says nothing of them."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    before = node.cdi_files()
+
+    def lack(devices: Prepared) -> Prepared:
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as error:
+            raise ClaimError("cannot look at the devices") from error
+
+    node.driver.answer = lack
+    await node.prepared.prepare_again(["uid-of-a"])
+    assert node.cdi_files() == before
+
+
+# --- damaged records free no device ---
+
+
+async def test_no_changed_byte_of_a_record_frees_its_device(node: NodeWorld) -> None:
+    """A checksum told that the record was damaged, and its device was given to the next claim."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        node.start()
+        assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse), at
+    await prepared(node, allocated("b", "p/gpu-3"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 512, b'{"uid":"uid-of-a","bootId":"x","holds":[],"checksum":1}'])
+async def test_a_device_is_in_doubt_when_nothing_tells_what_a_damaged_record_holds(
+    node: NodeWorld, damage: bytes
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    for path in (node.root / "claims").glob("uid-of-a.*"):
+        path.write_bytes(damage)
+    node.start()
+    error = await refused(node, allocated("b", "p/gpu-3"))
+    assert isinstance(error, DeviceInUse)
+    assert "device gpu-3 of pool p may still be prepared for claim uid-of-a (its record is damaged)" in str(error)
+    await prepared(node, allocated("watcher", "p/gpu-3", adminAccess=True))
+    assert await node.prepared.unprepare(ref("a")) is None
+    await prepared(node, allocated("b", "p/gpu-3"))
+
+
+async def test_a_process_remembers_what_a_record_held_before_it_was_damaged(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    await prepared(node, allocated("b", "p/gpu-1"))
+    for path in (node.root / "claims").glob("uid-of-a.*"):
+        path.write_bytes(b"")
+    assert isinstance(await refused(node, allocated("c", "p/gpu-0")), DeviceInUse)
+    await prepared(node, allocated("d", "p/gpu-3"))
+
+
+async def test_a_record_of_a_former_version_gets_its_second_file_at_the_start(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    (node.root / "claims" / "uid-of-a.held").unlink()
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    (node.root / "claims" / "uid-of-a.json").write_bytes(b"")
+    node.start()
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
+    await prepared(node, allocated("c", "p/gpu-3"))
+
+
+@pytest.mark.parametrize("held", ["of an earlier boot", "empty", "missing"])
+async def test_an_empty_record_of_an_earlier_boot_is_as_if_it_were_not_there(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    """A power failure leaves such files: the pod hung until it was deleted."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    path.write_bytes(b"")
+    if held == "empty":
+        path.with_suffix(".held").write_bytes(b"")
+    elif held == "missing":
+        path.with_suffix(".held").unlink()
+    monkeypatch.setattr("dra_kubeletplugin.files.checkpoint.BOOT_ID", _file(node.root / "boot", "another"))
+    monkeypatch.setattr(
+        "dra_kubeletplugin.files.checkpoint.PROC_STAT",
+        _file(node.root / "stat", f"cpu 1\nbtime {int(time.time()) + 3600}\n"),
+    )
+    node.start()
+    await prepared(node, allocated("b", "p/gpu-0"))
+    assert await node.prepared.unprepare(ref("b")) is None
+    await prepared(node, allocated("a", "p/gpu-0"))
+
+
+def _file(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
 
 
 # --- damaged and foreign records ---

@@ -315,3 +315,18 @@ def test_a_node_that_two_entries_match_is_one_device(bench: Bench) -> None:
         "entry 't', device /dev/ttyUSB0: s-a has its node already; match each once",
         "entry 't', device /dev/ttyUSB1: s-b has its node already; match each once",
     )
+
+
+async def test_a_damaged_record_keeps_the_node_that_its_adapter_has_left(bench: Bench) -> None:
+    """The other adapter got the number, and with it a new claim the node that the container still had open."""
+    async with bench.run() as node:
+        assert await node.prepare("a") == ""
+        (bench.settings.records_dir / "uid-of-a.json").write_bytes(b"{")
+        pull(bench.host)
+        await becomes(lambda: sorted(bench.gone()) == ["s-a", "s-b"])
+        bench.host.serial_adapter("ttyUSB0", "1-4", serial="B")
+        await becomes(lambda: bench.gone() == ["s-a"])
+        error = await node.prepare("b")
+        assert "device s-b is at /dev/ttyUSB0, which was given to claim uid-of-a (its record is damaged)" in error
+        assert await node.unprepare("a") == ""
+        assert await node.prepare("b") == ""

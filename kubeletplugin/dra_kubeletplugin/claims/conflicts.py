@@ -1,7 +1,9 @@
 """Who has a device, or a part of the host, by the records of this node.
 
 A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
-run. Administrators' access and different shares of a device do not exclude each other. The same holds for what devices
+run. Administrators' access and different shares of a device do not exclude each other. A record that cannot be read
+excludes others by what is still known of it, and where nothing is known, from all devices: one damaged file must not
+hand a device to a second container. The same holds for what devices
 own, such as device nodes: an adapter that is plugged in may get the node that another claim's containers have.
 
 A device that moves owns other parts of the host. What it owned before, containers that run may still use, until the
@@ -17,7 +19,7 @@ from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice
 from dra_kubeletplugin.errors import DeviceInUse, HostPartInUse
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice
+from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, Remainder
 
 
 class Conflicts:
@@ -32,12 +34,16 @@ class Conflicts:
             for device in wanted.holds:
                 if any(device.excludes(held) for held in other.holds):
                     raise DeviceInUse(device.pool, device.device, str(other.ref), self._records.path(other.uid))
-        for path, newer in self._records.newer().items():
-            if path == self._records.path(wanted.uid) or newer.boot_id != wanted.boot_id:
-                continue
+        for uid, rest in self._unreadable(wanted):
+            holder, path = (
+                f"{uid} ({'by a newer version' if rest.newer else 'its record is damaged'})",
+                self._records.path(uid),
+            )
             for device in wanted.holds:
-                if newer.holds is None or any(device.excludes(held) for held in newer.holds):
-                    raise DeviceInUse(device.pool, device.device, f"{path.stem} (by a newer version)", path)
+                if rest.holds is None and not device.admin_access:
+                    raise DeviceInUse(device.pool, device.device, holder, path, is_certain=rest.newer)
+                if any(device.excludes(held) for held in rest.holds or ()):
+                    raise DeviceInUse(device.pool, device.device, holder, path)
 
     def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
         """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count.
@@ -47,13 +53,24 @@ class Conflicts:
         for other in self._others(wanted):
             if other.uid in beside and wanted.given:
                 continue
-            theirs = {part: device for device in _exclusive(other) for part in device.owns}
-            for mine in _exclusive(wanted):
+            theirs = {part: device for device in other.exclusive() for part in device.owns}
+            for mine in wanted.exclusive():
                 for part in mine.owns:
                     if part in theirs and not _are_one(mine, theirs[part]):
                         raise HostPartInUse(mine.device, part, str(other.ref))
                     if part in other.had and not wanted.given:
                         raise HostPartInUse(mine.device, part, str(other.ref), moved=True)
+
+        for uid, rest in self._unreadable(wanted):
+            for mine in () if wanted.given else wanted.exclusive():
+                for part in (part for part in mine.owns if part in rest.owned):
+                    raise HostPartInUse(mine.device, part, f"{uid} (its record is damaged)")
+
+    def _unreadable(self, wanted: ClaimRecord) -> Iterator[tuple[str, Remainder]]:
+        """Yield what is known of records of this boot that cannot be read, with their uids."""
+        for path, rest in self._records.unreadable().items():
+            if path.stem != wanted.uid and rest.boot_id == wanted.boot_id:
+                yield path.stem, rest
 
     def _others(self, wanted: ClaimRecord) -> Iterator[ClaimRecord]:
         for other in self._records.all().values():
@@ -64,22 +81,8 @@ class Conflicts:
 def with_answer(record: ClaimRecord, devices: tuple[PreparedDevice, ...]) -> ClaimRecord:
     """The record with the devices as the driver answers now, which remembers what they owned before."""
     changed = replace(record, devices=devices)
-    had = {*record.had, *_owned(record)} - _owned(changed)
+    had = {*record.had, *record.owned()} - changed.owned()
     return replace(changed, had=tuple(sorted(had)))
-
-
-def _owned(record: ClaimRecord) -> set[str]:
-    return {part for device in _exclusive(record) for part in device.owns}
-
-
-def _exclusive(record: ClaimRecord) -> Iterator[PreparedDevice]:
-    """The devices of a claim but for those that an administrator only watches."""
-    watched = {_key(held) for held in record.holds if held.admin_access}
-    return (device for device in record.devices if _key(device) not in watched)
-
-
-def _key(device: HeldDevice | PreparedDevice) -> tuple[str, str, str | None]:
-    return device.pool, device.device, device.share_id
 
 
 def _are_one(device: PreparedDevice, other: PreparedDevice) -> bool:

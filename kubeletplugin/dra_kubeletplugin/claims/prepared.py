@@ -23,6 +23,8 @@ Each step leaves a state from which the same call, made again by another process
   not one of a newer version.
 - Unpreparing needs no room on the disk: without the record "unpreparing" it goes on. Nor does withdrawing CDI files:
   without room for the record, this process keeps it in memory.
+- A prepared claim keeps its CDI files while a write fails, for want of room or of descriptors: only files that differ
+  are written, and only an unprepared claim loses those that are there.
 - Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
   "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim. A claim
@@ -32,6 +34,7 @@ Each step leaves a state from which the same call, made again by another process
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -63,6 +66,8 @@ from .answers import prepared_by
 from .conflicts import Conflicts, with_answer
 
 log = logging.getLogger(__name__)
+
+_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
 
 class PreparedClaims:
@@ -181,7 +186,9 @@ class PreparedClaims:
             claim = decode(ResourceClaim, record.allocated)
             devices = await prepared_by(self._driver, self._name, claim)
         except Exception as error:
-            if _is_prepared(record):
+            if _lacks_resources(error):  # which says nothing of the devices
+                _tell("prepare", f"{record.ref}, whose CDI files stay,", error)
+            elif _is_prepared(record):
                 _tell("prepare", f"{record.ref}, whose CDI files are withdrawn,", error)
                 await asyncio.to_thread(self._withdraw, record)
             return None
@@ -200,8 +207,12 @@ class PreparedClaims:
         """Bring the CDI files in line with the records, as a process finds them when it starts.
 
         Files of unknown claims go if ``sweep``: in a new folder of records nothing is known. One that cannot be removed
-        is left, and keeps no file of a known claim away.
+        is left, and keeps no file of a known claim away. The files of 1,000 claims are compared in a thread: meanwhile
+        the plugin registers, and answers the kubelet.
         """
+        await asyncio.to_thread(self._tidy, sweep=sweep)
+
+    def _tidy(self, *, sweep: bool) -> None:
         self._records.remove_unfinished()
         records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
         if sweep:
@@ -213,6 +224,7 @@ class PreparedClaims:
                 log.error("files of claims that are not prepared are left: %s", error)
         for record in records.values():
             try:
+                self._records.complete(record)
                 if _is_prepared(record):
                     self._files.write(record)
                 elif record.phase == "preparing":
@@ -247,9 +259,13 @@ class PreparedClaims:
         return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared", given=True))
 
     def _publish(self, prepared: ClaimRecord) -> Prepared:
-        """The CDI files first, so that a record which says "prepared" has them."""
-        answer = self._files.write(prepared)
+        """Write the CDI files first, so that a record which says "prepared" has them.
+
+        Whatever fails, the claim has no CDI file afterwards: until here its record does not say "prepared", so that
+        files of an earlier attempt may be of other devices.
+        """
         try:
+            answer = self._files.write(prepared)
             self._records.write(prepared, durable=True)
         except BaseException:
             self._files.withdraw(prepared.uid)
@@ -309,6 +325,15 @@ def _preparing(record: ClaimRecord) -> ClaimRecord:
 def _in_containers(device: PreparedDevice) -> PreparedDevice:
     """The device without its metadata, which may have been changed since."""
     return replace(device, attributes={}, network=None)
+
+
+def _lacks_resources(error: BaseException | None) -> bool:
+    """Return whether an error, or its cause, is for want of descriptors, memory or room on the disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _RESOURCES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _tell(call: str, claim: str, error: Exception) -> None:

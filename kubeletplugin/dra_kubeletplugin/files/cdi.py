@@ -35,7 +35,7 @@ class _Kind(msgspec.Struct):
 class CdiFolder:
     """The CDI files of one driver, named ``<driver>-<claim uid>-<part>.json``, of kind ``<driver>/<class_name>``.
 
-    Any object with the same three methods can take its place, for instance to write on another machine (TD-04). All
+    Any object with the same methods can take its place, for instance to write on another machine (TD-04). All
     methods raise CdiError, which names the file; the constructor, if CDI does not allow the driver's name.
     """
 
@@ -58,9 +58,10 @@ class CdiFolder:
             raise CdiError(f"cannot create the CDI folder {self.folder}: {error}") from error
 
     def write(self, claim_uid: str, part: str, edits: ContainerEdits) -> str:
-        """Write what a part of a claim, usually a request or a device, changes in containers; returns its CDI id.
+        """Write what a part of a claim, usually a request or a device, changes in containers. Return its CDI id.
 
-        Writing the same part again replaces it.
+        A file that says so already is left as it is: a full disk, or a process without descriptors, must not cost a
+        running pod its file. Another content of the same part is replaced. A folder that is missing is made.
         """
         path = self.folder / f"{self._prefix(claim_uid)}{_checked(part)}.json"
         name = f"claim-{claim_uid}-{part}"
@@ -69,15 +70,23 @@ class CdiFolder:
         except CdiError as error:
             raise CdiError(f"CDI file {path.name}: {error}") from error
         try:
-            _write_whole(path, content, f".{self._driver}={claim_uid}-")
+            if not _says(path, content):
+                try:
+                    _write_whole(path, content, f".{self._driver}={claim_uid}-")
+                except FileNotFoundError:  # the folder was removed
+                    self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+                    _write_whole(path, content, f".{self._driver}={claim_uid}-")
         except OSError as error:
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
         return f"{self._kind}={name}"
 
+    def files(self, claim_uid: str) -> list[Path]:
+        """Return the whole files of a claim."""
+        return sorted(self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json"))
+
     def remove(self, claim_uid: str) -> bool:
         """Remove all files of a claim, half written ones as well; False if there were none."""
-        files = self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json")
-        found = [*files, *self._hidden(f"{claim_uid}-")]
+        found = [*self.files(claim_uid), *self._hidden(f"{claim_uid}-")]
         for path in found:
             self._unlink(path)
         return bool(found)
@@ -120,6 +129,14 @@ def _checked(part: str) -> str:
     if not _FILE_PART.fullmatch(part):
         raise CdiError(f"{part!r} cannot be part of a CDI file name: use letters, digits, '_', '.' and '-'")
     return part
+
+
+def _says(path: Path, content: bytes) -> bool:
+    """Return whether a file has this content; one that cannot be read is written again, if that works."""
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def _write_whole(path: Path, content: bytes, prefix: str) -> None:

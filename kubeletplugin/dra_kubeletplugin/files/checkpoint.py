@@ -13,6 +13,11 @@ memory of prepared claims: a restarted plugin, and the other instance of a rolli
   process knows it then.
 - Every format has ``record`` with ``bootId`` and ``holds`` as they are here: who cannot read the rest knows at least
   which devices are not to be given to others.
+- The same two stand a second time, in ``<claim uid>.held``, with the parts of the host that the devices own or owned:
+  a damaged record frees no device. That file is written before the record that needs it, and only read when the record
+  cannot be. Where neither can be read, the claim may hold any device.
+- A damaged record of an earlier boot counts as absent, since nothing of it is prepared any more. Its second file tells
+  the boot; without that, the time of the file does.
 """
 
 from __future__ import annotations
@@ -37,6 +42,10 @@ FORMAT_VERSION = 1
 _LARGEST_RECORD_BYTES = 16 * 2**20
 """Bytes of a file. A device takes about 500, a claim has at most 32."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PROC_STAT = Path("/proc/stat")
+_CLOCK_ADJUSTMENT_SECONDS = 60.0
+"""Seconds by which a clock may be set back after a boot before a file of that boot would seem older than the boot."""
+_HELD = ".held"
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
 _LASTING = frozenset({errno.EIO, errno.EISDIR})
 """Errors of reading one file that stay: a bad sector, a folder in its place. Others, such as too many open files, may
@@ -93,21 +102,56 @@ class ClaimRecord(_Part, frozen=True):
         """Whether the claim was prepared; versions without the field only say so as long as it is."""
         return self.given or self.phase == "prepared"
 
+    def exclusive(self) -> Iterator[PreparedDevice]:
+        """Yield the devices, without those that an administrator only watches."""
+        watched = {(held.pool, held.device, held.share_id) for held in self.holds if held.admin_access}
+        return (device for device in self.devices if (device.pool, device.device, device.share_id) not in watched)
+
+    def owned(self) -> set[str]:
+        """Return the parts of the host that belong to the claim's devices alone."""
+        return {part for device in self.exclusive() for part in device.owns}
+
     @property
     def ref(self) -> ClaimRef:
         """The claim, with what was prepared for it."""
         return ClaimRef(self.namespace, self.name, self.uid, self.devices)
 
 
-class NewerRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """What is known of a record of a newer format; ``holds`` None: it may hold any device."""
+class Remainder(msgspec.Struct, frozen=True, rename="camel"):
+    """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device."""
 
     boot_id: str = ""
     holds: tuple[HeldDevice, ...] | None = None
+    owned: tuple[str, ...] = ()
+    newer: bool = False
+
+    @classmethod
+    def of(cls, record: ClaimRecord) -> Remainder:
+        """Return what others have to know of a claim."""
+        return cls(record.boot_id, record.holds, tuple(sorted({*record.owned(), *record.had})))
 
 
 class _NewerFile(msgspec.Struct, frozen=True):
-    record: NewerRecord
+    record: Remainder
+
+
+class _HeldFile(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """``<claim uid>.held``; the ``checksum`` is that of the other fields."""
+
+    uid: str
+    rest: Remainder
+    checksum: int = 0
+
+    @classmethod
+    def of(cls, record: ClaimRecord) -> _HeldFile:
+        """Return the file that belongs to a record."""
+        held = cls(record.uid, Remainder.of(record))
+        return msgspec.structs.replace(held, checksum=zlib.crc32(msgspec.json.encode(held)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the checksum is right."""
+        return self.checksum == zlib.crc32(msgspec.json.encode(msgspec.structs.replace(self, checksum=0)))
 
 
 class _File(_Part, frozen=True):
@@ -120,7 +164,7 @@ class _File(_Part, frozen=True):
 class _Known(NamedTuple):
     version: tuple[int, int, int]
     record: ClaimRecord | None
-    newer: NewerRecord | None = None
+    remainder: Remainder | None = None
 
 
 class ClaimRecords:
@@ -138,7 +182,7 @@ class ClaimRecords:
         return missing
 
     def read(self, uid: str) -> ClaimRecord | None:
-        """The record of a claim, None if there is none."""
+        """Return the record of a claim, or None if there is none, or a damaged one of an earlier boot."""
         path = self.path(uid)
         try:
             with path.open("rb") as file:
@@ -148,6 +192,12 @@ class ClaimRecords:
                 return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
         except FileNotFoundError:
             return None
+        except CheckpointNewer:
+            raise
+        except CheckpointCorrupted:
+            if self._is_of_earlier_boot(path):
+                return None  # a power failure empties files that were not flushed
+            raise
         except OSError as error:
             if error.errno in _LASTING:
                 raise CheckpointCorrupted(path, str(error)) from error
@@ -159,22 +209,41 @@ class ClaimRecords:
         What only has to outlive the process needs no ``durable``: after a power failure the boot is another one.
         """
         path = self.path(record.uid)
-        hidden = None
         try:
-            descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
-            with open(descriptor, "wb") as file:
-                file.write(_encoded(record))
-                if durable:
-                    file.flush()
-                    os.fsync(descriptor)
-            os.replace(hidden, path)
+            self._write_held(record)
+            self._replace(path, _encoded(record), durable=durable)
             self._unwritten.pop(record.uid, None)
             if durable:
                 self._sync_folder()
         except OSError as error:
-            if hidden:
-                Path(hidden).unlink(missing_ok=True)
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
+
+    def complete(self, record: ClaimRecord) -> None:
+        """Write the second file of a record that lacks it: it was lost, or a former version wrote the record."""
+        try:
+            self._write_held(record)
+        except OSError as error:
+            raise ClaimError(f"cannot write {self._held_path(record.uid)}: {error}") from error
+
+    def _write_held(self, record: ClaimRecord) -> None:
+        held = msgspec.json.encode(_HeldFile.of(record))
+        if _content(self._held_path(record.uid)) != held:
+            # Not flushed: after a power failure the boot is another one, and this says nothing of that.
+            self._replace(self._held_path(record.uid), held, durable=False)
+
+    def _replace(self, path: Path, content: bytes, *, durable: bool) -> None:
+        """Replace a file in one step. Raises OSError, and leaves no trace then."""
+        descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(descriptor)
+            os.replace(hidden, path)
+        except OSError:
+            Path(hidden).unlink(missing_ok=True)
+            raise
 
     def write_or_keep(self, record: ClaimRecord) -> ClaimError | None:
         """Replace the record of a claim; returns why it is only kept in memory, if it is."""
@@ -191,6 +260,7 @@ class ClaimRecords:
         path = self.path(uid)
         try:
             path.unlink(missing_ok=True)
+            self._held_path(uid).unlink(missing_ok=True)  # second: alone it says nothing
             self._unwritten.pop(uid, None)
             self._sync_folder()
         except OSError as error:
@@ -211,13 +281,39 @@ class ClaimRecords:
                 known[name] = _Known(version, None, _glimpse(error.path))
             except CheckpointCorrupted as error:
                 on_corrupted(error)
-                known[name] = _Known(version, None)
+                known[name] = _Known(version, None, self._remainder(error.path.stem, before))
         self._known = known
         return {item.record.uid: item.record for item in known.values() if item.record}
 
-    def newer(self) -> dict[Path, NewerRecord]:
-        """The records of newer formats, as ``all`` found them last."""
-        return {self.folder / name: item.newer for name, item in self._known.items() if item.newer}
+    def unreadable(self) -> dict[Path, Remainder]:
+        """Return what is known of the damaged and the newer records, as ``all`` found them last."""
+        return {self.folder / name: item.remainder for name, item in self._known.items() if item.remainder}
+
+    def _remainder(self, uid: str, before: _Known | None) -> Remainder:
+        """Return what is known of a damaged record: by its second file, or by what this process read of it before."""
+        if held := self._held(uid):
+            return held.rest
+        if before and before.record:
+            return Remainder.of(before.record)
+        return before.remainder if before and before.remainder else Remainder(boot_id())
+
+    def _held(self, uid: str) -> _HeldFile | None:
+        """Return the second file of a claim, or None if it is missing or damaged."""
+        content = _content(self._held_path(uid))
+        try:
+            held = msgspec.json.decode(content, type=_HeldFile) if content else None
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return held if held and held.is_whole and held.uid == uid else None
+
+    def _is_of_earlier_boot(self, path: Path) -> bool:
+        if held := self._held(path.stem):
+            return held.rest.boot_id != boot_id()
+        booted_at = boot_time()
+        try:
+            return booted_at is not None and path.stat().st_mtime < booted_at - _CLOCK_ADJUSTMENT_SECONDS
+        except OSError:
+            return False
 
     def _versions(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
         """The name of each file, and what differs when it is replaced."""
@@ -238,12 +334,18 @@ class ClaimRecords:
         """Remove what a killed process was writing. Raises OSError."""
         for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"*{_HELD}"):
+            if not path.with_suffix(".json").exists():
+                path.unlink(missing_ok=True)
 
     def path(self, uid: str) -> Path:
         """The file of a claim."""
         if not _UID.fullmatch(uid):
             raise ClaimError(f"{uid!r} is not the uid of a claim")
         return self.folder / f"{uid}.json"
+
+    def _held_path(self, uid: str) -> Path:
+        return self.folder / f"{uid}{_HELD}"
 
     def _sync_folder(self) -> None:
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -259,6 +361,27 @@ def boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def boot_time() -> float | None:
+    """Return when the machine booted, in seconds since 1970 by today's clock, or None where the system does not tell.
+
+    A clock that was set since then moves this time with it.
+    """
+    try:
+        found = re.search(rb"^btime ([0-9]+)$", PROC_STAT.read_bytes(), re.MULTILINE)
+    except OSError:
+        return None
+    return float(found[1]) if found else None
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a small file, or None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST_RECORD_BYTES)
+    except OSError:
+        return None
 
 
 def _is_record(name: str) -> bool:
@@ -277,11 +400,12 @@ def _encoded(record: ClaimRecord) -> bytes:
     )
 
 
-def _glimpse(path: Path) -> NewerRecord:
+def _glimpse(path: Path) -> Remainder:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_NewerFile).record
+        found = msgspec.json.decode(path.read_bytes(), type=_NewerFile).record
     except (OSError, ValueError, RecursionError):
-        return NewerRecord(boot_id=boot_id())
+        found = Remainder(boot_id=boot_id())
+    return msgspec.structs.replace(found, newer=True)
 
 
 def _decoded(path: Path, content: bytes) -> ClaimRecord:

@@ -23,21 +23,19 @@ class ClaimFiles:
         self.metadata = metadata
 
     def write(self, record: ClaimRecord) -> Prepared:
-        """Write the files of a record; returns its devices with the ids. Raises CdiError, and leaves no CDI file then.
+        """Write the files of a record that differ, and return its devices with the ids.
 
-        Containers that find no file do not start; with the file of one device only, one would start without the others.
+        Raises CdiError, and leaves the files that are there. Those of a prepared claim are valid: a container that
+        starts again needs them, and names them all, so that it never starts with some of its devices only. The caller
+        withdraws the files of a claim that is not prepared.
         """
         mounts = self.metadata.write(record)
-        try:
-            return [
-                self._written(
-                    record.uid, index, device, (device.edits or ContainerEdits()) + mounts.get(index, ContainerEdits())
-                )
-                for index, device in enumerate(record.devices)
-            ]
-        except BaseException:
-            self.withdraw(record.uid)
-            raise
+        return [
+            self._written(
+                record.uid, index, device, (device.edits or ContainerEdits()) + mounts.get(index, ContainerEdits())
+            )
+            for index, device in enumerate(record.devices)
+        ]
 
     def withdraw(self, uid: str) -> bool:
         """Remove the CDI files of a claim: runtimes refuse to start a container with it then. False if there were none.

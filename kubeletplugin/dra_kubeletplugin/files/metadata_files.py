@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,11 +55,16 @@ class MetadataFiles:
             return mounts
         for request, indices in _by_request(record).items():
             path = self._folder / record.uid / request / "metadata.json"
+            was_there = path.exists()
             try:
                 _rewrite(path, encode_metadata(self._content(record, request, indices), self.versions))
             except OSError as error:
                 log.error("cannot write the device metadata %s of claim %s: %s", path, record.ref, error)
-                continue
+                if not was_there:
+                    with suppress(OSError):  # half a file is worse than none
+                        path.unlink(missing_ok=True)
+                    continue
+                # Containers mount it by the CDI file, which stays as it is.
             name = record.pod_claim_name or record.name
             target = container_path(self._driver, name, request, template=bool(record.pod_claim_name))
             mount = Mount(str(path), str(target), ("ro", "bind"))

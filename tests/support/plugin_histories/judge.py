@@ -143,7 +143,7 @@ class Judge:
         """Whether containers of other claims use what it gets."""
         for uid, used in self._open.items():
             other = self._claims[uid]
-            if other is claim or claim.is_admin or other.is_admin or self.is_torn(uid):
+            if other is claim or claim.is_admin or other.is_admin:
                 continue
             nodes = {node for each in given for node in each.nodes if not (each.devices <= used.devices)}
             nodes |= {node for each in given for node in each.nodes if claim.excludes(other)}
