@@ -72,6 +72,20 @@ async def test_what_it_renders_is_a_driver_of_host_devices_and_no_other(
     }
 
 
+async def test_network_interfaces_need_the_network_of_the_node(kubectl: Kubectl, root: Path) -> None:
+    """Without it the plugin saw its own pod's eth0, and the runtime took the node's of that name."""
+    file = root / "kustomization.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["components"].append(content["components"][0] + "-interfaces")
+    file.write_text(yaml.safe_dump(content))
+    rendered = yaml.safe_load_all(await kubectl("kustomize", str(root)))
+    (spec,) = (obj["spec"] for obj in rendered if obj["kind"] == "DaemonSet")
+    assert spec["template"]["spec"]["hostNetwork"] is True
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}, "the port is the node's"
+    await kubectl("create", "namespace", "dra-plugins")
+    assert "created (server dry run)" in await kubectl("apply", "--dry-run=server", "-k", str(root))
+
+
 async def test_its_class_selects_the_devices_of_its_configuration(kubectl: Kubectl, root: Path) -> None:
     rendered = yaml.safe_load_all(await kubectl("kustomize", str(root)))
     (one,) = (obj for obj in rendered if obj["kind"] == "DeviceClass")

@@ -17,6 +17,7 @@ from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings
 from dra_kubeletplugin.drivers.config_file import Config, ProcessConfig, read_file
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
+from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.listing import listing
 from dra_kubeletplugin.drivers.hostdev.looking import Looking
 from dra_kubeletplugin.drivers.hostdev.reading import read_config
@@ -59,9 +60,9 @@ def _hostdev(options: argparse.Namespace) -> None:
         if found.problems:
             raise SettingsError(f"{len(found.problems)} devices are left out, see leftOut")
         return
-    looking = Looking(config, tree)
-    hotplug = Hotplug(config, looking)
-    driver = HostdevDriver(config.driver_name, looking.thoroughly, hotplug.health)
+    looking, in_pods = Looking(config, tree), InPods(tree)
+    hotplug = Hotplug(config, looking, in_pods=in_pods)
+    driver = HostdevDriver(config.driver_name, looking.thoroughly, hotplug.health, in_pods)
     run_to_the_end(_serve(driver, config, options, hotplug.resources, partial(replugged, hotplug)))
 
 

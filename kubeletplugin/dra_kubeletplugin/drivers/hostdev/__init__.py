@@ -13,6 +13,7 @@
 ``edits``       what a container gets
 ``driver``      prepares claims
 ``hotplug``     the devices, and their health, after each change
+``interfaces``  which network interfaces a claim may have, and which a pod has
 ``replugged``   prepares claims again whose device has another node, or is gone
 ``listing``     the same for a person
 ==============  =====================================================================

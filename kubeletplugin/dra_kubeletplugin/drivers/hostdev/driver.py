@@ -28,6 +28,8 @@ from dra_kubeletplugin import (
 
 from .device import Found
 from .edits import edits_of
+from .interfaces import InPods
+from .tree import HostTree
 
 
 class Parameters(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -40,9 +42,14 @@ class HostdevDriver(Driver):
     """Prepares the devices that ``look`` finds, which blocks; ``health`` tells which are there."""
 
     def __init__(
-        self, name: str, look: Callable[[], Found], health: Callable[[], AsyncIterator[Sequence[DeviceHealth]]]
+        self,
+        name: str,
+        look: Callable[[], Found],
+        health: Callable[[], AsyncIterator[Sequence[DeviceHealth]]],
+        in_pods: InPods | None = None,
     ) -> None:
         self._name = name
+        self._in_pods = in_pods or InPods(HostTree())
         self._look = look
         self._health = health
 
@@ -59,6 +66,9 @@ class HostdevDriver(Driver):
     def _prepared(self, claim: ResourceClaim, result: DeviceRequestAllocationResult, found: Found) -> PreparedDevice:
         made = found.devices.get(result.device)
         if made is None:
+            for uid, device in self._in_pods.devices():
+                if uid == claim.metadata.uid and (device.device, device.requests) == (result.device, (result.request,)):
+                    return device  # the claim's own pod has the interface
             why = "; ".join(problem for problem in found.problems) or "plug it in again, or delete the pod"
             raise ClaimError(f"device {result.device} is gone: {why}")
         path = ""

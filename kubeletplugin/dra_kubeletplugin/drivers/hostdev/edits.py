@@ -9,6 +9,7 @@ from dra_kubeletplugin import ContainerEdits, DeviceNode, Mount, NetDevice
 from . import template
 from .config import CONTAINER_PATH, hook_of
 from .device import HostDevice
+from .interfaces import OWNS
 
 
 def edits_of(made: HostDevice, container_path: str = "") -> ContainerEdits:
@@ -43,7 +44,7 @@ def edits_of(made: HostDevice, container_path: str = "") -> ContainerEdits:
     return ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in variables.items() if value is not None),
         device_nodes=tuple(nodes),
-        net_devices=tuple(_net_devices(made)),
+        net_devices=tuple(net_devices(made)),
         mounts=tuple(_mounts(made, fill, fill_on_host)),
         hooks=tuple(hook_of(hook, tuple(fill_on_host(text) or "" for text in hook.args)) for hook in container.hooks),
         additional_gids=container.additional_gids,
@@ -74,7 +75,7 @@ def owned(made: HostDevice) -> tuple[str, ...]:
         if path:
             number = first.tree.number(path)
             parts += [path, f"{number.type} {number}"] if number else [path]
-    parts += [f"network interface {device.host_interface_name}" for device in _net_devices(made)]
+    parts += [f"{OWNS}{device.host_interface_name}" for device in net_devices(made)]
     return tuple(dict.fromkeys(parts))
 
 
@@ -114,7 +115,8 @@ def _nodes(made: HostDevice, path: str) -> Iterator[DeviceNode]:
         )
 
 
-def _net_devices(made: HostDevice) -> Iterator[NetDevice]:
+def net_devices(made: HostDevice) -> Iterator[NetDevice]:
+    """Yield the interfaces that move into a container with the device. Raises CdiError or ValueError."""
     first = made.parts[0]
     for device in made.entry.container.net_devices:
         interface, name = (template.filled_as_path(text, first) for text in (device.host_interface_name, device.name))

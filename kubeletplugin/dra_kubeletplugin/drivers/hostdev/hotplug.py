@@ -18,7 +18,9 @@ from dra_kubeletplugin import DeviceHealth, Pool, Resources
 
 from .config import HostdevConfig
 from .device import Found
+from .interfaces import InPods
 from .inventory import Inventory
+from .tree import HostTree
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +28,16 @@ _SCAN_SECONDS = 1.0
 
 
 class Hotplug:
-    """``look`` blocks; ``seconds`` lie between two looks."""
+    """``look`` blocks; ``seconds`` lie between two looks. ``in_pods`` tells what left the host without being gone."""
 
-    def __init__(self, config: HostdevConfig, look: Callable[[], Found], seconds: float = _SCAN_SECONDS) -> None:
+    def __init__(
+        self,
+        config: HostdevConfig,
+        look: Callable[[], Found],
+        seconds: float = _SCAN_SECONDS,
+        in_pods: InPods | None = None,
+    ) -> None:
+        self.in_pods = in_pods or InPods(HostTree())
         self._pool = config.node_name
         self._look = look
         self._seconds = seconds
@@ -44,10 +53,12 @@ class Hotplug:
         while True:
             try:
                 found = await asyncio.to_thread(self._look)
+                self.in_pods.see(found)
+                held = {device.device for _, device in self.in_pods.devices()}
             except Exception:
                 log.exception("cannot read the devices of the host; published devices stay")
             else:
-                if self._take_in(found):
+                if self._take_in(found, held):
                     async with self._changed:
                         self._changed.notify_all()
                     yield {self._pool: Pool.of(self._devices or ())}
@@ -77,13 +88,13 @@ class Hotplug:
     def _is_other(self, found: Found | None) -> bool:
         return self._found is not found
 
-    def _take_in(self, found: Found) -> bool:
+    def _take_in(self, found: Found, held: set[str]) -> bool:
         """Whether something else is to be published than before."""
         for problem in found.problems:
             if problem not in self._problems:
                 log.warning("a device is left out: %s", problem)
         self._problems = found.problems
-        before, self._devices = self._devices, self._inventory.update(found.devices, time.monotonic())
+        before, self._devices = self._devices, self._inventory.update(found.devices, time.monotonic(), held)
         if before != self._devices:
             log.info("devices: %s", ", ".join(map(_shown, self._devices)) or "none")
         return before != self._devices

@@ -7,6 +7,7 @@ the taint goes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from dra_api.resource import Device, DeviceTaint
@@ -40,8 +41,8 @@ class Inventory:
             DeviceHealth(device=name, healthy=False, message="not on the host any more") for name in sorted(gone)
         ]
 
-    def update(self, found: dict[str, HostDevice], now: float) -> list[Device]:
-        """Take in a look at the host; returns what is to be published.
+    def update(self, found: dict[str, HostDevice], now: float, held: Collection[str] = ()) -> list[Device]:
+        """Take in a look at the host, and return the devices to publish; ``held`` are in pods, and so not gone.
 
         Devices keep their place in the order: the allocator prefers earlier ones, and a change in the middle would
         rewrite every slice behind it.
@@ -53,7 +54,10 @@ class Inventory:
             self._gone_since.pop(name, None)
             self._withdrawn.pop(name, None)
         for name in self._known.keys() - found.keys():
-            self._gone_since.setdefault(name, now)
+            if name in held:
+                self._gone_since.pop(name, None)
+            else:
+                self._gone_since.setdefault(name, now)
         for name in [name for name, since in self._gone_since.items() if now - since >= self._withdraw_after]:
             del self._gone_since[name], self._known[name]
             self._order.remove(name)

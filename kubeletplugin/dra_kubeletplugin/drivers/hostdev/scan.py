@@ -27,8 +27,9 @@ from dra_kubeletplugin import (
 from . import template
 from .config import Entry, HostdevConfig, IntegerFact
 from .device import Found, HostDevice
-from .edits import edits_of, owned
+from .edits import edits_of, net_devices, owned
 from .facts import FACTS, Facts
+from .interfaces import Interfaces
 from .tree import HostTree
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
@@ -43,12 +44,14 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
     """Look for all entries, in their order; ``before`` is what the last look found."""
     by_name: dict[str, list[HostDevice]] = {}
     problems: list[str] = []
+    interfaces = Interfaces(tree)
     for entry in config.devices:
         for parts in _groups(entry, _matching(entry, _found(entry, tree))):
             try:
                 made = HostDevice(entry, parts, _published(entry, parts))
                 check_resources({"p": Pool.of([made.published])}, driver=config.driver_name, node_name="n")
                 edits_of(made)
+                _check_interfaces(made, interfaces)
             except (ValueError, TypeError, PluginError, CdiError) as error:
                 problems.append(f"{_where(entry, parts)}: {error}")
                 continue
@@ -68,6 +71,13 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
             devices[name], belongings[name] = kept, own
             owners |= dict.fromkeys(own, kept)
     return Found(devices, tuple(problems), belongings)
+
+
+def _check_interfaces(made: HostDevice, interfaces: Interfaces) -> None:
+    """Raise ValueError for a device whose interface must stay on the node."""
+    for interface in net_devices(made):
+        if why := interfaces.why_not(interface.host_interface_name):
+            raise ValueError(f"the interface {interface.host_interface_name} is never offered: {why}")
 
 
 def _the_one(same: list[HostDevice], before: HostDevice | None) -> tuple[HostDevice | None, list[str]]:

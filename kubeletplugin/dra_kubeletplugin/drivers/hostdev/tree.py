@@ -1,11 +1,13 @@
 """The files of the host: device nodes, sysfs, and the database of udev.
 
 The kernel has a folder in sysfs for each device, below that of the device it is plugged into. A device node leads to
-its folder by its number: ``/sys/dev/char/188:0``. Whatever vanishes while it is read counts as missing.
+its folder by its number: ``/sys/dev/char/188:0``. A file that vanishes while it is read counts as missing. For want of
+descriptors or memory nothing is known of a file, so the look ends with the error.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+_LACKING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _PROPERTY = re.compile(r"E:([^=]+)=(.*)")
 _STARS = re.compile(r"\*\*+")
 _DIGITS = re.compile(r"(\d+)")
@@ -42,21 +45,26 @@ class HostTree:
         As in a shell, several stars within a name mean the same as one.
         """
         parts = (part if part == "**" else _STARS.sub("*", part) for part in pattern.strip("/").split("/"))
-        found = self.root.glob("/".join(parts))
-        return sorted((self._on_host(path) for path in found), key=_natural)
+        found = sorted((self._on_host(path) for path in self.root.glob("/".join(parts))), key=_natural)
+        with os.scandir(self.root):  # glob takes a folder that it has no descriptor for as empty, since Python 3.13
+            return found
 
     def resolved(self, path: str) -> str | None:
         """The path without links, or None."""
         try:
             return self._on_host(self.at(path).resolve(strict=True))
-        except (OSError, ValueError, RuntimeError):
+        except (ValueError, RuntimeError):
+            return None
+        except OSError as error:
+            _raise_if_lacking(error)
             return None
 
     def number(self, path: str) -> Number | None:
         """The number of a device node; None for anything else."""
         try:
             found = self.at(path).stat()
-        except OSError:
+        except OSError as error:
+            _raise_if_lacking(error)
             return None
         if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
             return None
@@ -67,7 +75,8 @@ class HostTree:
         """Differs when another file has taken the name; empty if there is none."""
         try:
             found = self.at(path).stat()
-        except OSError:
+        except OSError as error:
+            _raise_if_lacking(error)
             return ()
         return found.st_ino, found.st_rdev, found.st_ctime_ns
 
@@ -79,14 +88,24 @@ class HostTree:
         """What a small file says, or None."""
         try:
             return self.at(path).read_bytes()[:4096].decode(errors="replace").strip() or None
-        except OSError:
+        except OSError as error:
+            _raise_if_lacking(error)
+            return None
+
+    def whole_text(self, path: str) -> str | None:
+        """Return all that a file says, or None; for tables of the kernel, which may be long."""
+        try:
+            return self.at(path).read_bytes().decode(errors="replace")
+        except OSError as error:
+            _raise_if_lacking(error)
             return None
 
     def link(self, path: str) -> str | None:
         """The last part of where a link leads, or None."""
         try:
             return self.at(path).readlink().name
-        except OSError:
+        except OSError as error:
+            _raise_if_lacking(error)
             return None
 
     def node_in(self, folder: str) -> str | None:
@@ -113,6 +132,12 @@ class HostTree:
 
     def _on_host(self, path: Path) -> str:
         return "/" + str(path.relative_to(self.root))
+
+
+def _raise_if_lacking(error: OSError) -> None:
+    """Raise the error again if this process lacks descriptors or memory, so that nothing is known of the file."""
+    if error.errno in _LACKING:
+        raise error
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

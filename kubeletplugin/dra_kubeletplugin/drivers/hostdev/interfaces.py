@@ -1,0 +1,160 @@
+"""Network interfaces: which of them a claim may have, and which a pod has.
+
+A container runtime moves an interface into the network namespace of the pod. That takes it from the node, so the
+driver never offers an interface that the node's own network needs: loopback, one with a default route, a bridge, bond
+or overlay, and the interfaces below these. Nor does it offer the node's end of a pod's veth pair. DRANET leaves out
+fewer: the interfaces with the best default route, their ports, and loopback.
+
+While a pod has an interface, the node's sysfs lacks it. A claim holds it then, so it is not gone, unless its hardware
+was pulled. When the pod's namespace ends, the kernel moves hardware back to the node, down and with the name that it
+had in the pod; a virtual interface ends with the namespace.
+
+All of this is about the network namespace of this process: the DaemonSet runs with ``hostNetwork``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from dra_kubeletplugin import ClaimRef, PreparedDevice
+
+from .device import Found
+from .tree import HostTree
+
+OWNS = "network interface "
+"""Begins the entry of an interface in what a device owns."""
+
+_CLASS = "/sys/class/net"
+_LOOPBACK_FLAG = 0x8
+_ROUTE_UP_FLAG, _ROUTE_REJECT_FLAG = 0x1, 0x200
+_OF_THE_NODE = {
+    "bridge": "a bridge",
+    "bond": "a bond",
+    "team": "a team",
+    "vxlan": "an overlay",
+    "geneve": "an overlay",
+    "wireguard": "an overlay",
+}
+"""Kinds of interfaces (``DEVTYPE`` of sysfs) that carry traffic of others, in words."""
+_OF_NETWORK_PLUGINS = re.compile(r"cilium_(net|host|wg\d*|vxlan|geneve)|docker0|cni0|tunl0|kube-ipvs0")
+_LINK_TO_NET = re.compile(r"/sys/devices/(?!virtual/).+(?=/net/[^/]+$)")
+
+
+class Interfaces:
+    """The interfaces of one look at the host; read once, since what is below what takes many files."""
+
+    def __init__(self, tree: HostTree) -> None:
+        self._tree = tree
+
+    def why_not(self, name: str) -> str:
+        """Return why a claim must not have the interface ``name``, or an empty text."""
+        if not self._tree.link(f"{_CLASS}/{name}"):
+            return ""  # a bond's folder lists no such interface; CDI fails for what is not there
+        if self._flags(name) & _LOOPBACK_FLAG:
+            return "it is the loopback interface"
+        for upper, route in self._uplinks.items():
+            if name == upper:
+                return f"the node's network needs it: it has {route}"
+            if name in self._below(upper):
+                return f"the node's network needs it: {upper}, which stands on it, has {route}"
+        if kind := self._kind(name):
+            return f"it is {kind}, which carries traffic of others"
+        if master := self._tree.link(f"{_CLASS}/{name}/master"):
+            return f"it is a port of {master}"
+        if _OF_NETWORK_PLUGINS.fullmatch(name):
+            return "it belongs to the node's network plugin"
+        if self._is_end_of_a_pod(name):
+            return "its other end is in another network namespace, such as a pod's"
+        return ""
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in self._tree.glob(f"{_CLASS}/*")]
+
+    @cached_property
+    def _uplinks(self) -> dict[str, str]:
+        """The interfaces with a default route, in words which."""
+        found: dict[str, str] = {}
+        for line in (self._tree.whole_text("/proc/net/route") or "").splitlines()[1:]:
+            interface, target, _, flags, _, _, _, mask, *_ = line.split()
+            if int(target, 16) == int(mask, 16) == 0 and _is_used(int(flags, 16)):
+                found.setdefault(interface, "a default route of IPv4")
+        for line in (self._tree.whole_text("/proc/net/ipv6_route") or "").splitlines():
+            target, length, *_, flags, interface = line.split()
+            if int(target, 16) == int(length, 16) == 0 and _is_used(int(flags, 16)):
+                found.setdefault(interface, "a default route of IPv6")
+        return found
+
+    def _below(self, upper: str) -> set[str]:
+        """Return what an interface stands on: ports of a bridge or bond, the parent of a VLAN, theirs in turn."""
+        found: set[str] = set()
+        todo = [upper]
+        while todo:
+            for path in self._tree.glob(f"{_CLASS}/{todo.pop()}/lower_*"):
+                lower = path.rpartition("/lower_")[2]
+                if lower not in found:
+                    found.add(lower)
+                    todo.append(lower)
+        return found
+
+    def _flags(self, name: str) -> int:
+        return int(self._tree.text(f"{_CLASS}/{name}/flags") or "0", 16)
+
+    def _kind(self, name: str) -> str:
+        for folder, kind in (("bridge", "a bridge"), ("bonding", "a bond")):
+            if self._tree.resolved(f"{_CLASS}/{name}/{folder}"):
+                return kind
+        for line in (self._tree.text(f"{_CLASS}/{name}/uevent") or "").splitlines():
+            if line.startswith("DEVTYPE="):
+                return _OF_THE_NODE.get(line.removeprefix("DEVTYPE="), "")
+        return ""
+
+    def _is_end_of_a_pod(self, name: str) -> bool:
+        """Return whether a virtual interface has its other end in another namespace; numbers are per namespace."""
+        if not (self._tree.resolved(f"{_CLASS}/{name}") or "").startswith("/sys/devices/virtual/"):
+            return False
+        own, other = self._numbers(name)
+        if own == other or self._tree.glob(f"{_CLASS}/{name}/lower_*"):
+            return False
+        return all(self._numbers(peer) != (other, own) for peer in self._names)
+
+    def _numbers(self, name: str) -> tuple[str | None, str | None]:
+        return self._tree.text(f"{_CLASS}/{name}/ifindex"), self._tree.text(f"{_CLASS}/{name}/iflink")
+
+
+def _is_used(flags: int) -> bool:
+    return bool(flags & _ROUTE_UP_FLAG) and not flags & _ROUTE_REJECT_FLAG
+
+
+class InPods:
+    """The interfaces that pods have, by the claims that are prepared on this node.
+
+    ``claims`` returns these; it raises ClaimError, and is set when the plugin runs.
+    """
+
+    def __init__(self, tree: HostTree) -> None:
+        self._tree = tree
+        self._folders: dict[str, str] = {}  # of the hardware, by interface
+        self.claims: Callable[[], Sequence[ClaimRef]] = tuple
+
+    def see(self, found: Found) -> None:
+        """Take in where the interfaces belong that a look found on the host."""
+        for part in (part for parts in found.owned.values() for part in parts if part.startswith(OWNS)):
+            name = part.removeprefix(OWNS)
+            if hardware := _LINK_TO_NET.match(self._tree.resolved(f"{_CLASS}/{name}") or ""):
+                self._folders[name] = hardware[0]
+
+    def devices(self) -> Iterator[tuple[str, PreparedDevice]]:
+        """Yield the devices of prepared claims whose interfaces are not on the host, with the uids of the claims."""
+        for claim in self.claims():
+            for device in claim.devices:
+                names = [part.removeprefix(OWNS) for part in device.owns if part.startswith(OWNS)]
+                if names and not any(self._tree.link(f"{_CLASS}/{name}") or self._is_pulled(name) for name in names):
+                    yield claim.uid, device
+
+    def _is_pulled(self, name: str) -> bool:
+        """Return whether the hardware of an interface is gone; False if the driver never saw it on the host."""
+        folder = self._folders.get(name)
+        return folder is not None and self._tree.resolved(folder) is None

@@ -1,0 +1,338 @@
+"""Network interfaces that move into pods: the node keeps what it needs, and a claim keeps what it has.
+
+The second half runs in a network namespace of its own, where veth pairs are moved as a container runtime moves them. It
+needs root and ``ip`` of iproute2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from dra_kubeletplugin import ClaimRef, KubeletPlugin, PluginSettings
+from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
+from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
+from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
+from dra_kubeletplugin.drivers.hostdev.interfaces import InPods, Interfaces
+from dra_kubeletplugin.drivers.hostdev.looking import Looking
+from dra_kubeletplugin.drivers.hostdev.replugged import replugged
+from dra_kubeletplugin.drivers.hostdev.scan import scan
+from dra_kubeletplugin.drivers.hostdev.tree import HostTree
+from dra_kubeletplugin.testing import FakeKubelet
+from dra_kubeletplugin.testing.api import PluginApi
+from fake_host import FakeHost
+from plugin_claims import MakeClaim
+from waiting import becomes
+
+INSIDE = "KOPF_DRA_TESTS_IN_NAMESPACE"
+ENTRY = {"name": "nic", "sysfs": ["/sys/class/net/*"], "container": {"netDevices": [{}]}}
+CONFIG = msgspec.convert({"driverName": "nic.example.com", "nodeName": "n", "devices": [ENTRY]}, HostdevConfig)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    """A host with one interface that nothing needs."""
+    host = FakeHost(tmp_path)
+    host.interface("eth1", ifindex="3", iflink="3", flags="0x1003")
+    return host
+
+
+def route(host: FakeHost, interface: str, *, six: bool = False) -> None:
+    """Give the interface the default route."""
+    path = host.at("/proc/net/ipv6_route" if six else "/proc/net/route")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if six:
+        none = "0" * 32
+        reject = f"{none} 00 {none} 00 {none} ffffffff 00000001 00000000 00200200       lo\n"
+        path.write_text(f"{reject}{none} 00 {none} 00 fe80{none[4:]} 00000400 00000001 00000000 00000003 {interface}\n")
+    else:
+        path.write_text(
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+            f"{interface}\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+            "eth1\t000A0A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+        )
+
+
+def below(host: FakeHost, upper: str, lower: str) -> None:
+    """Let one interface stand on another one."""
+    host.at(f"/sys/class/net/{upper}/lower_{lower}").symlink_to(f"../{lower}")
+
+
+def _loopback(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2", flags="0x9")
+
+
+def _uplink(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2")
+    route(host, "x")
+
+
+def _uplink_six(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2")
+    route(host, "x", six=True)
+
+
+def _below_the_uplink(host: FakeHost) -> None:
+    """An interface below a bond, below the VLAN with the route."""
+    for name in ("x", "bond7", "vlan7"):
+        host.interface(name, ifindex=name, iflink=name)
+    below(host, "vlan7", "bond7")
+    below(host, "bond7", "x")
+    route(host, "vlan7")
+
+
+def _bridge(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2", uevent="DEVTYPE=bridge")
+
+
+def _bond(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2")
+    host.at("/sys/devices/virtual/net/x/bonding").mkdir()
+
+
+def _overlay(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2", uevent="INTERFACE=x\nDEVTYPE=vxlan")
+
+
+def _port(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2")
+    host.at("/sys/devices/virtual/net/x/master").symlink_to("../br7")
+
+
+def _end_of_a_pod(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="3")  # in the pod; eth1 has that number here
+
+
+NEVER: list[tuple[Callable[[FakeHost], None], str]] = [
+    (_loopback, "it is the loopback interface"),
+    (_uplink, "the node's network needs it: it has a default route of IPv4"),
+    (_uplink_six, "the node's network needs it: it has a default route of IPv6"),
+    (_below_the_uplink, "the node's network needs it: vlan7, which stands on it, has a default route of IPv4"),
+    (_bridge, "it is a bridge, which carries traffic of others"),
+    (_bond, "it is a bond, which carries traffic of others"),
+    (_overlay, "it is an overlay, which carries traffic of others"),
+    (_port, "it is a port of br7"),
+    (_end_of_a_pod, "its other end is in another network namespace, such as a pod's"),
+]
+
+
+@pytest.mark.parametrize(("make", "why"), NEVER, ids=[make.__name__ for make, _ in NEVER])
+def test_an_interface_that_the_node_needs_is_never_offered(
+    host: FakeHost, make: Callable[[FakeHost], None], why: str
+) -> None:
+    make(host)
+    found = scan(CONFIG, host)
+    assert "nic-eth1" in found.devices
+    assert "nic-x" not in found.devices
+    assert f"entry 'nic', device /sys/class/net/x: the interface x is never offered: {why}" in found.problems
+
+
+def test_an_interface_is_known_by_its_name_wherever_the_entry_found_the_device(host: FakeHost) -> None:
+    """An entry for another device could name the uplink."""
+    host.simple("kvm", "10:232")
+    _uplink(host)
+    entry = {"name": "k", "paths": ["/dev/kvm"], "container": {"netDevices": [{"hostInterfaceName": "x"}]}}
+    config = msgspec.convert({"devices": [entry]}, HostdevConfig)
+    assert scan(config, host).devices == {}
+
+
+def test_the_network_plugins_own_are_never_offered(host: FakeHost) -> None:
+    for name in ("cilium_host", "cilium_wg0", "docker0", "cni0"):
+        host.interface(name, ifindex="9", iflink="9")
+        assert Interfaces(host).why_not(name) == "it belongs to the node's network plugin"
+
+
+def test_both_ends_of_a_pair_on_the_node_can_be_offered(host: FakeHost) -> None:
+    host.interface("a", ifindex="7", iflink="8")
+    host.interface("b", ifindex="8", iflink="7")
+    assert [Interfaces(host).why_not(name) for name in ("a", "b", "missing")] == ["", "", ""]
+
+
+# --- a real network namespace ---
+
+_TOOLS = os.geteuid() == 0 and shutil.which("ip") is not None
+inside = pytest.mark.skipif(INSIDE not in os.environ, reason="runs in a network namespace, started by another test")
+
+
+def ip(*words: str) -> None:
+    """Run the tool of that name."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+@pytest.fixture
+def namespaces() -> Iterator[str]:
+    """A namespace that stands for a node's; the machine's own network stays as it is."""
+    if not _TOOLS:
+        pytest.skip("NOT TRIED: moving interfaces for real needs root and ip of iproute2")
+    name = f"kopf-dra-{os.getpid()}"
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        yield name
+    finally:
+        ip("netns", "del", name)
+
+
+def test_interfaces_move_for_real(namespaces: str) -> None:
+    """``ip netns exec`` mounts the sysfs of the namespace."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        __file__,
+        "-k",
+        "real_namespace",
+    ]
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, INSIDE: "1"}
+    words = ["ip", "netns", "exec", namespaces, *command]
+    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout
+
+
+class Node:
+    """A hostdev plugin on this namespace, and the kubelet."""
+
+    def __init__(self, kubelet: FakeKubelet, plugin: KubeletPlugin, api: PluginApi, settings: PluginSettings) -> None:
+        self.kubelet, self.plugin, self._api, self._settings = kubelet, plugin, api, settings
+
+    async def prepare(self, name: str) -> str:
+        """Return the error of the claim, empty if it is prepared."""
+        return str((await self.kubelet.prepare([_ref(name)]))[f"uid-of-{name}"].error)
+
+    async def unprepare(self, name: str) -> str:
+        """Return the error of the claim, empty if it is unprepared."""
+        return str((await self.kubelet.unprepare([_ref(name)]))[f"uid-of-{name}"].error)
+
+    def published(self) -> dict[str, bool]:
+        """Return the devices in slices, and whether each has a taint."""
+        devices = [device for item in self._api.slices() for device in item["spec"].get("devices", ())]
+        return {device["name"]: "taints" in device for device in devices}
+
+    def cdi_files(self) -> list[str]:
+        """Return the CDI files of claims."""
+        return sorted(path.name for path in Path(self._settings.cdi_dir).glob("*.json"))
+
+
+def _ref(name: str) -> ClaimRef:
+    return ClaimRef("default", name, f"uid-of-{name}")
+
+
+@asynccontextmanager
+async def running(settings: PluginSettings, api: PluginApi) -> AsyncIterator[Node]:
+    """Run the plugin, looking often."""
+    content = {"driverName": settings.driver_name, "nodeName": settings.node_name, "devices": [ENTRY]}
+    config, tree = msgspec.convert(content, HostdevConfig), HostTree()
+    looking, in_pods = Looking(config, tree), InPods(tree)
+    hotplug = Hotplug(config, looking, 0.02, in_pods)
+    driver = HostdevDriver(settings.driver_name, looking.thoroughly, hotplug.health, in_pods)
+
+    async def publish(plugin: KubeletPlugin) -> None:
+        async for resources in hotplug.resources():
+            await plugin.publish(resources)
+
+    async with (
+        KubeletPlugin(driver, settings, api.client) as plugin,
+        FakeKubelet(settings) as kubelet,
+        replugged(hotplug, plugin),
+    ):
+        task = asyncio.create_task(publish(plugin))
+        try:
+            yield Node(kubelet, plugin, api, settings)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def pod() -> Iterator[str]:
+    """A pod's namespace, and a pair of interfaces on the node, of which the claim gets one."""
+    name = f"kopf-dra-pod-{os.getpid()}"
+    ip("netns", "add", name)
+    ip("link", "add", "data0", "type", "veth", "peer", "name", "data1")
+    try:
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=30)
+        subprocess.run(["ip", "link", "del", "data1"], check=False, capture_output=True, timeout=30)
+
+
+@inside
+async def test_a_moved_interface_is_not_gone_in_a_real_namespace(
+    pod: str, settings: PluginSettings, api: PluginApi, claim: MakeClaim
+) -> None:
+    await claim("a", device="nic-data0")
+    async with running(settings, api) as node:
+        await becomes(lambda: node.published() == {"nic-data0": False, "nic-data1": False})
+        assert await node.prepare("a") == ""
+        files = node.cdi_files()
+        ip("link", "set", "data0", "netns", pod)  # what the runtime does
+        await becomes(lambda: "nic-data1" not in [name for name, gone in node.published().items() if not gone])
+        await asyncio.sleep(1.0)  # fifty looks
+        assert node.published()["nic-data0"] is False, "a claim holds it"
+        assert node.cdi_files() == files
+        assert await node.prepare("a") == "", "a kubelet that restarts asks again"
+    async with running(settings, api) as node:  # a new instance, which never saw it
+        await asyncio.sleep(0.5)
+        assert node.cdi_files() == files
+        assert await node.prepare("a") == ""
+        ip("-n", pod, "link", "set", "data0", "netns", str(os.getpid()))  # what the kernel does with hardware
+        await becomes(lambda: node.published() == {"nic-data0": False, "nic-data1": False})
+        assert await node.unprepare("a") == ""
+        assert node.cdi_files() == []
+
+
+@inside
+async def test_an_interface_that_ends_with_its_pod_is_gone_in_a_real_namespace(
+    pod: str, settings: PluginSettings, api: PluginApi, claim: MakeClaim
+) -> None:
+    await claim("a", device="nic-data0")
+    async with running(settings, api) as node:
+        await becomes(lambda: "nic-data0" in node.published())
+        assert await node.prepare("a") == ""
+        ip("link", "set", "data0", "netns", pod)
+        await asyncio.sleep(0.3)
+        ip("netns", "del", pod)
+        await asyncio.sleep(0.3)
+        assert node.published()["nic-data0"] is False, "until the kubelet unprepares the claim"
+        assert await node.unprepare("a") == ""
+        await becomes(lambda: node.published().get("nic-data0") is not False)
+
+
+@inside
+async def test_the_uplink_is_never_offered_in_a_real_namespace(pod: str) -> None:
+    ip("link", "set", "data0", "up")
+    ip("link", "set", "data1", "up")
+    ip("address", "add", "192.0.2.2/24", "dev", "data0")
+    ip("route", "add", "default", "via", "192.0.2.1", "dev", "data0")
+    ip("link", "add", "br7", "type", "bridge")
+    ip("link", "set", "data1", "master", "br7")
+    try:
+        found = scan(CONFIG, HostTree())
+        why = {
+            problem.split(":")[0].rpartition("/")[2]: problem.rpartition("never offered: ")[2]
+            for problem in found.problems
+        }
+        assert found.devices == {}
+        assert why == {
+            "br7": "it is a bridge, which carries traffic of others",
+            "data0": "the node's network needs it: it has a default route of IPv4",
+            "data1": "it is a port of br7",
+            "lo": "it is the loopback interface",
+        }
+    finally:
+        ip("link", "del", "br7")
