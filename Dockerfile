@@ -38,6 +38,8 @@ COPY --from=build /opt/kopf-dra /opt/kopf-dra
 ENV PATH=/opt/kopf-dra/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
+# Container runtimes take the group from here if a pod names none: without an entry it is 0, that of root.
+RUN echo "kopf-dra:x:65532:65532::/:/usr/sbin/nologin" >> /etc/passwd && echo "kopf-dra:x:65532:" >> /etc/group
 # A number, so that runAsNonRoot can be checked without reading the image's /etc/passwd.
 USER 65532:65532
 CMD ["dra-operator", "run", "--metrics-host", "0.0.0.0", "--metrics-port", "8080"]

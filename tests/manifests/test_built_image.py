@@ -68,6 +68,8 @@ def test_the_labels_say_what_it_is_and_where_it_is_from() -> None:
 
 def test_the_user_is_a_number_and_the_command_that_of_the_deployment() -> None:
     assert config()["User"] == f"{UID}:{UID}"
+    entries = [line.split(":") for line in (FILES / "etc/passwd").read_text().splitlines()]
+    assert [entry[3] for entry in entries if entry[2] == str(UID)] == [str(UID)], "else its group would be 0"
     pod = yaml.safe_load((ROOT / "manifests" / "operator" / "deployment.yaml").read_text())["spec"]["template"]["spec"]
     assert config()["Cmd"] == pod["containers"][0]["command"]
 

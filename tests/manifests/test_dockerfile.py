@@ -62,6 +62,8 @@ def test_it_does_not_run_as_root() -> None:
     assert all(part.isdecimal() and int(part) > 0 for part in user.split(":")), (
         "only numbers can be checked by a kubelet"
     )
+    (entries,) = texts(stages()[-1], "RUN")
+    assert f":{user}:" in entries, "without an entry in /etc/passwd the group is 0 where a pod names none"
 
 
 def test_its_command_is_that_of_the_deployment() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -87,6 +88,19 @@ async def test_the_overlays_differ_as_they_say(kubectl: Kubectl) -> None:
     assert variables(shown)["DRA_OPERATOR_LOG_FORMAT"] == "json"
     assert production[operator]["spec"]["replicas"] == 2
     assert production.keys() - base.keys() == {("NetworkPolicy", "dra-operator"), ("NetworkPolicy", "dra-plugin")}
+
+
+async def test_every_container_says_as_which_user_and_group_it_runs(kubectl: Kubectl) -> None:
+    """A container without runAsGroup has the group 0 unless its image has a passwd entry for the user."""
+    image = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for root in ROOTS:
+        objects = await rendered(kubectl, root)
+        ids = {
+            container["name"]: tuple(container["securityContext"].get(f) for f in ("runAsUser", "runAsGroup"))
+            for container in containers(objects)
+        }
+        assert ids == {"operator": (65532, 65532), "plugin": (0, 0)}, root
+        assert [(int(user), int(group)) for user, group in image] == [ids["operator"]]
 
 
 async def test_the_operator_runs_beside_itself_and_anywhere(kubectl: Kubectl) -> None:
