@@ -66,11 +66,14 @@ def rules(manifest: str) -> list[dict[str, Any]]:
 def test_with_its_comment_it_has_the_permissions_of_a_driver_that_reports_devices(tmp_path: Path) -> None:
     create("gpu.example.com", tmp_path)
     written = (tmp_path / "gpu_driver.yaml").read_text()
-    known = rules(
-        (ROOT / "manifests/plugin/rbac.yaml").read_text().replace("simulated.dra.example.com", "gpu.example.com")
+    known, reporting = (
+        rules((ROOT / f"manifests/{file}.yaml").read_text().replace("simulated.dra.example.com", "gpu.example.com"))
+        for file in ("plugin/rbac", "components/device-status/rbac")
     )
-    assert rules(re.sub(r"^  # (?=- |  )", "  ", written, flags=re.MULTILINE)) == known
-    assert rules(written) == [rule for rule in known if "/" not in rule["resources"][0]]
+    assert rules(written) == known
+    with_comment = rules(re.sub(r"^  # (?=- |  )", "  ", written, flags=re.MULTILINE))
+    assert [rule for rule in with_comment if rule not in known] == reporting
+    assert len(with_comment) == len([*known, *reporting])
 
 
 async def test_a_new_driver_asks_for_each_of_its_permissions_and_for_no_other(short_path: Path) -> None:

@@ -82,12 +82,17 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     up = os.path.relpath(ROOT / "manifests", root)
-    components = [f"{up}/components/network", f"{up}/components/monitoring"]
+    components = [f"{up}/components/{name}" for name in ("network", "monitoring", "device-status")]
     content = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "components": components}
     (root / "kustomization.yaml").write_text(yaml.safe_dump({**content, "resources": [f"{up}/base"]}))
     wanted = kustomized(str(root))
     del wanted["Namespace", "", "dra-system"]
-    assert without_sums(rendered(networkPolicy={"enabled": True}, monitoring={"enabled": True})) == wanted
+    switches: dict[str, Any] = {
+        "networkPolicy": {"enabled": True},
+        "monitoring": {"enabled": True},
+        "plugin": {"reportsDevices": True},
+    }
+    assert without_sums(rendered(**switches)) == wanted
 
 
 @needs_helm
@@ -100,7 +105,11 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
     ],
 )
 def test_other_namespaces_are_used_everywhere(release: str, plugin: str, made: set[str]) -> None:
-    given = {"plugin": {"namespace": plugin}, "networkPolicy": {"enabled": True}, "monitoring": {"enabled": True}}
+    given = {
+        "plugin": {"namespace": plugin, "reportsDevices": True},
+        "networkPolicy": {"enabled": True},
+        "monitoring": {"enabled": True},
+    }
     objects = chart(release, **given)
     assert {name for kind, _, name in objects if kind == "Namespace"} == made, "helm makes the one of the release"
     accounts = {name: namespace for kind, namespace, name in objects if kind == "ServiceAccount"}
@@ -110,8 +119,9 @@ def test_other_namespaces_are_used_everywhere(release: str, plugin: str, made: s
             assert subject["namespace"] == accounts[subject["name"]], (kind, name)
     scraped = objects["PodMonitor", release, "dra"]["spec"]["namespaceSelector"]["matchNames"]
     assert scraped == [release, plugin]
-    policy = objects["ValidatingAdmissionPolicy", "", "dra-plugin-resourceslices"]["spec"]
-    assert f'"system:serviceaccount:{plugin}:dra-plugin"' in policy["matchConditions"][0]["expression"]
+    for name in ("dra-plugin-resourceslices", "dra-plugin-device-status"):
+        policy = objects["ValidatingAdmissionPolicy", "", name]["spec"]
+        assert f'"system:serviceaccount:{plugin}:dra-plugin"' in policy["matchConditions"][0]["expression"]
     assert {namespace for _, namespace, _ in objects} == {"", release, plugin, "kube-system"}
 
 
@@ -162,7 +172,7 @@ def test_values_change_what_they_name() -> None:
 
 @needs_helm
 def test_the_name_of_the_driver_is_the_same_everywhere() -> None:
-    objects = chart(plugin={"config": {"driverName": "mine.example.com"}})
+    objects = chart(plugin={"config": {"driverName": "mine.example.com"}, "reportsDevices": True})
     of_the_plugin = {key: str(obj) for key, obj in objects.items() if "plugin" in key[2] or key[0] == "DeviceClass"}
     assert not [key for key, text in of_the_plugin.items() if "simulated.dra.example.com" in text]
     named = {kind for (kind, _, _), text in of_the_plugin.items() if "mine.example.com" in text}
@@ -171,8 +181,11 @@ def test_the_name_of_the_driver_is_the_same_everywhere() -> None:
 
 @needs_helm
 @pytest.mark.parametrize(("settings", "name"), [({}, "dra-scheduler"), ({"scheduler-name": "mine"}, "mine")])
-def test_the_role_names_the_lease_of_the_scheduler_name(settings: dict[str, Any], name: str) -> None:
-    role = chart(operator={"settings": settings})["Role", "kube-system", "dra-operator-leader-election"]
+def test_role_and_policy_name_the_lease_of_the_scheduler_name(settings: dict[str, Any], name: str) -> None:
+    objects = chart(operator={"settings": settings})
+    policy = objects["ValidatingAdmissionPolicy", "", "dra-operator"]["spec"]["validations"]
+    assert [rule for rule in policy if f'metadata.name == "{lease_name(name)}"' in rule["expression"]]
+    role = objects["Role", "kube-system", "dra-operator-leader-election"]
     leases = {verb: rule.get("resourceNames") for rule in role["rules"] for verb in rule["verbs"]}
     assert leases == {"update": [lease_name(name)], "get": ["kube-controller-manager"], "create": None}
 

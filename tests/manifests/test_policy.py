@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bare_client import PATCH, Client
 from manifest_accounts import SLICES, furnish, grant, plugin_on, slice_of
-from rbac_server import SERVERS, rbac_server
+from rbac_server import RELEASES, rbac_server
 from waiting import until
 
 RBAC = "rbac.authorization.k8s.io"
@@ -36,7 +36,7 @@ NO_NODE = (
 )
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=RELEASES)
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     """With the plugin's objects and one slice of each node and of all nodes, made by the administrator."""
     async with rbac_server(request.param, tmp_path) as client:

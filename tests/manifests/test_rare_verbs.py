@@ -17,8 +17,8 @@ from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import Api, Forbidden, connection
-from manifest_accounts import ON_NODE_1, furnish, grant, objects, path_of
-from rare_verbs import USES
+from manifest_accounts import ON_NODE_1, REPORTING, furnish, grant, objects, path_of
+from rare_verbs import REPORTING_USES, USES
 
 
 def without(role: Json, verb: str, resource: str) -> Json:
@@ -38,7 +38,7 @@ def role_with(account: str, verb: str, resource: str) -> Json:
     """The account's role that allows the verb."""
     (found,) = (
         obj
-        for obj in objects()
+        for obj in [*objects(), *objects(REPORTING)]
         if obj["kind"] in ("ClusterRole", "Role") and obj["metadata"]["name"].startswith(account)
         for rule in obj["rules"]
         if verb in rule["verbs"] and resource in rule["resources"]
@@ -55,11 +55,11 @@ async def server() -> AsyncIterator[DevApiServer]:
 async def test_each_is_needed(server: DevApiServer, tmp_path: Path) -> None:
     where = connection(server.write_kubeconfig(tmp_path / "kubeconfig"))
     async with client_of(server) as client, Api(where) as administrator:
-        await grant(client)
+        await grant(client, *objects(REPORTING))
         await furnish(client)
         await client.post(CLAIMS, claim("here"))
         await client.patch(f"{CLAIMS}/here/status", {"status": {"allocation": ON_NODE_1}})
-        for (name, verb, resource), use in USES.items():
+        for (name, verb, resource), use in (USES | REPORTING_USES).items():
             role = role_with(name, verb, resource)
             async with Api(replace(where, authorization=partial(str, f"Bearer {await token_of(client, name)}"))) as api:
                 await use(api, administrator)
@@ -83,3 +83,8 @@ async def token_of(client: Client, name: str) -> str:
     bound = {"kind": "Pod", "apiVersion": "v1", "name": name}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
     return str((await client.post(f"{place}/serviceaccounts/{name}/token", request))["status"]["token"])
+
+
+def test_each_right_of_the_component_for_device_status_is_among_them() -> None:
+    rules = [part for obj in objects(REPORTING) for rule in obj.get("rules", ()) for part in Rule.of(rule).parts()]
+    assert {("dra-plugin", rule.verbs[0], rule.resources[0]) for rule in rules} == REPORTING_USES.keys()

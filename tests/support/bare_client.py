@@ -86,11 +86,14 @@ class Client:
         headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
         for key, value in extra.items():
             headers.append((f"Impersonate-Extra-{quote(key, safe='')}", value))
-        return Client(self._session, self._url, [*self._headers, *headers])
+        return self._with([*self._headers, *headers])
 
     def with_token(self, token: str) -> Client:
         """The same client with another token, or with none."""
-        return Client(self._session, self._url, [("Authorization", f"Bearer {token}" if token else "")])
+        return self._with([("Authorization", f"Bearer {token}" if token else "")])
+
+    def _with(self, headers: Sequence[tuple[str, str]]) -> Client:
+        return Client(self._session, self._url, headers)
 
     async def call(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -13,6 +14,8 @@ FILES = (
     *("operator/namespace", "operator/rbac", "operator/policy", "operator/viewer"),
     *("plugin/namespace", "plugin/rbac", "plugin/policy"),
 )
+REPORTING = ("components/device-status/rbac", "components/device-status/policy")
+"""What a plugin gets whose driver reports devices."""
 DRIVER = "simulated.dra.example.com"
 SLICES = f"{DRA}/resourceslices"
 ON_NODE_1 = {
@@ -44,9 +47,9 @@ _VIEWERS: Json = {
 }
 
 
-def objects() -> list[Json]:
-    """Namespaces, accounts, roles, bindings and the policy, as the manifests have them."""
-    texts = [(ROOT / "manifests" / f"{file}.yaml").read_text() for file in FILES]
+def objects(files: Iterable[str] = FILES) -> list[Json]:
+    """Namespaces, accounts, roles, bindings and the policies, as the manifests have them."""
+    texts = [(ROOT / "manifests" / f"{file}.yaml").read_text() for file in files]
     return [obj for text in texts for obj in yaml.safe_load_all(text)]
 
 

@@ -101,6 +101,9 @@ USES: dict[tuple[str, str, str], Use] = {
     ("dra-operator", "delete", "resourcepoolstatusrequests"): an_old_request_is_deleted,
     ("dra-operator", "create", "leases"): a_deleted_lease_is_written_again,
     ("dra-plugin", "get", "resourceslices"): a_slice_is_read_after_a_conflict,
+}
+REPORTING_USES: dict[tuple[str, str, str], Use] = {
     ("dra-plugin", "patch", "resourceclaims/status"): a_driver_speaks_of_its_devices,
     ("dra-plugin", "associated-node:patch", "resourceclaims/driver"): a_driver_speaks_of_its_devices,
 }
+"""Those of a plugin whose driver reports devices."""

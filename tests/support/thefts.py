@@ -127,7 +127,10 @@ HOLDINGS: list[tuple[str, Json]] = [
 
 
 class Theft(NamedTuple):
-    """``send`` is the body, or makes it from the object as it is. ``refused``: words of the refusal; "" if none."""
+    """``send`` is the body, or makes it from the object as it is. ``refused``: words of the refusal; "" if none.
+
+    ``or_refused`` are those of another one who refuses it, where a release does not ask by itself.
+    """
 
     verb: str
     resource: str
@@ -136,6 +139,11 @@ class Theft(NamedTuple):
     refused: str = ""
     group: str = CORE
     kind: str = "application/json"
+    or_refused: str = ""
+
+    @property
+    def refusals(self) -> list[str]:
+        return list(filter(None, (self.refused, self.or_refused)))
 
     @property
     def method(self) -> str:
@@ -285,7 +293,9 @@ def _claims() -> Iterator[Theft]:
     yield on("update", "here", changed("metadata", "finalizers", to=[PROTECTION]), "")
     yield on("patch", "here", {"metadata": {"annotations": {"dra.kopf.dev/allocate": "Immediate"}}}, finalizers)
     yield on("patch", "of-a-pod", {"metadata": {"finalizers": None}}, "")
-    yield on("patch", "here", SPOKEN, 'requires resource="resourceclaims/driver"', "status")
+    yield on("patch", "here", SPOKEN, 'requires resource="resourceclaims/driver"', "status")._replace(
+        or_refused="drivers say what their devices are"
+    )
     yield on("patch", "here", _status("allocation", None), "", "status")
     yield on("update", "told", changed("status", to={}), "", "status")
     yield on("update", "here", changed("status", "reservedFor", to=[{"resource": "pods", "name": "p", "uid": "u"}]),
@@ -300,8 +310,8 @@ def _leases() -> Iterator[Theft]:
     take = changed("spec", "holderIdentity", to="a thief")
     for name in ("kube-scheduler", "kube-controller-manager"):
         yield on("update", name, take, "cannot update resource")
-    yield on("create", "", lease("other"), "whose name begins with dra-operator-")
-    yield on("create", "", lease("dra-operator-another"), "")
+    for name in ("other", "dra-operator-another"):
+        yield on("create", "", lease(name), "the operator has one Lease")
     yield on("update", "dra-operator-dra-scheduler", take, "")
 
 
@@ -314,8 +324,11 @@ def _rest() -> Iterator[Theft]:
     yield Theft("patch", "events", f"{EVENTS}/ours", {"count": 2}, "", kind=PATCH["merge"])
     said = {"type": "EvictionInProgress", "status": "False", "reason": "None", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
-    yield Theft("patch", "devicetaintrules/status", f"{TAINT_RULES}/rule/status", _status("conditions", [said]),
-                "", DRA_GROUP, PATCH["merge"])  # fmt: skip
+    other = {**said, "type": "Ready"}
+    for conditions, refused in (([said], ""), ([other], "the condition EvictionInProgress"),
+                                ([said, other], "the condition EvictionInProgress")):  # fmt: skip
+        yield Theft("patch", "devicetaintrules/status", f"{TAINT_RULES}/rule/status", _status("conditions", conditions),
+                    refused, DRA_GROUP, PATCH["merge"])  # fmt: skip
     yield Theft("update", "resourcepoolstatusrequests/status", f"{POOL_REQUESTS}/asked/status",
                 changed("status", to={"poolCount": 0, "pools": []}), "", DRA_GROUP)  # fmt: skip
     yield Theft("delete", "resourcepoolstatusrequests", f"{POOL_REQUESTS}/asked", None, "", DRA_GROUP)

@@ -64,7 +64,13 @@ def schema() -> dict[str, Any]:
         "tolerations": {"type": "array", "items": _ANY},
         "affinity": _ANY,
     }
-    plugin = {**_COMMON, "namespace": _LABEL, "config": _object(_SIMULATED), "kubeletDir": _FOLDER}
+    plugin = {
+        **_COMMON,
+        "namespace": _LABEL,
+        "config": _object(_SIMULATED),
+        "reportsDevices": _SWITCH,
+        "kubeletDir": _FOLDER,
+    }
     image = {
         "repository": {"type": "string", "minLength": 1},
         "tag": _TEXT,
