@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 from dra_kube.door import open_door
-from dra_kube.request_log import REQUESTS
+from dra_kube.request_log import request_log
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -134,7 +134,13 @@ async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator
     """
     host, port = address_of(endpoint)
     probes = Probes(metrics, path)
-    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS, shutdown_timeout=_LAST_ANSWER_SECONDS)
+    runner = web.AppRunner(
+        probes.app(),
+        access_log=None,
+        logger=request_log(),
+        shutdown_timeout=_LAST_ANSWER_SECONDS,
+        lingering_time=0,
+    )
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:

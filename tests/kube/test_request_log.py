@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from dra_kube.request_log import REQUESTS
+from dra_kube.request_log import MOST_KINDS, REQUESTS, TOLD_SECONDS, request_log
 from secrecy import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,23 @@ async def test_a_header_that_cannot_be_read_is_logged_as_a_warning_without_it(
 
 def test_each_server_of_ours_logs_so() -> None:
     sources = [path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
-    made = [call for text in sources for call in re.findall(r"(?:web\.(?:AppRunner|Server)| _Server)\(.*\)\n", text)]
+    calls = r"(?:web\.(?:AppRunner|Server)| _Server)\([^=]*?access_log=None,\s*[^=]*="
+    made = [call for text in sources for call in re.findall(rf"{calls}request_log\(\)", text)]
     assert len(made) == 6
-    assert all("logger=REQUESTS" in call for call in made)
+    assert sum(len(re.findall(r"(?:web\.(?:AppRunner|Server)| _Server)\((?!web)", text)) for text in sources) == 6
+
+
+def test_a_fault_that_anyone_can_cause_is_logged_once_a_minute_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = request_log(lambda: now)
+    with caplog.at_level(logging.INFO):
+        for at in range(1000):
+            log.error("Error handling request from %s", f"10.0.0.{at}")
+        for kind in range(10):
+            log.error("fault %d of another kind" + "!" * kind, kind)
+        now += TOLD_SECONDS
+        log.error("Error handling request from %s", "10.0.0.1")
+    assert len(caplog.records) == MOST_KINDS + 1
+    left_out = 999 + 10 - (MOST_KINDS - 1)
+    counted = f"(before that {left_out} faults of requests were not logged)"
+    assert caplog.messages[-1] == f"Error handling request from 10.0.0.1 {counted}"

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import NEWEST, Release
-from dra_kube.listening import stop_listening
-from dra_kube.request_log import REQUESTS
+from dra_kube.door import MOST_CONNECTIONS, open_door
+from dra_kube.request_log import request_log
 
 from dra_devcluster.background import in_thread
 
@@ -65,8 +67,8 @@ _CONTROLLERS = (
     DefaultScheduler,
 )
 _GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops
-_BACKLOG_CONNECTIONS = 128
-"""Connections that wait to be accepted."""
+_HEAD_SECONDS = 32.0  # seconds that the TLS handshake and the head of a request may take, as kube-apiserver gives them
+_KEEP_ALIVE_SECONDS = 180.0  # seconds between two requests of a connection
 
 
 class DevApiServer:
@@ -180,20 +182,27 @@ class DevApiServer:
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         app = App(self.registry, self.tokens)
-        server = _Server(app, access_log=None, logger=REQUESTS, handler_cancellation=True)
+        server = _Server(
+            app, access_log=None, logger=request_log(), handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_SECONDS
+        )
         runner = ServerRunner(server, shutdown_timeout=_GOODBYE_SECONDS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         stack.callback(self._end_watches)
-        accept = cast(Callable[[], asyncio.Protocol], server)
+        door = open_door(
+            runner,
+            self.host,
+            self.port,
+            math.inf,
+            head_seconds=_HEAD_SECONDS,
+            tls=self._identity.tls,
+            most=_most_connections(),
+            keeps_alive=True,
+        )
         try:
-            listening = await asyncio.get_running_loop().create_server(
-                accept, self.host, self.port, ssl=self._identity.tls, backlog=_BACKLOG_CONNECTIONS
-            )
+            _, self.port = await stack.enter_async_context(door)
         except OSError as error:
             raise ServerError(_why_not(self.host, self.port, error)) from error
-        stack.push_async_callback(stop_listening, listening)
-        self.port = listening.sockets[0].getsockname()[1]
 
     def _end_watches(self) -> None:
         for collection in self.registry.store.collections():
@@ -242,6 +251,11 @@ class _Server(web.Server):
             transport.abort()
         if self._open:
             await self._is_empty.wait()
+
+
+def _most_connections() -> int:
+    """Half of the descriptors: a connection through to a node needs two of them."""
+    return max(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

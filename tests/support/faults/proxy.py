@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
@@ -16,7 +17,7 @@ from api_call import api_call
 from dra_devcluster.apiserver.identity.certificates import make_identity
 from dra_devcluster.apiserver.identity.kubeconfig import kubeconfig, write_kubeconfig
 from dra_kube import Connection
-from dra_kube.listening import stop_listening
+from dra_kube.door import open_door
 
 from .active import ActiveFaults, AnyFault
 from .answer import refusal
@@ -50,11 +51,10 @@ class FaultProxy:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             stack.callback(self.break_streams)
-            accept = cast(Callable[[], asyncio.Protocol], server)
-            loop = asyncio.get_running_loop()
-            listening = await loop.create_server(accept, HOST, 0, ssl=self._identity.tls, backlog=128)
-            stack.push_async_callback(stop_listening, listening)
-            self.url = f"https://{HOST}:{listening.sockets[0].getsockname()[1]}"
+            seconds = {"life_seconds": math.inf, "head_seconds": 60.0}
+            door = open_door(runner, HOST, 0, **seconds, tls=self._identity.tls, most=512, keeps_alive=True)
+            _, port = await stack.enter_async_context(door)
+            self.url = f"https://{HOST}:{port}"
             self._stack = stack.pop_all()
         return self
 

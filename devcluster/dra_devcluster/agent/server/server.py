@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from aiohttp import web
-from dra_kube.listening import stop_listening
-from dra_kube.request_log import REQUESTS
+from dra_kube.door import open_door
+from dra_kube.request_log import request_log
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from dra_devcluster.agent.containers.runtime import LocalRuntime
@@ -41,6 +42,7 @@ from .session import refuse, run_session
 
 ADDRESS = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.5
+_QUIET_SECONDS = 75.0
 _LONGEST_FORWARD_BYTES = 16 * 2**20  # of a port forward; its frames end at 1 MiB
 
 
@@ -61,20 +63,25 @@ class NodeServer:
         app.router.add_get("/portForward/{namespace}/{pod}", self._port_forward)
         app.router.add_get("/metrics", self._expose)
         app.router.add_get("/healthz", self._healthz)
-        self._runner = web.AppRunner(app, access_log=None, logger=REQUESTS, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=request_log(),
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=_QUIET_SECONDS,
+        )
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        accept = cast(Callable[[], asyncio.Protocol], self._runner.server)
-        self._listening = await asyncio.get_running_loop().create_server(accept, ADDRESS, 0)
-        self.port = self._listening.sockets[0].getsockname()[1]
+        self._door = open_door(self._runner, ADDRESS, 0, math.inf, keeps_alive=True)
+        _, self.port = await self._door.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        await stop_listening(self._listening)
+        await self._door.__aexit__(None, None, None)
         await self._runner.cleanup()
 
     @web.middleware

@@ -14,7 +14,7 @@ from typing import Protocol
 from aiohttp import web
 from dra_api.version import VERSION
 from dra_kube.door import open_door
-from dra_kube.request_log import REQUESTS
+from dra_kube.request_log import request_log
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from .health import Check, obstacles
@@ -64,7 +64,9 @@ async def serve(host: str, port: int, answers: Answering) -> AsyncIterator[int]:
     probes = {"/livez": answers.liveness, "/healthz": answers.liveness, "/readyz": answers.readiness}
     for path, probe in probes.items():
         app.router.add_get(path, _answer(path.removeprefix("/"), probe))
-    runner = web.AppRunner(app, access_log=None, logger=REQUESTS, shutdown_timeout=LAST_ANSWER_SECONDS)
+    runner = web.AppRunner(
+        app, access_log=None, logger=request_log(), shutdown_timeout=LAST_ANSWER_SECONDS, lingering_time=0
+    )
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 from dra_kube.door import open_door
-from dra_kube.request_log import REQUESTS
+from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.observed.pipeline import Settings
@@ -74,12 +74,16 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _http(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    runner = web.AppRunner(app, access_log=None, logger=REQUESTS, keepalive_timeout=IDLE_SECONDS)
+    runner = web.AppRunner(
+        app, access_log=None, logger=request_log(), keepalive_timeout=IDLE_SECONDS, handler_cancellation=True
+    )
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:
             try:
-                found, taken = await stack.enter_async_context(open_door(runner, host, port, LIFE_SECONDS))
+                found, taken = await stack.enter_async_context(
+                    open_door(runner, host, port, LIFE_SECONDS, keeps_alive=True)
+                )
             except OSError as error:
                 raise Problem(f"cannot listen on {host}:{port}: {error.strerror}; choose another address") from error
             yield f"http://{f'[{found}]' if ':' in found else found}:{taken}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from dra_kube.request_log import REQUESTS
+from dra_kube.door import open_door
+from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.until_ended import serve_until_ended
@@ -26,6 +28,8 @@ PAGE: Final = Path(__file__).parent / "page"
 _SCRIPTS: Final = ("app.js", "dom.js", "grid.js", "panel.js", "usage.js", "waiting.js")
 FILES: Final = {"": "text/html", "app.css": "text/css", **dict.fromkeys(_SCRIPTS, "text/javascript")}
 """By their names in the address; the page itself has none."""
+PAGE_IDLE_SECONDS: Final = 60.0
+"""Seconds between two requests of a connection."""
 MOST_QUERY_LETTERS: Final = 1024
 """Of a name in a question."""
 
@@ -40,16 +44,23 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
     """The address of the page, served inside the block. Raises Problem."""
     feed, token = Feed(options), secrets.token_urlsafe(32)
     await feed.start()
-    runner = web.AppRunner(application(feed, token), access_log=None, logger=REQUESTS)
+    runner = web.AppRunner(
+        application(feed, token),
+        access_log=None,
+        logger=request_log(),
+        keepalive_timeout=PAGE_IDLE_SECONDS,
+        handler_cancellation=True,
+    )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, HOST, options.port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise Problem(f"cannot listen on {HOST}:{options.port}: {error.strerror}; choose another --port") from error
-        port = runner.addresses[0][1]
-        yield f"http://{HOST}:{port}/{token}/"
+        async with AsyncExitStack() as stack:
+            door = open_door(runner, HOST, options.port, math.inf, keeps_alive=True)
+            try:
+                _, port = await stack.enter_async_context(door)
+            except OSError as error:
+                problem = f"cannot listen on {HOST}:{options.port}: {error.strerror}; choose another --port"
+                raise Problem(problem) from error
+            yield f"http://{HOST}:{port}/{token}/"
     finally:
         await runner.cleanup()
         await feed.stop()
