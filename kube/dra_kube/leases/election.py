@@ -6,7 +6,7 @@ candidates write at the same time, whatever their clocks, their network and thei
 **A candidate waits by its own clock.** It takes the lease over when the record has not changed for the record's
 duration, counted from the moment when this candidate first saw that record. Times in the record are for people; no
 candidate compares them with its own clock. A deleted lease counts as unchanged, and so does one that was made anew and
-that has had no holder yet.
+that has had no holder yet. A candidate waits for no holder whose process has certainly ended (``has_ended``).
 
 **A leader counts from before.** Its time starts when it *sent* the last renewal that was answered, so it always ends
 before that of every candidate, who saw the renewal later. It writes only within the first part (``renew``) of its time,
@@ -43,16 +43,25 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: others wait ``lease``, the leader writes for ``renew``, each candidate retries after ``retry``."""
+    """Seconds: others wait ``lease``, the leader writes for ``renew``, each candidate retries after ``retry``.
 
-    lease: float = 10.0
-    renew: float = 7.0
-    retry: float = 1.5
+    The defaults and their proportions are those of client-go. A leader renews without a gap while each request takes
+    up to ``request`` seconds: two of them fit into ``renew``, and the last one is over before others take the lease.
+    """
+
+    lease: float = 15.0
+    renew: float = 10.0
+    retry: float = 2.0
 
     @classmethod
     def of(cls, lease: float) -> Self:
-        """The usual proportions for this duration of a lease."""
-        return cls(lease, 0.7 * lease, 0.15 * lease)
+        """Return the usual proportions for this duration of a lease."""
+        return cls(lease, lease * 2 / 3, lease * 2 / 15)
+
+    @property
+    def request(self) -> float:
+        """Seconds that one request for the Lease may take."""
+        return self.renew / 2
 
 
 _KIND = {"apiVersion": LEASES.api_version(), "kind": LEASES.kind}
@@ -69,7 +78,10 @@ class LeaseLost(KubeError):
 
 
 class Election:
-    """One candidate. ``bid`` says what to write, ``won`` that it was written; ``allowance`` guards all other writes."""
+    """One candidate. ``bid`` says what to write, ``won`` that it was written; ``allowance`` guards all other writes.
+
+    ``has_ended``: return whether the process of that identity certainly writes no more.
+    """
 
     def __init__(
         self,
@@ -78,14 +90,17 @@ class Election:
         *,
         clock: Callable[[], float] = boot_time,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        has_ended: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.identity = identity
         self.timing = timing or Timing()
         self.clock = clock
-        self._now = now
+        self._now, self._has_ended = now, has_ended
         self._seen: Object | None = None  # the spec that was seen last
         self._seen_at = -math.inf
         self._renewed_at: float | None = None  # None: does not lead
+        self.former = ""
+        """The holder that this candidate saw last before itself; empty if there was none."""
 
     @property
     def leads(self) -> bool:
@@ -112,6 +127,8 @@ class Election:
         Raises LeaseLost.
         """
         self._see(lease)
+        if not self.leads and self.holder != self.identity:
+            self.former = self.holder
         spec = (lease or {}).get("spec") or {}
         if lease is None or not spec:
             return self._bid_for_nothing(lease or {**_KIND, "metadata": {}})
@@ -142,6 +159,8 @@ class Election:
             self._seen, self._seen_at = copy.deepcopy(spec), self.clock()
 
     def _is_over(self) -> bool:
+        if self._has_ended(self.holder):
+            return True
         seconds = (self._seen or {}).get("leaseDurationSeconds") or self.timing.lease
         return self.clock() - self._seen_at >= float(seconds)
 

@@ -12,6 +12,8 @@ reach the API server writes nothing, keeps its cache, and continues when its ren
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import logging
 import math
 import os
@@ -19,6 +21,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from dra_kube import (
     LEASES,
@@ -54,9 +57,67 @@ def lease_name(scheduler_name: str) -> str:
     return f"dra-operator-{scheduler_name}"
 
 
-def identity() -> str:
-    """A unique name for this process that people recognize: that of the pod or host, with a suffix."""
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+class Seat:
+    """The one seat for a leader among the processes of a pod, and what the name of who sits there says.
+
+    All containers of a pod share one network namespace, which outlives each of them. The first process binds a name in
+    it (an abstract Unix socket), and the kernel frees that name when the process ends, however it ends. Only a process
+    that has the seat puts the mark of its pod into its identity: the pod's UID, the boot of the kernel and the network
+    namespace. So whoever has the seat knows that all others with this mark have ended. A second process in the pod gets
+    no seat, carries no mark, and waits for the Lease as anybody does; so does a process without ``POD_UID``, such as
+    one on a laptop.
+    """
+
+    def __init__(self, lease: str) -> None:
+        self._lease, self._mark = lease, _mark_of_pod()
+        self._bound: socket.socket | None = None
+        self._unique = uuid.uuid4()
+
+    def identity(self) -> str:
+        """Return a unique name for this process, which begins with that of its pod or host; take the seat first."""
+        self._sit_down()
+        name = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{self._unique}"
+        return f"{name}_{self._mark}" if self._bound is not None else name
+
+    def has_ended(self, holder: str) -> bool:
+        """Return whether the holder was another process of this pod, which had the seat before."""
+        is_marked = self._bound is not None and holder.endswith(f"_{self._mark}")
+        return is_marked and str(self._unique) not in holder
+
+    def close(self) -> None:
+        """Free the seat: this process writes no more."""
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
+
+    def _sit_down(self) -> None:
+        if not self._mark or self._bound is not None:
+            return
+        name = hashlib.sha256(f"{self._mark}/{self._lease}".encode()).hexdigest()
+        seat = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            seat.bind(f"\0dra-operator-{name}")
+        except OSError as error:
+            seat.close()
+            level = logging.DEBUG if error.errno == errno.EADDRINUSE else logging.WARNING
+            logger.log(level, "a Lease that this pod held will not be taken over at once: %s", error)
+        else:
+            self._bound = seat
+
+
+def _mark_of_pod() -> str:
+    """Return the UID of the pod with a digest of the kernel's boot and the network namespace.
+
+    Empty outside of a pod, and where the kernel is not Linux. The environment alone is no proof, since it can be copied
+    to another machine.
+    """
+    uid = os.environ.get("POD_UID", "")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        network = os.readlink("/proc/self/ns/net")
+    except OSError:
+        return ""
+    return f"{uid}-{hashlib.sha256(f'{boot}/{network}'.encode()).hexdigest()[:8]}" if uid else ""
 
 
 class Leader:
@@ -74,11 +135,12 @@ class Leader:
         observe: Observe = unobserved,
         annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._election = Election(identity(), timing)
+        self._seat = Seat(f"{namespace}/{name}")
+        self._election = Election(self._seat.identity(), timing, has_ended=self._seat.has_ended)
         self._timing = self._election.timing
         # Its own client: not guarded. One request without an answer must not cost the lease; as with client-go, it is
         # given half of the time in which the leader has to renew.
-        self._patience = self._timing.renew / 2
+        self._patience = self._timing.request
         self._api = Api(connection, timeout=self._patience, observe=observe)
         self._lock = LeaseLock(self._api, namespace, name, self._election, annotations)
         self._where = f"Lease {namespace}/{name}"
@@ -88,6 +150,7 @@ class Leader:
         self._error: type[KubeError] | None = None
         self._stands_by = ""
         self._asked_at = -math.inf
+        self._settled_at = -math.inf
         self._is_lost = asyncio.Event()
 
     async def acquire(self) -> None:
@@ -96,7 +159,11 @@ class Leader:
         leads = await self._attempt(is_first=True)
         while not leads:
             await asyncio.sleep(self._timing.retry * random.uniform(1 - JITTER_SHARE, 1))
+            self._election.identity = self._seat.identity()  # another process of the pod may have left the seat
             leads = await self._attempt()
+        if self._seat.has_ended(self._election.former):
+            self._settled_at = self._election.clock() + self._timing.lease
+            logger.info("%s was held by a process of this pod that has ended: %s", self._where, self._election.former)
         logger.info("leading: %s is held by %s", self._where, self._election.identity)
         self._task = asyncio.create_task(self._keep(), name="lease")
 
@@ -108,6 +175,14 @@ class Leader:
     def allowance(self) -> float:
         """The guard of the operator's writes. Raises NotLeading."""
         return self._election.allowance()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no write of the leader before may still take effect.
+
+        It may where its Lease was taken over before its time: what a process has sent may outlive it on the way.
+        """
+        return self._election.clock() >= self._settled_at
 
     @property
     def leads(self) -> bool:
@@ -145,6 +220,7 @@ class Leader:
         """Disconnect. A lease that is not released is free after its time."""
         await self._end_renewals()
         await self._api.__aexit__(None, None, None)
+        self._seat.close()
 
     async def _attempt(self, *, is_first: bool = False) -> bool:
         """Whether the lease is ours now. Raises the error of the first attempt, unless it may pass by itself."""

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,9 @@ class Options:
 class Operator:
     """One operator on one API server. ``start`` and ``stop`` must run in the same event loop.
 
+    ``is_settled``: return whether no write of an earlier leader may still take effect. Until then its allocations are
+    treated as those of another scheduler: they may come at any moment.
+
     ``outdated`` is set when Kopf has to be started again: there are more kinds to watch, or, if ``went_back`` says why,
     the operator itself has to be stopped and started.
     """
@@ -99,9 +102,10 @@ class Operator:
         guard: Guard = unguarded,
         requests: Requests | None = None,
         mix: MixMemory | None = None,
+        is_settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self.options = options or Options()
-        self._guard = guard
+        self._guard, self._is_settled = guard, is_settled
         self.registry = registry or CollectorRegistry()
         self.requests = requests or Requests(self.registry)
         """Called for each request to the API server, ours and Kopf's."""
@@ -206,7 +210,7 @@ class Operator:
             preemption=options.preemption,
             placement=Placement(options.placement_strategy, options.device_order),
             mix=self.mix,
-            sees_others=lambda: all(map(self.streams.sees, _about_others(cluster))),
+            sees_others=lambda: self._is_settled() and all(map(self.streams.sees, _about_others(cluster))),
         )
 
     @property

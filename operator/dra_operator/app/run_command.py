@@ -101,7 +101,9 @@ async def _supervise(settings: OperatorSettings, to: Connection, mix: MixMemory)
         leader = Leader(to, name, namespace, timing, requests, lambda: {**said, MIX: mix.text} if mix.text else said)
         registry.register(LeaderGauge(leader, settings.scheduler_name))
     allowance = leader.allowance if leader is not None else unguarded
-    operator = Operator(options_of(settings), registry, allowance, requests, mix)
+    operator = Operator(
+        options_of(settings), registry, allowance, requests, mix, lambda: leader is None or leader.is_settled
+    )
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
 
 

@@ -87,8 +87,11 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     leader_elect_lease_duration: Annotated[
         float,
         Meta(ge=2, le=3600),
-        _about("seconds after which a dead leader is replaced; the leader renews the lease every 0.15 of it"),
-    ] = 10.0
+        _about(
+            "seconds after which a dead leader is replaced; the leader renews the Lease every 2/15 of it, and one "
+            "request for the Lease may take a third of it"
+        ),
+    ] = 15.0
     metrics_host: Annotated[str, Meta(min_length=1), _about("address for metrics and probes", "an address")] = (
         "127.0.0.1"
     )
