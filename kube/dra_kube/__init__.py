@@ -35,6 +35,7 @@ from .access.impersonation import Headers
 from .api import Api, Object, PatchKind, TypedList
 from .errors import (
     AlreadyExists,
+    AnswerTooLarge,
     ApiError,
     BadRequest,
     Conflict,
@@ -43,6 +44,7 @@ from .errors import (
     Gone,
     Invalid,
     KubeError,
+    NoAnswerInTime,
     NotFound,
     NotSent,
     NotServed,
@@ -82,6 +84,7 @@ __all__ = [
     "STORAGE_CLASSES",
     "VOLUME_ATTACHMENTS",
     "AlreadyExists",
+    "AnswerTooLarge",
     "Api",
     "ApiError",
     "BadRequest",
@@ -97,6 +100,7 @@ __all__ = [
     "KubeError",
     "LeaseLock",
     "LeaseLost",
+    "NoAnswerInTime",
     "NotFound",
     "NotLeading",
     "NotSent",

@@ -8,7 +8,8 @@ Unreachable, or may do so until its time limit there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -16,12 +17,12 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 from dra_api.api_resources import Resource
-from dra_api.codec import DecodeError, decode_list
+from dra_api.codec import DecodeError, brief, decode_item
 from dra_api.meta import ObjectVersion
-from dra_api.nesting import shallow
 
 from .access.connection import Connection
 from .errors import NotFound, NotServed, Unreachable
+from .http.pages import Page, Pages
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, Transport, unobserved
 from .http.watch import WatchEvent
@@ -41,7 +42,9 @@ _PATCH_TYPES: dict[PatchKind, str] = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",  # JSON is YAML
 }
-_PAGE_OBJECTS = 1000
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_LARGE_ITEM_BYTES = 64 << 10
+"""An item that takes milliseconds to decode: the event loop turns after each."""
 
 
 class TypedList(msgspec.Struct, frozen=True):
@@ -69,6 +72,7 @@ class Api:
         observe: Observe = unobserved,
     ) -> None:
         self._transport = Transport(connection, timeout, user_agent, guard, observe)
+        self._pages = Pages(self._transport)
         self._served: dict[Resource, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -167,17 +171,27 @@ class Api:
 
     # --- collections ---
 
-    async def list(self, resource: Resource, namespace: str | None = None, **selectors: str) -> tuple[Objects, str]:
-        """All objects and the resourceVersion to watch from. ``fieldSelector=``, ``labelSelector=`` narrow it.
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        keep: Callable[[Object], Object] = lambda item: item,
+        **selectors: str,
+    ) -> tuple[Objects, str]:
+        """All objects, or what ``keep`` makes of each, and the resourceVersion to watch from.
 
-        What nests too deep in an object is replaced by ``dra_api.nesting.TOO_DEEP``: do not write such an object back.
+        ``fieldSelector=``, ``labelSelector=`` narrow the list. What nests too deep in an object is replaced by
+        ``dra_api.nesting.TOO_DEEP``: do not write such an object back.
         """
         items: Objects = []
         version = await self.version_of(resource)
         revision = ""
-        async for page, meta in self._pages(resource, namespace, selectors):
-            items += [_listed(resource, version, item) for item in self._objects(resource, page)]
-            revision = meta.resource_version
+        async with aclosing(self._pages_of(resource, version, namespace, selectors)) as pages:
+            async for page in pages:
+                async for raw in _in_turns(page.items):
+                    item = self._transport.decoded(f", a list of {resource.plural},", raw, Object)
+                    items.append(keep(_listed(resource, version, item)))
+                revision = page.resource_version
         return items, revision
 
     async def list_as(
@@ -189,17 +203,39 @@ class Api:
         **selectors: str,
     ) -> TypedList:
         """All objects decoded into structs, or what ``keep`` makes of each; a malformed one costs only itself."""
-        version = await self.version_of(resource)
-        reshape = None if version == resource.versions[0] else partial(_listed, resource, version)
         items: AnyList = []
         malformed: Malformed = []
         revision = ""
-        async for page, meta in self._pages(resource, namespace, selectors):
-            good, bad, _ = decode_list(type_, page, reshape, keep)
-            items += good
-            malformed += bad
-            revision = meta.resource_version
+        async for page in self.pages_as(resource, type_, namespace, keep, **selectors):
+            items += page.items
+            malformed += page.malformed
+            revision = page.resource_version
         return TypedList(items, malformed, revision)
+
+    async def pages_as(
+        self,
+        resource: Resource,
+        type_: type[T],
+        namespace: str | None = None,
+        keep: Callable[[T], T] = lambda item: item,
+        **selectors: str,
+    ) -> AsyncIterator[TypedList]:
+        """The same page by page: no more is in memory than a page, if the caller drops what it has read.
+
+        All pages have the resourceVersion to watch from, which is that of the first one.
+        """
+        version = await self.version_of(resource)
+        reshape = None if version == resource.versions[0] else partial(_listed, resource, version)
+        async with aclosing(self._pages_of(resource, version, namespace, selectors)) as pages:
+            async for page in pages:
+                found = TypedList([], [], page.resource_version)
+                async for raw in _in_turns(page.items):
+                    try:
+                        found.items.append(keep(decode_item(type_, raw, is_cut=page.is_cut, reshape=reshape)))
+                    except DecodeError as error:
+                        # A new error: the frames of the one that was raised hold the whole page.
+                        found.malformed.append((brief(bytes(raw)), DecodeError(str(error))))
+                yield found
 
     async def list_versions(
         self, resource: Resource, namespace: str | None = None, **selectors: str
@@ -208,18 +244,22 @@ class Api:
 
         The server is asked for metadata only (PartialObjectMetadata), and the rest of that is not kept.
         """
-        accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
         versions: ObjectVersions = []
         revision = ""
-        async for page, meta in self._pages(resource, namespace, selectors, accept):
-            versions += [item.metadata for item in self._read(resource, page, _Versions).items or ()]
-            revision = meta.resource_version
+        served = await self.version_of(resource)
+        async with aclosing(self._pages_of(resource, served, namespace, selectors, _METADATA_LIST)) as pages:
+            async for page in pages:
+                async for raw in _in_turns(page.items):
+                    item = self._transport.decoded(f", a list of {resource.plural},", raw, _Versioned)
+                    versions.append(item.metadata)
+                revision = page.resource_version
         return versions, revision
 
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
         """Delete everything that the selectors match."""
         version = await self.version_of(resource)
-        await self._transport.request("DELETE", resource.path(version, namespace, None), query=selectors)
+        path, headers = resource.path(version, namespace, None), {"Accept": _METADATA_LIST}  # it answers what it was
+        await self._transport.request("DELETE", path, query=selectors, headers=headers)
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, resource_version: str, **selectors: str
@@ -230,6 +270,8 @@ class Api:
         events = self._transport.watch(resource.path(version, namespace, None), query)
         async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
             async for kind, obj in events:
+                if not _is_event(kind, obj, resource.kind):
+                    raise Unreachable(f"the watch of {resource} brings {kind} of what is no {resource.kind}")
                 yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
 
     # --- what the server serves ---
@@ -288,64 +330,53 @@ class Api:
             self._served.pop(resource, None)
             raise NotServed(f"the API server does not serve {resource} in version {version}: {error}") from error
         answer: Object = self._transport.decoded(path, content, dict[str, Any])
-        return from_served(resource, version, answer) if answer.get("kind") == resource.kind else answer
-
-    async def _pages(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        selectors: dict[str, str],
-        headers: dict[str, str] | None = None,
-    ) -> AsyncIterator[tuple[bytes, _PageMeta]]:
-        path = resource.path(await self.version_of(resource), namespace, None)
-        token = ""
-        while True:
-            query = {**selectors, "limit": str(_PAGE_OBJECTS)} | ({"continue": token} if token else {})
-            content = await self._transport.request("GET", path, query=query, headers=headers)
-            meta = self._meta(resource, content)
-            yield content, meta
-            if not meta.continue_:
-                return
-            if meta.continue_ == token:
-                raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
-            token = meta.continue_
-
-    def _meta(self, resource: Resource, page: bytes) -> _PageMeta:
-        return self._read(resource, page, _Page).metadata
-
-    def _objects(self, resource: Resource, page: bytes) -> Objects:
-        return self._read(resource, page, _Items).items or []
-
-    def _read(self, resource: Resource, page: bytes, type_: type[T]) -> T:
-        """Raises Unreachable for what is no list; one object that nests too deep does not spoil the others."""
+        if method != "DELETE" and subresource in (None, "status"):
+            asked = body.get("metadata") or {} if method == "POST" else {"name": name}
+            if not _is_object(answer, resource.kind, asked):
+                raise self._transport.is_no_server(path, f"the answer to {method} is no {resource.kind}", content)
+        if answer.get("kind") != resource.kind:
+            return answer
         try:
-            return msgspec.json.decode(page, type=type_)
-        except RecursionError:
-            page = shallow(page)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # which is told as for all other answers
-        found: T = self._transport.decoded(f", a list of {resource.plural},", page, type_)
-        return found
+            return from_served(resource, version, answer)
+        except ValueError as error:
+            raise self._transport.is_no_server(path, str(error), content) from error
+
+    def _pages_of(
+        self, resource: Resource, version: str, namespace: str | None, selectors: dict[str, str], accept: str = ""
+    ) -> AsyncGenerator[Page]:
+        return self._pages.of(resource.path(version, namespace, None), selectors, accept)
+
+
+async def _in_turns(items: AnyList) -> AsyncIterator[msgspec.Raw]:
+    """The items of a page; the event loop turns after each large one, and forgets it."""
+    for raw in items:
+        yield raw
+        if len(raw) > _LARGE_ITEM_BYTES:
+            await asyncio.sleep(0)
+
+
+def _is_object(answer: Object, kind: str, asked: Object | None = None) -> bool:
+    """Whether an answer is an object of the kind, with the name that was ``asked`` for; a review has none."""
+    if answer.get("kind", kind) != kind:
+        return False
+    meta = answer.get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    if asked is not None and not asked.get("name") and not asked.get("generateName"):
+        return "kind" in answer and (meta is None or isinstance(meta, dict))
+    return isinstance(name, str) and name != "" and name == ((asked or {}).get("name") or name)
+
+
+def _is_event(event: str, obj: Object, kind: str) -> bool:
+    """Whether a watch of the kind may bring this."""
+    if event == "BOOKMARK":
+        meta = obj.get("metadata")
+        return isinstance(meta, dict) and isinstance(meta.get("resourceVersion"), str)
+    return event in ("ADDED", "MODIFIED", "DELETED") and _is_object(obj, kind)
 
 
 def _listed(resource: Resource, version: str, item: Object) -> Object:
     """An item of a list, which leaves out its kind, in the shape of the newest version."""
     return from_served(resource, version, {**item, "kind": resource.kind, "apiVersion": resource.api_version(version)})
-
-
-class _PageMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class _Page(msgspec.Struct):
-    """What a page of a list says of itself."""
-
-    metadata: _PageMeta = msgspec.field(default_factory=_PageMeta)
-
-
-class _Items(msgspec.Struct):
-    items: list[dict[str, Any]] | None = None
 
 
 class _Named(msgspec.Struct):
@@ -361,9 +392,3 @@ __all__ = ["Api", "Object", "PatchKind", "TypedList"]
 
 class _Versioned(msgspec.Struct):
     metadata: ObjectVersion
-
-
-class _Versions(msgspec.Struct):
-    """The items of a page, as far as they say which version of which object each is."""
-
-    items: list[_Versioned] | None = None

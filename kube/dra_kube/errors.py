@@ -5,6 +5,8 @@
     KubeError
     ├── ConnectionSettingsError   no usable kubeconfig or in-cluster credentials
     ├── Unreachable               refused, timed out, TLS failed, or what answered is no API server
+    │   ├── AnswerTooLarge        longer than the reader takes: it was not read to its end
+    │   └── NoAnswerInTime        the limit for the request was over before the answer was complete
     ├── NotServed                 the server does not serve the kind in any version we speak
     ├── NotSent                   a write that was held back, so that it certainly has no effect
     │   └── NotLeading            by leader election, see ``dra_kube.leases.election``
@@ -41,6 +43,14 @@ class ConnectionSettingsError(KubeError):
 
 class Unreachable(KubeError):
     """The API server did not answer, or not completely; or what answered is no API server."""
+
+
+class AnswerTooLarge(Unreachable):
+    """An answer is longer than the reader takes, and was not read to its end."""
+
+
+class NoAnswerInTime(Unreachable):
+    """The time limit for a request was over before its answer was complete."""
 
 
 class NotSent(KubeError):
@@ -111,7 +121,9 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError):
-    """410"""
+    """410; ``continue_token`` goes on with a list whose version is no longer kept, empty if there is none."""
+
+    continue_token = ""
 
 
 class Invalid(ApiError):
@@ -161,6 +173,10 @@ def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after:
         kind = AlreadyExists
     message = message if isinstance(message, str) and message else fallback
     error = kind(code, reason, message, details if isinstance(details, dict) else None, retry_after)
+    if isinstance(error, Gone):
+        meta = status.get("metadata")
+        token = meta.get("continue") if isinstance(meta, dict) else None
+        error.continue_token = token if isinstance(token, str) else ""
     if kind is Invalid and {cause.get("field") for cause in error.causes} == {"metadata.uid"}:
         return Conflict(code, reason, message, error.details, retry_after)
     return error

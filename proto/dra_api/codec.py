@@ -46,11 +46,16 @@ def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 
 
-class _RawList(msgspec.Struct):
-    """The envelope of a Kubernetes list; the items stay bytes until each is decoded on its own."""
+class RawList(msgspec.Struct):
+    """The envelope of a Kubernetes list; the items stay bytes until each is decoded on its own.
+
+    ``is_cut``: some items nest too deep, and ``TOO_DEEP`` stands for what was cut off.
+    """
 
     items: list[msgspec.Raw] | None = None
     metadata: dict[str, Any] = {}
+    kind: str = ""
+    is_cut: bool = False
 
 
 def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
@@ -95,26 +100,74 @@ def decode_list(
     version in which it was served to that of ``type_``; ``keep`` says what is kept of an item, before the next one is
     decoded.
     """
-    try:
-        envelope, is_cut = _envelope(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: it never closes
-        raise DecodeError(str(error)) from error
+    envelope = raw_list(data)
     good: list[T] = []
     bad: list[tuple[bytes, DecodeError]] = []
     for raw in envelope.items or ():
         try:
-            if is_cut and was_cut(bytes(raw)):
-                raise DecodeError(f"it is {TOO_DEEP}")
-            item = decode(type_, raw) if reshape is None else convert(type_, reshape(decode(dict, raw)))
-            good.append(keep(item))
+            good.append(keep(decode_item(type_, raw, is_cut=envelope.is_cut, reshape=reshape)))
         except DecodeError as error:
             bad.append((bytes(raw), error))
     return good, bad, envelope.metadata
 
 
-def _envelope(data: bytes) -> tuple[_RawList, bool]:
-    """A list's items, and whether some were cut. Raises msgspec.DecodeError."""
+def raw_list(data: bytes) -> RawList:
+    """Read the envelope of a list. Raises DecodeError for what is no list."""
     try:
-        return msgspec.json.decode(data, type=_RawList), False
-    except RecursionError:
-        return msgspec.json.decode(shallow(data), type=_RawList), True
+        try:
+            return _raw_lists.decode(data)
+        except RecursionError:
+            found = _raw_lists.decode(shallow(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: it never closes
+        raise DecodeError(str(error)) from error
+    found.is_cut = True
+    return found
+
+
+_raw_lists = msgspec.json.Decoder(RawList)
+
+
+def brief(raw: bytes) -> bytes:
+    """Return a malformed object as it is if it is short, else its identity and the devices that it has allocated.
+
+    Users decide how many objects are malformed, and how large they are.
+    """
+    if len(raw) <= _BRIEF_BYTES:
+        return raw
+    try:
+        obj = msgspec.json.decode(raw)
+        meta, status = obj["metadata"], obj.get("status")
+        kept = {"metadata": {name: meta[name] for name in _IDENTITY if name in meta}}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError):
+        return b"{}"
+    if status is not None:
+        kept["status"] = {"allocation": _brief_allocation(status)}
+    short = msgspec.json.encode(kept)
+    return short if len(short) <= _BRIEF_BYTES else msgspec.json.encode({"metadata": kept["metadata"]})
+
+
+def _brief_allocation(status: Any) -> Any:
+    """The results of the allocation; None if the status says that there is none."""
+    allocation = status.get("allocation") if isinstance(status, dict) else status
+    devices = allocation.get("devices") if isinstance(allocation, dict) else None
+    results = devices.get("results") if isinstance(devices, dict) else None
+    if isinstance(results, list):
+        return {"devices": {"results": results}}
+    return None if allocation is None else {}
+
+
+_BRIEF_BYTES = 64 << 10
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
+
+
+def decode_item(
+    type_: type[T],
+    raw: msgspec.Raw,
+    *,
+    is_cut: bool = False,
+    reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> T:
+    """Decode one item of a list. Raises DecodeError, also for an item that nests too deep."""
+    if is_cut and was_cut(bytes(raw)):
+        raise DecodeError(f"it is {TOO_DEEP}")
+    return decode(type_, raw) if reshape is None else convert(type_, reshape(decode(dict, raw)))

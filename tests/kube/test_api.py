@@ -293,7 +293,7 @@ async def test_credentials_are_asked_for_each_request(serve: Serve) -> None:
 
     async def handler(request: web.Request) -> web.Response:
         seen.append(request.headers["Authorization"])
-        return web.json_response({"kind": "Pod"})
+        return web.json_response({"kind": "Pod", "metadata": {"name": "p"}})
 
     api = await serve({"GET /api/v1/namespaces/default/pods/p": handler})
     tokens = iter(["Bearer one", "Bearer two"])
@@ -348,7 +348,8 @@ async def test_a_watch_yields_events_across_chunk_borders_and_ends_with_gone_on_
         await response.prepare(request)
         for chunk in (
             b'{"type":"ADDED","obj',
-            b'ect":{"kind":"Pod","metadata":{"name":"p"}}}\n{"type":"BOOKMARK","object":{"metadata":{}}}\nnot json\n',
+            b'ect":{"kind":"Pod","metadata":{"name":"p"}}}\n',
+            b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"6"}}}\n\n',
             b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n',
         ):
             await response.write(chunk)
@@ -496,9 +497,9 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
         while True:
             await response.write(b"x" * 1000)
 
-    monkeypatch.setattr("dra_kube.http.transport.LARGEST_ANSWER_BYTES", 100_000)
-    monkeypatch.setattr("dra_kube.http.exchange.LARGEST_ANSWER_BYTES", 100_000)
-    monkeypatch.setattr("dra_kube.http.watch._LONGEST_EVENT_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.transport.LARGEST_OBJECT_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.exchange.LARGEST_OBJECT_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.watch.LARGEST_OBJECT_BYTES", 100_000)
     routes = ("GET /api/v1/nodes/n", "DELETE /api/v1/nodes/n", "GET /api/v1/nodes")
     api = await serve(dict.fromkeys(routes, endless))
     for request in (api.get, api.delete):

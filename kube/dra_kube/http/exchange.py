@@ -14,14 +14,19 @@ from typing import NamedTuple
 
 import httptools
 
-LARGEST_ANSWER_BYTES = 512 * 2**20
-"""Bytes of an answer. A page of a list has up to 1,000 objects, and etcd takes objects of up to 1.5 MB."""
+LARGEST_OBJECT_BYTES = 32 << 20
+"""Bytes of an answer about one object. kube-apiserver takes requests of 3 MB, and in its answers a character may become
+six."""
 _INTERIM = range(100, 200)
 _FRAMED = (b"content-length", b"transfer-encoding")
 
 
 class CutOff(OSError):
     """The connection ended before the answer was complete, or what came is no answer."""
+
+
+class TooLarge(CutOff):
+    """The answer is longer than any that is about one object."""
 
 
 class Answer(NamedTuple):
@@ -132,8 +137,8 @@ class Exchange(asyncio.Protocol):
         """A part of the content."""
         self._parts.append(part)
         self._size += len(part)
-        if self._size > LARGEST_ANSWER_BYTES:
-            self._fail(CutOff(f"the answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"))
+        if self._size > LARGEST_OBJECT_BYTES:
+            self._fail(TooLarge(f"the answer is larger than {LARGEST_OBJECT_BYTES >> 20} MiB"))
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it says no more than that there will be one."""

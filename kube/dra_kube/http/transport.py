@@ -16,9 +16,9 @@ from dra_api.nesting import TOO_DEEP
 
 from dra_kube.access.connection import Connection, proxy_and_credentials
 from dra_kube.access.tls import newest
-from dra_kube.errors import ApiError, Unreachable, error_of
+from dra_kube.errors import AnswerTooLarge, ApiError, NoAnswerInTime, Unreachable, error_of
 
-from .exchange import LARGEST_ANSWER_BYTES
+from .exchange import LARGEST_OBJECT_BYTES, TooLarge
 from .retry_after import seconds_of
 from .sending import CONNECT_SECONDS, Guard, Sending
 from .sockets import Sockets
@@ -44,7 +44,8 @@ class Transport:
         # Apart from each other: aiohttp shows the address of a proxy in its errors.
         self._proxy, credentials = proxy_and_credentials(connection.proxy)
         self._proxy_headers = {"Proxy-Authorization": credentials} if credentials else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_SECONDS))
+        self._seconds = timeout
+        self._timeout = _limit(timeout)
         self._watch_timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE_SECONDS
         )
@@ -85,13 +86,20 @@ class Transport:
         body: Any = None,
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
+        largest: int = LARGEST_OBJECT_BYTES,
+        seconds: float | None = None,
     ) -> bytes:
-        """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent."""
+        """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent.
+
+        For reads ``largest`` is the limit in bytes (else AnswerTooLarge), and ``seconds`` a limit below that of the
+        client, which is at most a third of it (else NoAnswerInTime); None for the client's own.
+        """
         if method != "GET":
             self._entered()
             return await self._write(method, path, body, query or {}, headers or {})
-        response = await self._read(path, query or {}, headers or {}, self._timeout)
-        return await _content(response, f"GET {self.connection.host}{path}")
+        limit = self._timeout if seconds is None else _limit(min(seconds, self._seconds / 3))
+        response = await self._read(path, query or {}, headers or {}, limit)
+        return await _content(response, f"GET {self.connection.host}{path}", limit, largest)
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
         """The JSON of a successful answer. Raises as ``request`` does, and Unreachable when it is no JSON."""
@@ -103,11 +111,13 @@ class Transport:
         try:
             return msgspec.json.decode(content, type=type_)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Unreachable(
-                f"{self.connection.host}{path} is not an API server: {error}: {content[:80]!r}"
-            ) from error
+            raise self.is_no_server(path, str(error), content) from error
         except RecursionError as error:
             raise Unreachable(f"{self.connection.host}{path} holds an object that is {TOO_DEEP}") from error
+
+    def is_no_server(self, path: str, why: str, content: bytes) -> Unreachable:
+        """Return the error for a successful answer that no API server gives."""
+        return Unreachable(f"{self.connection.host}{path} is not an API server: {why}: {content[:80]!r}")
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
@@ -115,7 +125,7 @@ class Transport:
         response = await self._read(path, query, {}, self._watch_timeout)
         async with response:
             try:
-                async for kind, obj in watch_events(response.content):
+                async for kind, obj in watch_events(response.content, f"{self.connection.host}{path}"):
                     if kind == "ERROR":
                         code = obj.get("code")
                         raise error_of(code if isinstance(code, int) and code > 0 else 500, obj)
@@ -136,7 +146,7 @@ class Transport:
             answer = await self._sending.send(method, path, query, self._with_impersonation(sent), content)
             status = answer.status
         except (TimeoutError, OSError) as error:
-            raise Unreachable(f"{what}: {_words(error, self._timeout)}") from error
+            raise _unreachable(what, error, self._timeout) from error
         finally:
             self._observe(method, path, status, time.perf_counter() - began)
         if status < 300:
@@ -166,14 +176,14 @@ class Transport:
             )
             status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{what}: {_words(error, timeout)}") from error
+            raise _unreachable(what, error, timeout) from error
         finally:
             self._observe("GET", path, status, time.perf_counter() - began)
         if response.status < 300:
             return response
         self._tell_if_refused(status, sent)
         retry_after = seconds_of(response.headers.get("Retry-After"))
-        raise _refusal(response.status, await _content(response, what), retry_after)
+        raise _refusal(response.status, await _content(response, what, timeout), retry_after)
 
     def _headers(self) -> dict[str, str]:
         sent = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -198,6 +208,19 @@ def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
     """No one looks at the requests."""
 
 
+def _limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, connect=min(seconds, CONNECT_SECONDS))
+
+
+def _unreachable(what: str, error: Exception, timeout: aiohttp.ClientTimeout) -> Unreachable:
+    kind = Unreachable
+    if isinstance(error, TooLarge):
+        kind = AnswerTooLarge
+    elif isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        kind = NoAnswerInTime
+    return kind(f"{what}: {_words(error, timeout)}")
+
+
 def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     if isinstance(error, TimeoutError) and not str(error) and timeout.total is not None:
         return f"no answer within {timeout.total:g} s"
@@ -210,7 +233,9 @@ def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     return str(error) or type(error).__name__
 
 
-async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
+async def _content(
+    response: aiohttp.ClientResponse, what: str, timeout: aiohttp.ClientTimeout, largest: int = LARGEST_OBJECT_BYTES
+) -> bytes:
     parts: list[bytes] = []
     size = 0
     try:
@@ -218,9 +243,11 @@ async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
             async for part in response.content.iter_any():
                 parts.append(part)
                 size += len(part)
-                if size > LARGEST_ANSWER_BYTES:
-                    raise Unreachable(f"{what}: the answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB")
-    except (aiohttp.ClientError, TimeoutError) as error:
+                if size > largest:
+                    raise AnswerTooLarge(f"{what}: the answer is larger than {largest >> 20} MiB")
+    except TimeoutError as error:
+        raise NoAnswerInTime(f"{what}: no whole answer within {timeout.total or 0:g} s") from error
+    except aiohttp.ClientError as error:
         raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
     return b"".join(parts)
 

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
+from dra_api.nesting import shallow
 
 from dra_kube.errors import Unreachable
+
+from .exchange import LARGEST_OBJECT_BYTES
 
 
 class WatchEvent(NamedTuple):
@@ -29,25 +32,53 @@ class _Line(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Line)
-_LONGEST_EVENT_BYTES = 64 * 2**20
-"""Bytes of one event. etcd takes objects of up to 1.5 MB, kube-apiserver requests of up to 3 MB."""
 
 
-async def watch_events(stream: aiohttp.StreamReader) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """The events of a stream, in order; a line that cannot be read is skipped. Raises Unreachable for a line without
-    end."""
+async def watch_events(
+    stream: aiohttp.StreamReader, what: str = "the watch"
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The events of a stream, which errors call ``what``. ``TOO_DEEP`` replaces what nests too deep in an object.
+
+    Raises Unreachable for what is no event, such as the page of a proxy, and for a line without end: at most one event
+    of ``LARGEST_OBJECT_BYTES`` is in memory.
+    """
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk
         if b"\n" not in chunk:
-            if len(rest) > _LONGEST_EVENT_BYTES:
-                raise Unreachable(f"a watch event is longer than {_LONGEST_EVENT_BYTES >> 20} MiB")
+            if len(rest) > LARGEST_OBJECT_BYTES:
+                raise Unreachable(f"{what}: a watch event is longer than {LARGEST_OBJECT_BYTES >> 20} MiB")
             continue
         *lines, tail = rest.split(b"\n")
         rest = tail
         for line in lines:
-            try:
-                event = _decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
-            yield event.type, event.object
+            if line.strip():
+                yield _event(bytes(line), what)
+    if rest.strip() and not _is_cut_off(bytes(rest)):
+        yield _event(bytes(rest), what)
+
+
+def _is_cut_off(line: bytes) -> bool:
+    """Whether it may be the beginning of an event."""
+    try:
+        _decoder.decode(line)
+    except msgspec.ValidationError:
+        return False
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return "truncated" in str(error) and line.lstrip().startswith(b"{")
+    return False
+
+
+def _event(line: bytes, what: str) -> tuple[str, dict[str, Any]]:
+    try:
+        try:
+            event = _decoder.decode(line)
+        except RecursionError:
+            event = _decoder.decode(shallow(line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_event(line, what, str(error)) from error
+    return event.type, event.object
+
+
+def _no_event(line: bytes, what: str, why: str) -> Unreachable:
+    return Unreachable(f"{what} is not an API server: {why}: {line[:80]!r}")

@@ -1,0 +1,237 @@
+"""A list holds a few megabytes at a time, however many objects there are and however large each one is."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import dra_kube
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from dra_api.core import Pod
+from dra_api.meta import ObjectMeta
+from dra_kube import NODES, PODS, Api, Connection
+from dra_kube.http.pages import FIRST_OBJECTS, LARGEST_PAGE_BYTES, MOST_OBJECTS, MOST_PAGES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MIB = 1 << 20
+
+
+@dataclass
+class Shelf:
+    """Objects of these sizes in bytes, served in pages as an API server does.
+
+    ``pages``: how many objects each page had; ``seconds``: how long one takes for each object; ``expires``: after how
+    many pages the version of a list is forgotten.
+    """
+
+    sizes: list[int]
+    seconds: float = 0.0
+    expires: int | None = None
+    pages: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    can_go_on: bool = True
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        first = int(request.query.get("continue", "0").removeprefix("now-"))
+        limit = int(request.query["limit"])
+        self.asked.append(limit)
+        if self.expires is not None and first and len(self.pages) >= self.expires:
+            self.expires = None
+            meta = {"continue": f"now-{first}"} if self.can_go_on else {}
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "metadata": meta}
+            return web.json_response(status, status=410)
+        last = min(first + limit, len(self.sizes))
+        await asyncio.sleep(self.seconds * (last - first))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            more = f'"continue":"{last}",' if last < len(self.sizes) else ""
+            version = b"9" if request.query.get("continue", "").startswith("now-") else b"7"
+            head = b'{"kind":"List","metadata":{%s"resourceVersion":"%s"},"items":[' % (more.encode(), version)
+            await response.write(head)
+            for number in range(first, last):
+                await response.write(b"," * (number > first) + _object(number, self.sizes[number]))
+            await response.write(b"]}")
+        finally:
+            self.at_once -= 1
+        self.pages.append(last - first)
+        return response
+
+
+def _object(number: int, size: int) -> bytes:
+    head = b'{"metadata":{"name":"o%d","uid":"u%d","resourceVersion":"%d"},"spec":{"x":"' % (number, number, number)
+    return head + b"x" * max(0, size - len(head)) + b'"}}'
+
+
+@asynccontextmanager
+async def serving(shelf: Shelf, seconds: float = 30.0) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_get("/api/v1/{kind}", shelf.answer)
+    server = TestServer(app)
+    await server.start_server()
+    try:
+        async with Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: None), timeout=seconds) as api:
+            yield api
+    finally:
+        await server.close()
+
+
+def _names(count: int) -> list[str]:
+    return [f"o{number}" for number in range(count)]
+
+
+def _named(pod: Pod) -> Pod:
+    return Pod(metadata=ObjectMeta(name=pod.metadata.name))
+
+
+async def _dicts(api: Api) -> list[str]:
+    found, version = await api.list(PODS, keep=lambda it: {"metadata": it["metadata"]})
+    assert version == "7"
+    return [it["metadata"]["name"] for it in found]
+
+
+async def _structs(api: Api) -> list[str]:
+    listed = await api.list_as(PODS, Pod, keep=_named)
+    assert listed.resource_version == "7"
+    assert not listed.malformed
+    return [it.metadata.name for it in listed.items]
+
+
+async def _versions(api: Api) -> list[str]:
+    found, version = await api.list_versions(PODS)
+    assert version == "7"
+    return [it.name for it in found]
+
+
+READS: dict[str, Callable[[Api], Awaitable[list[str]]]] = {
+    "list": _dicts,
+    "list_as": _structs,
+    "list_versions": _versions,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_pages_shrink_until_they_fit_and_the_next_list_begins_with_what_fits(read: str) -> None:
+    shelf = Shelf([int(1.4 * MIB)] * 60)
+    async with serving(shelf) as api:
+        assert await READS[read](api) == _names(60)
+        felt = len(shelf.asked) - len(shelf.pages)
+        assert 1 <= felt <= 3
+        assert max(shelf.pages) * 1.4 * MIB <= LARGEST_PAGE_BYTES
+        before = len(shelf.asked)
+        assert len(await READS[read](api)) == 60
+        assert len(shelf.asked) - before < before
+        assert shelf.asked[before] * 1.4 * MIB <= LARGEST_PAGE_BYTES
+
+
+async def test_small_objects_come_a_thousand_at_a_time() -> None:
+    shelf = Shelf([300] * 10_000)
+    async with serving(shelf) as api:
+        assert await _structs(api) == _names(10_000)
+    assert shelf.asked[0] == FIRST_OBJECTS
+    assert max(shelf.pages) == MOST_OBJECTS
+    assert len(shelf.pages) < 16
+
+
+async def test_pages_grow_again_behind_large_objects() -> None:
+    shelf = Shelf([17 * MIB, *[300] * 5_000])
+    async with serving(shelf) as api:
+        assert await _structs(api) == _names(5_001)
+    assert 1 in shelf.pages
+    assert max(shelf.pages) == MOST_OBJECTS
+
+
+async def test_an_object_larger_than_a_page_of_several_fits() -> None:
+    shelf = Shelf([300, LARGEST_PAGE_BYTES + MIB, 300])
+    async with serving(shelf) as api:
+        assert await _structs(api) == _names(3)
+
+
+async def test_an_object_larger_than_any_is_refused_in_words() -> None:
+    async with serving(Shelf([33 * MIB])) as api:
+        with pytest.raises(dra_kube.AnswerTooLarge, match="the answer is larger than 32 MiB"):
+            await api.list(PODS)
+
+
+async def test_a_late_page_is_asked_for_with_one_object_and_pages_grow_again() -> None:
+    shelf = Shelf([300] * 150, seconds=0.01)
+    async with serving(shelf, seconds=1.5) as api:  # a page of several has 0.5 s, of one 1.5 s
+        assert await _structs(api) == _names(150)
+    assert 1 in shelf.pages
+    assert max(shelf.pages) > 4
+
+
+async def test_a_server_that_never_answers_is_given_up_after_two_pages() -> None:
+    shelf = Shelf([300], seconds=60)
+    async with serving(shelf, seconds=0.6) as api:
+        with pytest.raises(dra_kube.NoAnswerInTime, match=r"no answer within 0.6 s"):
+            await api.list(PODS)
+    assert shelf.asked == [FIRST_OBJECTS, 1]
+
+
+async def test_a_list_whose_version_expires_goes_on_and_is_watched_from_its_first_page() -> None:
+    shelf = Shelf([int(1.4 * MIB)] * 30, expires=3)
+    async with serving(shelf) as api:
+        assert await _structs(api) == _names(30)
+    shelf = Shelf([int(1.4 * MIB)] * 30, expires=3, can_go_on=False)
+    async with serving(shelf) as api:
+        with pytest.raises(dra_kube.Gone):
+            await api.list_as(PODS, Pod)
+
+
+async def test_lists_of_many_kinds_together_hold_few_pages() -> None:
+    shelf = Shelf([int(1.4 * MIB)] * 30)
+    async with serving(shelf) as api:
+        await asyncio.gather(*[api.list_as(resource, Pod, keep=_named) for resource in (PODS, NODES) * 4])
+    assert shelf.most_at_once <= MOST_PAGES + 1  # one that was given up, and is still being written
+
+
+@given(sizes=st.lists(st.sampled_from([200, 5_000, 200_000, 3_000_000, 17_000_000]), max_size=12))
+@settings(max_examples=8, deadline=None)
+def test_every_object_comes_once_and_in_order_whatever_its_size(sizes: list[int]) -> None:
+    async def listed() -> list[str]:
+        async with serving(Shelf(sizes)) as api:
+            return await _structs(api)
+
+    assert asyncio.run(listed()) == _names(len(sizes))
+
+
+async def test_malformed_objects_are_kept_by_their_names_and_devices_only() -> None:
+    """What nests too deep is malformed to us, and the API server admits it at any length."""
+    item = (
+        b'{"metadata":{"name":"o%d","uid":"u","resourceVersion":"1","labels":{%s}},"spec":3,"status":{"allocation":'
+        b'{"devices":{"results":[{"driver":"d","pool":"p","device":"x"}],"config":["%s"]}}}}'
+    )
+
+    async def answer(request: web.Request) -> web.Response:
+        first = int(request.query.get("continue", 0))
+        labels = b",".join(b'"l%d":"x"' % number for number in range(20_000))
+        items = b",".join(item % (first + number, labels, b"c" * MIB) for number in range(2))
+        more = b'"continue":"%d",' % (first + 2) if first < 40 else b""
+        return web.Response(body=b'{"metadata":{%s"resourceVersion":"7"},"items":[%s]}' % (more, items))
+
+    app = web.Application()
+    app.router.add_get("/api/v1/pods", answer)
+    server = TestServer(app)
+    await server.start_server()
+    async with Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: None)) as api:
+        tracemalloc.start()
+        try:
+            listed = await api.list_as(PODS, Pod)
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    await server.close()
+    assert len(listed.malformed) == 42
+    assert all(b'"device":"x"' in raw and len(raw) < 300 for raw, _ in listed.malformed)
+    assert kept < 8 * MIB
