@@ -27,6 +27,9 @@ class PublishedSettings(Part, frozen=True):
     device_order: str = "reference"
     preemption: bool = False
     preempt_other_schedulers: bool = False
+    own_devices_only: bool = False
+    leave_drivers: str = ""
+    leave_nodes: str = ""
     preemption_patience: float = 30.0
 
 

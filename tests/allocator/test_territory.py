@@ -100,7 +100,7 @@ def test_whose_devices_are_does_not_depend_on_how_it_came_about(seed: int) -> No
                 tracker.put_slice(slices[name])
         elif name.startswith("n"):
             nodes[name] = random.choice(NODE_TAINTS) if not gone else ()
-            territory.put_node(name, nodes[name])
+            tracker.put_node(name, nodes[name], {})
         elif gone:
             rules.pop(name, None)
             tracker.remove_rule(name)

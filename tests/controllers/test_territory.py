@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 from controllers_world import World
 from dra_kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Features, Left
 from dra_operator.cache.devices import own_devices
 from objects import Make, Obj
 
@@ -300,3 +302,69 @@ def taint_devices(world: World, taint: Mapping[str, str]) -> None:
 
     for slice_ in list(world.api.of(RESOURCE_SLICES)):
         world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], edit)
+
+
+class TestLeftAlone:
+    """By settings: where the API server or another scheduler knows no taints of devices."""
+
+    @pytest.mark.parametrize("gates", [Features(), Features(device_taints=False, taint_rules=False)])
+    @pytest.mark.parametrize(
+        "leaves",
+        [
+            pytest.param(Left.of("other.example.com, gpu.example.com", "", unmarked=False), id="drivers"),
+            pytest.param(Left.of("", "pool in (theirs),!ours", unmarked=False), id="nodes"),
+            pytest.param(Left.of("", "", unmarked=True), id="what-is-not-marked"),
+        ],
+    )
+    async def test_no_toleration_opens_what_settings_leave_to_others(
+        self, leaves: Left, gates: Features, make: type[Make]
+    ) -> None:
+        world = World(gates)
+        world.leaves = leaves
+        world.furnish()
+        world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={"pool": "theirs"}))
+        world.api.add(RESOURCE_CLAIMS, tolerating(make.claim("ours"), *EVERYTHING))
+        world.api.add(PODS, make.pod("ours", claims=[make.use("ours")], tolerations=[*EVERYTHING]))
+        add_ours(world, make, "other")
+        await world.settle()
+        assert not world.holders()
+        assert all("left to other schedulers" in said for said in world.messages("FailedScheduling"))
+
+    @pytest.mark.usefixtures("settled")
+    async def test_a_node_that_is_given_to_us_meanwhile_wakes_the_pods_that_wait(
+        self, world: World, make: type[Make]
+    ) -> None:
+        world.leaves = Left(unmarked=True)
+        world.furnish()
+        add_ours(world, make)
+        world.start()
+        async with world.running():
+            await world.quiet()
+            assert world.node_of("ours") is None
+            give_node(world)
+            await world.quiet()
+            assert world.node_of("ours") == "node-0"
+
+    async def test_a_pod_without_claims_runs_on_a_node_whose_devices_are_left(
+        self, world: World, make: type[Make]
+    ) -> None:
+        world.leaves = Left.of("", "pool", unmarked=False)
+        world.furnish()
+        world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={"pool": "theirs"}))
+        world.api.add(PODS, make.pod("plain"))
+        await world.settle()
+        assert world.node_of("plain") == "node-0"
+
+    async def test_nothing_is_contested_where_we_take_only_our_own(self, world: World, make: type[Make]) -> None:
+        """Theirs is beside it: we need not defer for devices that we leave alone."""
+        world.leaves = Left(unmarked=True)
+        world.furnish(devices=2)
+        world.api.add(DEVICE_TAINT_RULES, rule(driver="gpu.example.com", device="dev-0"))
+        world.start()
+        assert world.cluster.own_devices.contested(frozenset({"gpu.example.com"}))  # it is new
+        world.cluster.own_devices._clock = lambda: math.inf
+        assert not world.cluster.own_devices.contested(frozenset({"gpu.example.com"}))
+
+    def test_a_selector_that_cannot_be_read_is_refused_at_the_start(self) -> None:
+        with pytest.raises(ValueError, match="--leave-nodes: cannot read 'pool in'"):
+            Left.of("", "pool in", unmarked=False)

@@ -35,6 +35,9 @@ SAID = PublishedSettings(
     scoring_strategy="MostAllocated",
     placement_strategy="frag",
     device_order="aligned",
+    own_devices_only=True,
+    leave_drivers="a.example.com, b.example.com",
+    leave_nodes="pool=theirs",
 )
 TEXT = encode(SAID).decode()
 
@@ -46,6 +49,11 @@ def test_what_the_operator_says_counts() -> None:
     assert str(made.controllers) == "placement"
     assert made.settings.scoring_strategy == "MostAllocated"
     assert (made.settings.placement_strategy, made.settings.device_order) == ("frag", "aligned")
+    leaves = made.cluster.inventory.territory.leaves
+    assert leaves.unmarked
+    assert leaves.drivers == {"a.example.com", "b.example.com"}
+    assert leaves.nodes is not None
+    assert leaves.nodes({"pool": "theirs"})
 
 
 def test_what_the_viewer_says_counts_more() -> None:
@@ -68,6 +76,7 @@ def test_what_the_viewer_says_counts_more() -> None:
         "{",
         '{"placementStrategy": "of a later version"}',
         '{"featureGates": 1}',
+        '{"featureGates": "DRADeviceTaintRules=true", "leaveNodes": "("}',
         '{"featureGates": "Nope=true"}',
     ],
 )
@@ -111,5 +120,8 @@ def test_the_operator_says_what_it_was_given() -> None:
         scoring_strategy="MostAllocated",
         placement_strategy="frag",
         device_order="aligned",
+        own_devices_only=True,
+        leave_drivers=SAID.leave_drivers,
+        leave_nodes=SAID.leave_nodes,
     )
     assert published(given) == SAID

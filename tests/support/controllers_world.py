@@ -12,7 +12,7 @@ from typing import cast
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, Left
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cache import Cluster, Controller, Source, check
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings, TimeSlices
@@ -67,6 +67,7 @@ class World:
         self.controllers = OwnControllers()
         self.legacy_claim_names = False
         self.preemption: PreemptionSettings | None = None
+        self.leaves = Left()
         self.sees_others = True
         """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET_STEPS
@@ -101,7 +102,7 @@ class World:
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
         inventory = Inventory(self.features, language=self.language)
-        self.cluster = Cluster(inventory)
+        self.cluster = Cluster(inventory, leaves=self.leaves)
         numbers = iter(range(1, 1000))
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
         self.registry = CollectorRegistry()

@@ -1,12 +1,19 @@
-"""What kubelets do to pods, without nodes: bound pods run, and deleted ones are gone at once."""
+"""What kubelets do to pods, without nodes: bound pods run, and deleted ones are gone at once.
+
+A pod with the annotation ``test/seconds`` is done after so many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from dra_kube import PODS, Api, Conflict, NotFound, Object, Unreachable
+
+RUNS_SECONDS: Final = "test/seconds"
+_ENDING: Final[set[asyncio.Task[None]]] = set()
 
 
 @asynccontextmanager
@@ -17,7 +24,9 @@ async def node_stub(api: Api) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        await asyncio.wait((task,))
+        for ending in _ENDING:
+            ending.cancel()
+        await asyncio.wait((task, *_ENDING))
         if not task.cancelled():
             task.result()
 
@@ -50,3 +59,14 @@ async def _act(api: Api, pod: Object) -> None:
         elif pod.get("status", {}).get("phase", "Pending") == "Pending":
             patch = {"metadata": {"uid": meta["uid"]}, "status": {"phase": "Running"}}
             await api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status")
+            if seconds := (meta.get("annotations") or {}).get(RUNS_SECONDS):
+                ending = asyncio.create_task(_end(api, meta, float(seconds)))
+                _ENDING.add(ending)
+                ending.add_done_callback(_ENDING.discard)
+
+
+async def _end(api: Api, meta: Object, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    with suppress(NotFound, Conflict):
+        patch = {"metadata": {"uid": meta["uid"]}, "status": {"phase": "Succeeded"}}
+        await api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status")

@@ -20,8 +20,8 @@ from .published.columns import Values, lookup
 from .published.inventory import Inventory
 from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
-from .published.taints import blocking, tolerates
-from .published.territory import SCHEDULER_KEY, Territory, enters, scheduler_of, schedulers_of, territory_taint
+from .published.taints import LEFT, SCHEDULER_KEY, blocking, tolerates
+from .published.territory import Left, Territory, enters, scheduler_of, schedulers_of, territory_taint
 from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
 from .request.extended import extended_requests
@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULT_BUDGET_STEPS",
     "DEVICE_ORDERS",
     "GATES",
+    "LEFT",
     "SCHEDULER_KEY",
     "WEIGHT_OF_ALL",
     "Allocated",
@@ -49,6 +50,7 @@ __all__ = [
     "Features",
     "GaveUp",
     "Inventory",
+    "Left",
     "Mix",
     "MixClass",
     "NodeFailure",

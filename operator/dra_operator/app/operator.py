@@ -31,7 +31,7 @@ from dra_kube import (
 )
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory, Left
 from dra_operator.cache import SCHEDULER_NAME, Cluster
 from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
@@ -65,6 +65,7 @@ class Options:
     ``legacy_claim_names``: see ``ClaimGenerator``.
     ``gates`` are changes to the feature gates of ``release``; None: of the API server's release.
     ``preemption``: how pods end for others; None: none does.
+    ``leaves``: devices that are left to other schedulers.
     ``search_budget`` are the steps after which the decision about one node gives up.
     """
 
@@ -77,6 +78,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     times: TimeSettings = field(default_factory=TimeSettings)
     search_budget: int = DEFAULT_BUDGET_STEPS
+    leaves: Left = field(default_factory=Left)
     scoring_strategy: str = STRATEGIES[0]
     device_order: str = DEVICE_ORDERS[0]
     preemption: PreemptionSettings | None = None
@@ -191,7 +193,12 @@ class Operator:
         options = self.options
         inventory = Inventory(self.in_force.features, language=CelSelectors(self.in_force.features))
         inventory.compiled.patient = False
-        cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
+        cluster = Cluster(
+            inventory,
+            scheduler_name=options.scheduler_name,
+            scoring_strategy=options.scoring_strategy,
+            leaves=options.leaves,
+        )
         allocator = Allocator(
             inventory,
             new_share_id=lambda: str(uuid.uuid4()),

@@ -33,6 +33,7 @@ from dra_kube import (
 from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from dra_operator.allocator import Left
 from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.controllers.scheduling.mix_text import Asked, read_mix
@@ -119,6 +120,9 @@ def published(settings: OperatorSettings) -> PublishedSettings:
         preemption=settings.preemption,
         preempt_other_schedulers=settings.preempt_other_schedulers,
         preemption_patience=settings.preemption_patience,
+        own_devices_only=settings.own_devices_only,
+        leave_drivers=settings.leave_drivers,
+        leave_nodes=settings.leave_nodes,
     )
 
 
@@ -133,6 +137,7 @@ def options_of(settings: OperatorSettings) -> Options:
         legacy_claim_names=settings.legacy_claim_names,
         times=_times(settings),
         search_budget=settings.search_budget,
+        leaves=Left.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
         scoring_strategy=settings.scoring_strategy,
         device_order=settings.device_order,
         preemption=_preemption(settings),

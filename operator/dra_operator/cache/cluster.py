@@ -30,7 +30,7 @@ from dra_api.storage import (
 )
 from msgspec import structs
 
-from dra_operator.allocator import DeviceId, Inventory
+from dra_operator.allocator import DeviceId, Inventory, Left
 from dra_operator.cache.objects.store import Change, Store
 from dra_operator.cache.objects.template import ClaimTemplate
 from dra_operator.cache.waiting.wake_conditions import EVERYTHING, UNMADE, WakeConditions
@@ -77,7 +77,9 @@ class Cluster(State):
         scheduler_name: str = SCHEDULER_NAME,
         scoring_strategy: str = STRATEGIES[0],
         clock: Callable[[], float] = time.monotonic,
+        leaves: Left | None = None,
     ) -> None:
+        inventory.territory.leaves = leaves or Left()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
@@ -380,22 +382,25 @@ class Cluster(State):
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
-        self._note_node(change)
+        published = triggers.devices_published(self) if self._note_node(change) else ()
         if change.new is None and change.old is not None:
             name = change.old.metadata.name
             return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
-        return triggers.on_node(self, change)
+        return (*published, *triggers.on_node(self, change))
 
-    def _note_node(self, change: Change[Node]) -> None:
+    def _note_node(self, change: Change[Node]) -> bool:
+        """What follows from a node; whether that gives or takes devices from us."""
         old, new = change
+        is_given = False
         if new is not None:
-            self.inventory.territory.put_node(new.metadata.name, new.spec.taints or ())
+            is_given = self.inventory.put_node(new)
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
             self.loads.touched.discard(new.metadata.name)
         elif old is not None:
-            self.inventory.territory.put_node(old.metadata.name, ())
+            self.inventory.remove_node(old.metadata.name)
             self._loaded_nodes.remove(old.metadata.name)
             self._freed_nodes.gone(old.metadata.name)
+        return is_given
 
     def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""

@@ -6,6 +6,7 @@ missing label), Exists, DoesNotExist. A requirement with an operator that the AP
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
@@ -68,6 +69,17 @@ class Selector:
         ]
         return cls(frozenset(wanted))
 
+    @classmethod
+    def parse(cls, text: str) -> Selector:
+        """Compile what kubectl's ``-l`` takes: ``app=web,tier!=test,zone in (a,b),gpu,!spot``. Raises ValueError."""
+        wanted, place = [], 0
+        while place < len(text):
+            if (found := _PART.match(text, place)) is None:
+                raise ValueError(f"cannot read {text[place:]!r}; write KEY=VALUE, separated by commas")
+            place = found.end()
+            wanted.append(_requirement(found))
+        return cls(frozenset(wanted))
+
     @property
     def is_empty(self) -> bool:
         """Whether it selects everything because it asks for nothing."""
@@ -90,3 +102,17 @@ class Selector:
 
 NOTHING: Final = Selector(None)
 EVERYTHING: Final = Selector(frozenset())
+_PART: Final = re.compile(
+    r"\s*(?:(?P<key>[\w./-]+)\s*(?P<op>==|=|!=)\s*(?P<value>[\w.-]*)"
+    r"|(?P<of>[\w./-]+)\s+(?P<set>in|notin)\s*\((?P<values>[^)]*)\)"
+    r"|(?P<absent>!)?\s*(?P<exists>[\w./-]+))\s*(?:,|$)"
+)
+
+
+def _requirement(found: re.Match[str]) -> Requirement:
+    if key := found["key"]:
+        return Requirement(key, "NotIn" if found["op"] == "!=" else "In", frozenset((found["value"],)))
+    if of := found["of"]:
+        values = frozenset(one.strip() for one in found["values"].split(","))
+        return Requirement(of, "In" if found["set"] == "in" else "NotIn", values)
+    return Requirement(found["exists"], "DoesNotExist" if found["absent"] else "Exists")

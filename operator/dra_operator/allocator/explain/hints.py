@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.published.taints import LEFT
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted, listed
 
@@ -86,7 +87,10 @@ def _taints(shortage: Shortage) -> Hint:
     plain = [taint for taint in order if not scheduler_of_taint(taint)]
     names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in plain]
     found = f"; not tolerated: {listed(names)}" if names else ""
-    found += f"; devices belong to the scheduler {listed(others)}" if others else ""
+    if LEFT.value in others:
+        found += "; devices are left to other schedulers by settings of this one"
+    elif others:
+        found += f"; devices belong to the scheduler {listed(others)}"
 
     def back(tolerated: frozenset[Taint]) -> int:
         return sum(own <= tolerated for own in taints.values())

@@ -13,8 +13,8 @@ from dra_api.resource import DeviceTaint
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.taints import blocking
-from dra_operator.allocator.published.territory import SCHEDULER_KEY, scheduler_of
+from dra_operator.allocator.published.taints import LEFT, SCHEDULER_KEY, blocking
+from dra_operator.allocator.published.territory import scheduler_of
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted
 
@@ -69,8 +69,10 @@ def _fitting(problem: Problem, domain: Domain, devices: int) -> int:
 
 def taints_of(problem: Problem, domain: Domain, device: int) -> Iterator[Taint]:
     """The taints of a device that keep the request from it."""
-    for taint in (problem.view.devices[device].taints or ()) if problem.node.features.device_taints else ():
-        if blocking((taint,), domain.alternative.tolerations) is not None:
+    for taint in problem.view.devices[device].taints or ():
+        if (taint == LEFT or problem.node.features.device_taints) and blocking(
+            (taint,), domain.alternative.tolerations
+        ) is not None:
             yield _key(taint)
 
 
@@ -97,7 +99,9 @@ def tolerate(domain: Domain, taints: Iterable[Taint]) -> str:
         one = len(wanted) == 1
         words = (f"toleration {wanted[0]}", "taint") if one else (f"tolerations {' and '.join(wanted)}", "taints")
         parts.append(f"add the {words[0]} to request {domain.alternative.request}, or have the {words[1]} removed")
-    if schedulers:
+    if LEFT.value in schedulers:
+        parts.append("have another scheduler place the pod, or this one not leave the devices alone (its settings)")
+    elif schedulers:
         parts.append(
             f"set schedulerName: {' or '.join(schedulers)} in the pod, or have the taint {SCHEDULER_KEY} removed"
         )

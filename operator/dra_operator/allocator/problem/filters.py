@@ -23,7 +23,7 @@ from dra_api.releases.release import Release
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.node_view import Offer
-from dra_operator.allocator.published.taints import blocking
+from dra_operator.allocator.published.taints import LEFT, blocking
 from dra_operator.allocator.refusal import Rule
 
 from .domain import NO_AMOUNTS, Domain
@@ -97,9 +97,11 @@ def shared_counters(node: NodeState, domain: Domain, devices: int) -> int:
 
 
 def taints(node: NodeState, domain: Domain, devices: int) -> int:
-    """The request tolerates the taints of the device."""
-    for number in each(devices & node.view.tainted) if node.features.device_taints else ():
-        if blocking(node.view.devices[number].taints, domain.alternative.tolerations) is not None:
+    """The request tolerates the taints of the device, and the device is not left to other schedulers."""
+    counts = node.features.device_taints
+    for number in each(devices & node.view.tainted):
+        found = node.view.devices[number].taints or ()
+        if LEFT in found or (counts and blocking(found, domain.alternative.tolerations) is not None):
             devices &= ~(1 << number)
     return devices
 

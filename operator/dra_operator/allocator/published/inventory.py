@@ -8,9 +8,9 @@ node, so that a node only looks at its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from dra_api.core import Node
+from dra_api.core import Node, Taint
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 
@@ -56,8 +56,8 @@ class Inventory:
         """Grows with each change of a slice."""
         self.class_version = 0
         self._interner = Interner() if is_lasting else None
-        self.territory = Territory()
-        self._tainted = TaintedSlices(self.semantics, self.territory if self.features.device_taints else None)
+        self.territory = Territory(honours_taints=self.features.device_taints)
+        self._tainted = TaintedSlices(self.semantics, self.territory)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
         self._local: dict[str, Counter[PoolId]] = {}
@@ -87,6 +87,19 @@ class Inventory:
     def remove_rule(self, name: str) -> None:
         """A taint rule is gone."""
         self._apply(self._tainted.remove_rule(name))
+
+    def put_node(self, node: Node) -> bool:
+        """A node was added or changed; return whether that gives or takes devices from us."""
+        return self._put_node(node.metadata.name, node.spec.taints or (), node.metadata.labels or {})
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone."""
+        self._put_node(name, (), {})
+
+    def _put_node(self, name: str, taints: Sequence[Taint], labels: Mapping[str, str]) -> bool:
+        changes = self._tainted.put_node(name, taints, labels)
+        self._apply(changes)
+        return bool(changes)
 
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""

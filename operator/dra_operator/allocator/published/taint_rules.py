@@ -11,8 +11,10 @@ The taint of our own territory is taken off again, wherever it came from (``terr
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dra_api.core import Taint
 from dra_api.resource import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
 from msgspec import structs
 
@@ -31,11 +33,11 @@ class SliceChange(NamedTuple):
 class TaintedSlices:
     """Takes slices and rules, gives changes of merged slices. Each method returns what its call changed.
 
-    ``territory`` is told of all devices; None where taints have no effect.
+    ``territory`` is told of all devices.
     """
 
     def __init__(self, semantics: Semantics, territory: Territory | None = None) -> None:
-        self._territory = territory
+        self._territory = territory or Territory()
         self._select_all = not semantics.rule_without_selector_selects_nothing
         self._rules: dict[str, DeviceTaintRule] = {}
         self._original: dict[str, ResourceSlice] = {}
@@ -54,8 +56,7 @@ class TaintedSlices:
         old = self.get(name)
         self._original.pop(name, None)
         self._merged.pop(name, None)
-        if self._territory is not None:
-            self._territory.remove(name)
+        self._territory.remove(name)
         return [SliceChange(old, None)] if old is not None else []
 
     def put_rule(self, rule: DeviceTaintRule) -> list[SliceChange]:
@@ -67,6 +68,14 @@ class TaintedSlices:
     def remove_rule(self, name: str) -> list[SliceChange]:
         """A rule is gone."""
         return self._again(self._rules.pop(name, None))
+
+    def put_node(self, name: str, taints: Sequence[Taint], labels: Mapping[str, str]) -> list[SliceChange]:
+        """A node was added or changed; without taints and labels: it is gone."""
+        changes = []
+        for slice_ in self._territory.put_node(name, taints, labels):
+            old = self.get(slice_)
+            changes.append(SliceChange(old, self._merge(slice_)))
+        return changes
 
     def get(self, name: str) -> ResourceSlice | None:
         """The merged slice of a name."""
@@ -94,8 +103,7 @@ class TaintedSlices:
         rules = [rule for _, rule in sorted(self._rules.items()) if self._concerns(rule, slice_)]
         old = slice_.spec.devices or ()
         new = _with_taints(old, rules) if rules else old
-        if self._territory is not None:
-            new = self._territory.put(slice_, old, new)
+        new = self._territory.put(slice_, old, new)
         if all(before is after for before, after in zip(old, new, strict=True)):
             self._merged.pop(name, None)
             return slice_

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from dra_api.core import Taint, Toleration
 from dra_api.resource import DeviceTaint, DeviceToleration
 
+SCHEDULER_KEY: Final = "dra.kopf.dev/scheduler"
+"""Key of the taint that gives a device or node to the scheduler which its value names (``territory``)."""
+LEFT: Final = DeviceTaint(key=SCHEDULER_KEY, value="another one", effect="NoSchedule")
+"""On devices that settings leave to other schedulers. No API server admits such a value, and nothing tolerates it."""
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
@@ -29,6 +34,8 @@ def blocking(
 ) -> DeviceTaint | None:
     """The first taint that matters for scheduling and is not tolerated."""
     for taint in taints or ():
-        if taint.effect in _BLOCKING and not any(tolerates(toleration, taint) for toleration in tolerations or ()):
+        if taint.effect not in _BLOCKING:
+            continue
+        if taint == LEFT or not any(tolerates(toleration, taint) for toleration in tolerations or ()):
             return taint
     return None

@@ -8,26 +8,46 @@ A node with a taint of this key gives the scheduler all devices that its driver 
 pods of other schedulers do not get there.
 
 The taint of our own territory is taken off the devices before anything else sees them: it keeps nothing of ours away.
-A device with the taint of another scheduler stays tainted. A device with neither is *open* to all of them.
+A device with the taint of another scheduler stays tainted. A device with neither is *open* to all of them, unless
+settings say that we leave it alone (``Left``): then it gets a taint that exists only here, and that nothing tolerates.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dra_api.core import Taint
+from dra_api.relations.label_selectors import Selector
 from dra_api.resource import Device, DeviceTaint, DeviceToleration, ResourceSlice
 from msgspec import structs
 
 from dra_operator.allocator.basics.ids import DeviceId, PoolId
 
-from .taints import tolerates
+from .taints import LEFT, SCHEDULER_KEY, tolerates
 
-SCHEDULER_KEY: Final = "dra.kopf.dev/scheduler"
-"""Key of the taint; its value names the scheduler."""
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Which devices we leave alone: of these drivers, of nodes whose labels match, and all that are not marked as ours.
+
+    Of nodes those devices count that a driver publishes for the node alone.
+    """
+
+    drivers: frozenset[str] = frozenset()
+    nodes: Callable[[Mapping[str, str]], bool] | None = None
+    unmarked: bool = False
+
+    @classmethod
+    def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> Left:
+        """Return what the settings say: drivers separated by commas, and a label selector. Raises ValueError."""
+        names = frozenset(filter(None, map(str.strip, drivers.split(","))))
+        try:
+            matches = Selector.parse(nodes).matches if nodes.strip() else None
+        except ValueError as error:
+            raise ValueError(f"--leave-nodes: {error}") from error
+        return cls(names, matches, unmarked)
 
 
 def territory_taint(scheduler: str) -> DeviceTaint:
@@ -62,20 +82,25 @@ class _Share:
     taken: Mapping[str, tuple[str, ...]]
     """The devices that taints give to schedulers."""
     own: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+    """The devices that we leave to others."""
 
 
 class Territory:
     """The devices of all slices, as they belong to ``scheduler``, to others, or to none.
 
-    Until ``scheduler`` is set, no device is its own.
+    Until ``scheduler`` is set, no device is its own. ``honours_taints``: whether those of devices have any effect.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, honours_taints: bool = True) -> None:
         self.scheduler = ""
+        self.leaves = Left()
+        self._honours_taints = honours_taints
         self.gains: Counter[str] = Counter()
         """By driver: how often known devices became our own. What others decided before may be on its way."""
         self._nodes: dict[str, tuple[str, ...]] = {}
         """By name: the schedulers to which taints give a node."""
+        self._left_nodes: set[str] = set()
         self._shares: dict[str, _Share] = {}
         self._by_node: defaultdict[str, set[str]] = defaultdict(set)
         """The slices of a node alone."""
@@ -85,19 +110,17 @@ class Territory:
         self._published: Counter[str] = Counter()
 
     def put(self, slice_: ResourceSlice, original: Sequence[Device], tainted: Sequence[Device]) -> tuple[Device, ...]:
-        """Note the devices of a slice, with the taints of rules; return them without the taint of our own territory.
+        """Note the devices of a slice, with the taints of rules; return them as our scheduler has to see them.
 
         ``original`` are the same without the taints of rules: a device that has only these left stays that object.
         """
         name, spec = slice_.metadata.name, slice_.spec
         before = self._shares.get(name)
         self.remove(name)
-        devices, taken = [], {}
-        for plain, device in zip(original, tainted, strict=True):
+        taken = {}
+        for device in tainted if self._honours_taints else ():
             if device.taints and (schedulers := schedulers_of(device.taints)):
                 taken[device.name] = schedulers
-                device = self._without_own(plain, device) if self.scheduler in schedulers else device
-            devices.append(device)
         pool, every = PoolId.of(slice_), frozenset(device.name for device in original)
         share = self._shares[name] = self._pools[pool][name] = _Share(pool, spec.node_name or "", every, taken)
         if share.node:
@@ -105,23 +128,29 @@ class Territory:
         self._settle(share)
         if before is not None and (share.own - before.own) & before.every:
             self.gains[pool.driver] += 1
-        return tuple(devices)
+        return tuple(self._as_seen(share, *pair) for pair in zip(original, tainted, strict=True))
 
-    def put_node(self, name: str, taints: Sequence[Taint]) -> None:
-        """Note whose a node is; without taints, or if it is gone, it is open to all."""
-        schedulers = schedulers_of(taints)
-        if schedulers == self._nodes.get(name, ()):
-            return
-        shares = [self._shares[slice_] for slice_ in self._by_node.get(name, ())]
+    def put_node(self, name: str, taints: Sequence[Taint], labels: Mapping[str, str]) -> list[str]:
+        """Note whose a node is; return the slices that look different now. A node that is gone is open to all."""
+        schedulers, is_left = schedulers_of(taints), self.leaves.nodes is not None and self.leaves.nodes(labels)
+        if schedulers == self._nodes.get(name, ()) and is_left == (name in self._left_nodes):
+            return []
+        slices = sorted(self._by_node.get(name, ()))
+        shares = [self._shares[slice_] for slice_ in slices]
         for share in shares:
             self._count(share, -1)
         self._nodes.pop(name, None)
         if schedulers:
             self._nodes[name] = schedulers
-        for share in shares:
-            before = share.own
+        self._left_nodes = self._left_nodes | {name} if is_left else self._left_nodes - {name}
+        changed = []
+        for slice_, share in zip(slices, shares, strict=True):
+            own, left = share.own, share.left
             self._settle(share)
-            self.gains[share.pool.driver] += bool(share.own - before)
+            self.gains[share.pool.driver] += bool(share.own - own)
+            if share.left != left:
+                changed.append(slice_)
+        return changed
 
     def remove(self, name: str) -> None:
         """Forget a slice; an unknown one is ignored."""
@@ -155,22 +184,32 @@ class Territory:
         """Those with published devices."""
         return self._published
 
-    def _without_own(self, plain: Device, device: Device) -> Device:
-        left = tuple(taint for taint in device.taints or () if scheduler_of(taint) != self.scheduler)
-        return plain if left == (plain.taints or ()) else structs.replace(device, taints=left or None)
+    def _as_seen(self, share: _Share, plain: Device, device: Device) -> Device:
+        taints = device.taints or ()
+        if self.scheduler in share.taken.get(device.name, ()):
+            taints = tuple(taint for taint in taints if scheduler_of(taint) != self.scheduler)
+        if device.name in share.left:
+            taints = (*taints, LEFT)
+        if taints == (device.taints or ()):
+            return device
+        return plain if taints == (plain.taints or ()) else structs.replace(device, taints=taints or None)
 
     def _settle(self, share: _Share) -> None:
-        """Find out which devices of the share are our own, and count it."""
+        """Find out which devices of the share are our own, and which we leave to others; count it."""
         if self.scheduler:
             of_node = self._nodes.get(share.node, ())
             share.own = frozenset(
                 name for name in share.every if {*of_node, *share.taken.get(name, ())} == {self.scheduler}
             )
+        if share.pool.driver in self.leaves.drivers or share.node in self._left_nodes:
+            share.own, share.left = frozenset(), share.every
+        else:
+            share.left = share.every - share.own if self.leaves.unmarked else frozenset()
         self._count(share, 1)
 
     def _count(self, share: _Share, change: int) -> None:
         driver = share.pool.driver
-        open_ = 0 if share.node in self._nodes else len(share.every) - len(share.taken)
+        open_ = 0 if share.node in self._nodes else len(share.every - share.taken.keys() - share.left)
         for counter, number in ((self._open, open_), (self._published, len(share.every))):
             counter[driver] += change * number
             if not counter[driver]:

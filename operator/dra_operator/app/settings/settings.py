@@ -16,7 +16,7 @@ import msgspec
 from dra_api.releases.release import AUTO, BUILT, chosen
 from msgspec import Meta, Struct, inspect
 
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Left
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of
 from dra_operator.gates import accepted, parse_gates
@@ -156,6 +156,22 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
             "quarters of it while the other one decides, and all of it after the watch showed the pod's own allocation"
         ),
     ] = _TIMES.grace
+    own_devices_only: Annotated[
+        bool,
+        _about(
+            "take only devices that a taint dra.kopf.dev/scheduler of the device or of its node gives to this scheduler"
+        ),
+    ] = False
+    leave_drivers: Annotated[
+        str, _about("drivers whose devices are left to other schedulers", "names, separated by commas")
+    ] = ""
+    leave_nodes: Annotated[
+        str,
+        _about(
+            "nodes whose own devices are left to other schedulers; pods without claims may run there",
+            "a label selector, as kubectl takes it",
+        ),
+    ] = ""
     scoring_strategy: Annotated[
         str,
         Meta(pattern=f"^({'|'.join(STRATEGIES)})$"),
@@ -218,6 +234,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         features = accepted(parse_gates(self.feature_gates), chosen(self.kubernetes_version))
         controllers_of(self.controllers)
+        Left.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
         if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
             raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
         if self.preempt_other_schedulers and not self.preemption:

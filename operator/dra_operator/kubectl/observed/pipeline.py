@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from dra_api.releases.release import Release, chosen
 from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
 from msgspec import Raw
 
-from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory
+from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Left
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
@@ -65,6 +65,8 @@ class Settings:
     """As the Lease says it: these three cannot be given."""
     preempt_other_schedulers: bool = False
     preemption_patience: float = PREEMPTION_PATIENCE_SECONDS
+    leaves: Left = field(default_factory=Left)
+    """Devices that are left to other schedulers; as the Lease says it."""
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Settings:
@@ -99,6 +101,7 @@ class Settings:
         try:
             gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
             controllers = controllers_of(said.controllers)
+            leaves = Left.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
             accepted(gates, self.release or release)
         except (GateError, UnknownController, ValueError):
             return self  # of another version of the operator
@@ -114,6 +117,7 @@ class Settings:
             mix=(lease.metadata.annotations or {}).get(MIX, ""),
             preemption=said.preemption,
             preempt_other_schedulers=said.preempt_other_schedulers,
+            leaves=leaves,
             preemption_patience=said.preemption_patience,
         )
 
@@ -165,7 +169,10 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
     language = CelSelectors(features, kept=_PREPARED_DEVICES)
     inventory = Inventory(features, language=language, is_lasting=False)
     cluster = Cluster(
-        inventory, scheduler_name=settings.scheduler_name, scoring_strategy=settings.scoring_strategy or STRATEGIES[0]
+        inventory,
+        scheduler_name=settings.scheduler_name,
+        scoring_strategy=settings.scoring_strategy or STRATEGIES[0],
+        leaves=settings.leaves,
     )
     has_rules = features.taint_rules and features.device_taints
     cluster.load(_in_view(seen.objects, has_rules=has_rules))
