@@ -29,8 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["run"]:
-        settings = importlib.import_module(SETTINGS).CommandLine().settings(words[1:])  # help and wrong usage end here
-        return int(importlib.import_module(RUN).main(settings))
+        line = importlib.import_module(SETTINGS).CommandLine()
+        settings = line.settings(words[1:])  # help and wrong usage end here
+        return int(importlib.import_module(RUN).main(settings, line.warnings))
     options = parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
     return finish(lambda: int(importlib.import_module(COMMANDS[options.command][0]).run(options)))
 

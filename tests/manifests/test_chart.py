@@ -266,10 +266,19 @@ def test_a_package_of_it_has_nothing_that_is_for_kustomize(tmp_path: Path) -> No
 
 
 @needs_helm
+@pytest.mark.parametrize(("former", "value"), [("concerns", "placement"), ("contested-grace", 2)])
+def test_a_former_name_of_a_setting_reaches_the_operator_which_warns(former: str, value: object) -> None:
+    objects = chart(operator={"settings": {former: value}})
+    settings = objects["ConfigMap", "dra-system", "dra-operator"]["data"]["settings.yaml"]
+    assert yaml.safe_load(settings) == {former: value}
+
+
+@needs_helm
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"operator": {"settings": {"controllers": "place"}}}, "controllers"),
+        ({"operator": {"settings": {"concerns": "place"}}}, "concerns"),
         ({"operator": {"settings": {"controllers": "placement,auto"}}}, "controllers"),
         ({"operator": {"settings": {"feature-gates": "Nope=true"}}}, "feature-gates"),
         ({"operator": {"settings": {"feature-gates": "DRAAdminAccess=yes"}}}, "feature-gates"),

@@ -86,14 +86,16 @@ def dead_server(server: DevApiServer, kubeconfig: Path, tmp_path: Path) -> Itera
 async def test_among_json_lines_the_reason_of_the_end_is_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So is the warning of a variable that looks like a setting and is none."""
-    monkeypatch.setenv("DRA_OPERATOR_FEATURE_GATE", "DRADeviceTaintRules=true")
+    """So is the warning of a setting that is given by a former name."""
+    monkeypatch.setenv("DRA_OPERATOR_CONCERNS", "placement")
     code, output = await run("--log-format", "json", "--kubeconfig", str(tmp_path / "none"))
     assert code == 2
     warning, reason = (json.loads(line) for line in output.splitlines())
     assert warning["level"] == "warning"
-    strange = "environment variable DRA_OPERATOR_FEATURE_GATE is not a setting and has no effect; --help lists all"
-    assert warning["message"] == strange
+    former = (
+        "setting concerns from variable DRA_OPERATOR_CONCERNS is called controllers now, and counts for it; rename it"
+    )
+    assert warning["message"] == former
     assert reason["level"] == "error"
     assert reason["message"].startswith("no usable API server settings in ")
 

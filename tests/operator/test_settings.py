@@ -13,8 +13,9 @@ from dra_api.releases.release import Release
 from dra_operator.app import run_command
 from dra_operator.app.operator import Options
 from dra_operator.app.run_command import options_of
+from dra_operator.app.settings.chart_schema import schema as chart_schema
 from dra_operator.app.settings.command_line import CommandLine, strangers
-from dra_operator.app.settings.settings import OperatorSettings, Setting, described, value_of
+from dra_operator.app.settings.settings import FORMER_NAMES, OperatorSettings, Setting, described, value_of
 from dra_operator.app.settings.settings_page import page
 from dra_operator.controllers import BackoffSettings, TimeSettings, TimeSlices
 from msgspec.structs import replace
@@ -134,12 +135,88 @@ def test_a_variable_names_the_file(write: Callable[[str], str], monkeypatch: pyt
         *(("DRA_OPERATOR_PORT", False), ("DRA_OPERATOR_METRICS_PORT_8080_TCP_ADDR", False)),
     ],
 )
-def test_a_variable_that_looks_like_a_setting_and_is_none_is_told(variable: str, *, is_strange: bool) -> None:
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_found(variable: str, *, is_strange: bool) -> None:
     assert strangers(["PATH", variable]) == ([variable] if is_strange else [])
 
 
-def test_variables_that_are_no_settings_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DRA_OPERATOR_FEATURE_GATE", "DRADeviceTaintRules=true")
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("DRA_OPERATOR_FEATURE_GATE", " (did you mean DRA_OPERATOR_FEATURE_GATES?)"),
+        ("DRA_OPERATOR_CONTROLERS", " (did you mean DRA_OPERATOR_CONTROLLERS?)"),
+        ("DRA_OPERATOR_X", ""),
+    ],
+)
+def test_it_is_refused_with_the_closest_one(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a flag and a key of the file are: the operator would run otherwise than it was told to."""
+    monkeypatch.setenv(variable, "placement")
+    assert complaint(capsys) == f"environment variable {variable} is not a setting{meant}; --help lists all"
+
+
+def test_an_unknown_flag_is_refused_with_the_closest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capsys, "--controlers=placement") == (
+        "unknown arguments: --controlers=placement (did you mean --controllers?); --help lists all"
+    )
+
+
+NAMES_OF_FORMER_VERSIONS = ("concerns", "contested-grace")
+"""Settings that pages of settings have listed, and that have another name now. No name leaves this list."""
+VALUES = {"controllers": ("placement", "placement"), "conflict-check-grace": ("2.5", 2.5)}
+"""Of each setting that has a former name: a value, and what is read of it."""
+
+
+def test_each_name_that_a_setting_ever_had_is_known() -> None:
+    assert sorted(FORMER_NAMES) == sorted(NAMES_OF_FORMER_VERSIONS)
+    assert FORMER_NAMES.keys().isdisjoint(setting.name for setting in described())
+    assert set(FORMER_NAMES.values()) <= {setting.name for setting in described()}
+    allowed = chart_schema()["properties"]["operator"]["properties"]["settings"]["properties"]
+    assert allowed.keys() >= FORMER_NAMES.keys()
+
+
+@pytest.mark.parametrize("source", ["flag", "variable", "file"])
+@pytest.mark.parametrize("former", NAMES_OF_FORMER_VERSIONS)
+def test_a_former_name_counts_for_the_setting_with_a_warning(
+    former: str, source: str, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = FORMER_NAMES[former]
+    text, value = VALUES[name]
+    words: list[str] = []
+    match source:
+        case "flag":
+            words, origin = [f"--{former}", text], f"flag --{former}"
+        case "variable":
+            variable = f"DRA_OPERATOR_{former.upper().replace('-', '_')}"
+            monkeypatch.setenv(variable, text)
+            origin = f"variable {variable}"
+        case _:
+            words = ["--config", write(f"{former}: {text}\n")]
+            origin = f"file {words[1]}"
+    line = CommandLine()
+    assert getattr(line.settings(words), name.replace("-", "_")) == value
+    assert line.warnings == [f"setting {former} from {origin} is called {name} now, and counts for it; rename it"]
+
+
+@pytest.mark.parametrize("former", NAMES_OF_FORMER_VERSIONS)
+def test_a_former_name_beside_the_new_one_is_refused(
+    former: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = FORMER_NAMES[former]
+    text, _ = VALUES[name]
+    variable = f"DRA_OPERATOR_{former.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, text)
+    assert complaint(capsys, f"--{name}", text) == (
+        f"{former} from variable {variable} is called {name} now, which flag --{name} sets as well; remove {former}"
+    )
+
+
+def test_a_wrong_value_under_a_former_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "from flag --concerns is wrong" in complaint(capsys, "--concerns", "placements")
+
+
+def test_variables_of_services_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRA_OPERATOR_METRICS_SERVICE_HOST", "10.0.0.1")
     assert read() == OperatorSettings()
 
 
@@ -225,11 +302,19 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [
         ("verbosity: 3", "--verbosity: '3' from file FILE is wrong; allowed: a whole number from 0 to 2"),
         ("leader-elect: sometimes", "--leader-elect: 'sometimes' from file FILE is wrong; allowed: true or false"),
-        ("scheduler_name: x", "the file of --config has 'scheduler_name', which is not a setting; --help lists all"),
-        ("verbose: 2", "the file of --config has 'verbose', which is not a setting; --help lists all"),
+        (
+            "scheduler_name: x",
+            "the file of --config has 'scheduler_name', which is not a setting (did you mean scheduler-name?); "
+            "--help lists all",
+        ),
+        (
+            "verbose: 2",
+            "the file of --config has 'verbose', which is not a setting; --help lists all",
+        ),
         (
             "no-leader-elect: true",
-            "the file of --config has 'no-leader-elect', which is not a setting; --help lists all",
+            "the file of --config has 'no-leader-elect', which is not a setting (did you mean leader-elect?); "
+            "--help lists all",
         ),
         ("config: other.yaml", "the file of --config has 'config', which is not a setting; --help lists all"),
     ],

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,6 @@ from dra_operator.kube import RIGHTS
 from .leader import CannotElect, Leader, lease_name
 from .operator import Operator, Options
 from .probes.server import CannotServe
-from .settings.command_line import strangers
 from .settings.settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
 from .telemetry.logs import configure_logs
@@ -53,12 +52,12 @@ from .telemetry.request_metrics import Requests
 logger = logging.getLogger(__name__)
 
 
-def main(settings: OperatorSettings) -> int:
-    """Run until SIGINT or SIGTERM; returns the exit code."""
+def main(settings: OperatorSettings, warnings: Iterable[str] = ()) -> int:
+    """Run until SIGINT or SIGTERM; return the exit code. ``warnings``: what to log of the settings."""
     configure_logs(settings.verbosity, settings.log_format)
     fail = partial(_fail, settings.log_format)
-    for name in strangers(os.environ):
-        logger.warning("environment variable %s is not a setting and has no effect; --help lists all", name)
+    for warning in warnings:
+        logger.warning(warning)
     start_traces("dra-operator")
     # Or each counter and histogram has another series, with the time at which it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from dra_operator.allocator import GATES
 from dra_operator.controllers.scheduling.mix_text import LARGEST_WEIGHT, LISTED_ENTRIES
 from dra_operator.controllers.shared.own_controllers import NAMES
 
-from .settings import OperatorSettings, described
+from .settings import FORMER_NAMES, OperatorSettings, described
 
 _TEXT = {"type": "string"}
 _SWITCH = {"type": "boolean"}
@@ -55,11 +55,12 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of all values."""
     settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
     settings["controllers"]["pattern"] = f"^ *(auto|{_list_of(NAMES)}) *$"
+    former = {it: {**settings[name], "description": f"former name of {name}"} for it, name in FORMER_NAMES.items()}
     settings["feature-gates"]["pattern"] = f"^{_list_of(GATES, '=(true|false)')}$"
     operator = {
         **_COMMON,
         "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
-        "settings": _object(settings),
+        "settings": _object(settings | former),
         "placementMix": _MIX,
         "tolerations": {"type": "array", "items": _ANY},
         "affinity": _ANY,

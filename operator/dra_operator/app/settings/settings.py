@@ -271,7 +271,18 @@ class Setting(NamedTuple):
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return f"DRA_OPERATOR_{self.field.upper()}"
+        return variable_of(self.name)
+
+
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "concerns": "controllers",
+    "contested-grace": "conflict-check-grace",
+}
+"""Names of settings in earlier versions, each with the name that the setting has now.
+
+A former name is taken from every source, with a warning. A setting that gets another name, or goes, is added here, to
+the name of what replaces it.
+"""
 
 
 def described() -> Iterator[Setting]:
@@ -293,6 +304,11 @@ def settings_of(values: Mapping[str, Any]) -> OperatorSettings:
         *groups, name = _PATHS[field]
         reduce(getitem, groups, content)[name] = value
     return msgspec.convert(content, OperatorSettings, strict=False)
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable for the setting of this name."""
+    return f"DRA_OPERATOR_{name.upper().replace('-', '_')}"
 
 
 def value_of(field: str, text: str) -> Any:

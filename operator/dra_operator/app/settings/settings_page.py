@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .settings import described
+from .settings import FORMER_NAMES, described
 
 HEAD = """# Settings of the operator
 
@@ -17,17 +17,28 @@ variable over the file, the file over the default.
 | environment variable | `DRA_OPERATOR_METRICS_PORT=8080` |
 | file | `metrics-port: 8080` in the YAML file that `--config FILE` or `DRA_OPERATOR_CONFIG` names |
 
-A wrong value, or a key in the file that is not a setting, ends the operator with exit code 2 and one line. It names the
-setting, the value, where the value came from, and what is allowed. All times are in seconds.
+A wrong value ends the operator with exit code 2 and one line. It names the setting, the value, where the value came
+from, and what is allowed. A flag, a variable that begins with `DRA_OPERATOR_`, or a key in the file that is not a
+setting ends it as well, and the line names the closest setting. All times are in seconds.
 
 Kubernetes gives each pod variables for the Services in its namespace. A Service `dra-operator-metrics` would bring
 `DRA_OPERATOR_METRICS_PORT=tcp://...`, hence `enableServiceLinks: false` in `manifests/operator`.
-The operator warns of any other variable that begins with `DRA_OPERATOR_` and is not a setting, for it may be misspelt.
+Variables of other Services are left alone.
 
 `-v` stands for `--verbosity 1`, `-vv` for `--verbosity 2`.
 
 | Setting | Default | Allowed | Meaning |
 |---|---|---|---|
+"""
+
+FORMER_HEAD = """
+## Former names
+
+A setting may still be given by the name that it had before, in each of the three ways and in the chart's values. The
+operator warns at its start. Both names together end it with exit code 2.
+
+| Former name | Setting |
+|---|---|
 """
 
 
@@ -37,7 +48,8 @@ def page() -> str:
         f"| `{setting.name}` | `{setting.default}` | {setting.allowed} | {setting.meaning} |\n"
         for setting in described()
     )
-    return HEAD + "".join(lines)
+    former = (f"| `{name}` | `{now}` |\n" for name, now in FORMER_NAMES.items())
+    return HEAD + "".join(lines) + FORMER_HEAD + "".join(former)
 
 
 if __name__ == "__main__":
