@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dra_api.command_line import shell
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT
 
@@ -170,7 +171,7 @@ Nodes, and the folders that stand for their /var/lib/kubelet:
 
 In another shell:
 
-  export KUBECONFIG={kubeconfig}    # context {cluster.server.name}
+  {shell("export", f"KUBECONFIG={kubeconfig}")}    # context {cluster.server.name}
   kubectl get nodes,resourceslices
   dra-operator run                  # generates and allocates claims, places pods of dra-scheduler
 

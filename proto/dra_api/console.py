@@ -1,4 +1,7 @@
-"""Common to all commands that print: the end of their reader and Ctrl-C are no errors, and a full disk is one line."""
+"""Common to all commands that print: the end of their reader and Ctrl-C are no errors, and a full disk is one line.
+
+What others wrote is printed in one line, and without what a terminal obeys (``printable``).
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,13 @@ def finish(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
     return code
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped: users and drivers write texts that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _leave_unwritten() -> None:

@@ -55,7 +55,7 @@ def test_doctor_names_the_pods_of_a_group_that_keep_a_claim_from_ending() -> Non
     other = convert(Pod, Make.pod("other", use))
     [found] = claim_troubles(Observed([ending, *members, other], NOW))
     assert found.trouble.message.endswith("pods use it: PodGroup group")
-    assert found.trouble.command == "kubectl delete pod a b -n ns"
+    assert found.trouble.command == "kubectl delete pod -n ns -- a b"
 
 
 def sharing(device: str = "dev-0") -> Observed:
@@ -112,7 +112,7 @@ def test_why_has_no_claim_deleted_that_pods_of_a_group_use_elsewhere() -> None:
 
 def test_doctor_has_no_claim_deleted_that_pods_of_a_group_use() -> None:
     [found] = device_troubles(sharing(device="gone"))
-    assert found.trouble.command == "kubectl delete pod a b -n ns"
+    assert found.trouble.command == "kubectl delete pod -n ns -- a b"
 
 
 @pytest.mark.parametrize(("settings", "names"), [(ON, ["a", "b"]), (Settings(), [])])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from dra_api.command_line import path_word, shell
 from dra_kube import KubeError
 
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings, Resources, SettingsError
@@ -69,7 +70,8 @@ def _hostdev(options: argparse.Namespace) -> None:
 def _new(options: argparse.Namespace) -> None:
     paths = create(options.name, options.folder)
     print(*paths, sep="\n")
-    print(f"Now: pytest {paths[1]}, then python {paths[0]} --help")
+    driver, tests = (path_word(path) for path in paths[:2])
+    print(f"Now: {shell('pytest', tests)}, then {shell('python', driver, '--help')}")
 
 
 async def _serve(

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any, Final
 
+from dra_api.console import printable
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import Device, ResourceSlice
@@ -157,7 +158,7 @@ def _try_out(options: argparse.Namespace) -> int:
             prepared = prepare(spec.driver, device, list_attributes=options.list_attributes)
             word, detail = _verdict(selector, prepared)
             counts[word] += 1
-            print(f"{spec.driver}/{spec.pool.name}/{device.name}: {word}{detail}")
+            print(printable(f"{spec.driver}/{spec.pool.name}/{device.name}: {word}{detail}"))
     print(", ".join(f"{count} {word}" for word, count in counts.items()))
     return 0
 

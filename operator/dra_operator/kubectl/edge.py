@@ -8,6 +8,8 @@ import importlib
 import sys
 from typing import Any
 
+from dra_api.console import printable
+
 from .answer import Answer, ExitCode, Problem
 
 
@@ -50,7 +52,7 @@ def _answer(options: argparse.Namespace, module: str) -> Answer:
 
 
 def _refused(problem: Problem) -> int:
-    print(f"kubectl dra: {problem}", file=sys.stderr)
+    print(printable(f"kubectl dra: {problem}"), file=sys.stderr)
     return int(problem.code)
 
 

@@ -7,6 +7,8 @@ import signal
 import sys
 from contextlib import AbstractAsyncContextManager, suppress
 
+from dra_api.console import printable
+
 from .answer import ExitCode, Problem
 
 
@@ -16,7 +18,7 @@ def serve_until_ended(running: AbstractAsyncContextManager[str], hint: str) -> i
         with suppress(KeyboardInterrupt):
             asyncio.run(_serve(running, hint))
     except Problem as problem:
-        print(f"kubectl dra: {problem}", file=sys.stderr)
+        print(printable(f"kubectl dra: {problem}"), file=sys.stderr)
         return int(problem.code)
     return int(ExitCode.CLEAR)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from dra_api.command_line import shell
+
 try:
     import inotify_simple  # type: ignore[import-untyped]  # the library ships no types
 except ImportError:  # not a Linux system
@@ -113,5 +115,5 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, FolderEvents | None] = We
 
 def _warn(error: OSError) -> None:
     limit = _LIMITS.get(error.errno or 0)
-    remedy = f"; to allow more, run sudo sysctl {limit}" if limit else ""
+    remedy = f"; to allow more, run {shell('sudo', 'sysctl', limit)}" if limit else ""
     logger.warning("inotify is unavailable (%s): looking for plugin sockets once a period instead%s", error, remedy)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from dra_api.console import printable
 from msgspec import json
 
 from dra_operator.controllers import Line
@@ -69,7 +70,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """More than one line only where there is a traceback."""
         time_ = f"{self._seconds.of(record)},{int(record.msecs):03d}"
-        text = f"{time_} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        text = f"{time_} {record.levelname:<7} {record.name}: {printable(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

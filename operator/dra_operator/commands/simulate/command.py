@@ -21,6 +21,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from dra_api.codec import to_dict
+from dra_api.console import printable
 from dra_api.core import Node
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT, NEWEST, Release
@@ -161,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
             return _answer_objects(options, release, semantics or Semantics())
         return _answer_file(options.cases, options.repeat, release, semantics)
     except (BadInput, AllocationError) as error:
-        print(f"dra-operator simulate: {error}", file=sys.stderr)
+        print(printable(f"dra-operator simulate: {error}"), file=sys.stderr)
         return 2
     except GateError as error:
         print(f"dra-operator simulate: --feature-gates: {error}; {REMEDY}", file=sys.stderr)
@@ -192,7 +193,7 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
         found = compared(
             read_objects(options.file), features=features, semantics=semantics, mix=_mix(options.placement_mix)
         )
-        print(*table(list(found)), sep="\n")
+        print(*map(printable, table(list(found))), sep="\n")
         return 0
     cluster = simulated(
         read_objects(options.file),
@@ -216,7 +217,7 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
     else:
         lines = report(watched(), cluster.allocator.inventory, sequential=options.sequential)
         for line in chain(cluster.notes, lines):
-            print(line)
+            print(printable(line))
     return int(is_open)
 
 

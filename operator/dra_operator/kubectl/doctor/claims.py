@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from dra_api.command_line import is_name, kubectl
 from dra_api.core import Pod
 from dra_api.relations.references import claims_of_pod, is_pod_group
 from dra_api.resource import (
@@ -19,7 +20,7 @@ from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.wording import counted, listed
 
-from .trouble import Diagnosis, Repair, kubectl, unchanged
+from .trouble import Diagnosis, Repair, unchanged
 
 
 def claim_troubles(seen: Observed) -> Iterator[Diagnosis]:
@@ -30,6 +31,12 @@ def claim_troubles(seen: Observed) -> Iterator[Diagnosis]:
         if claim.metadata.deletion_timestamp is not None:
             yield from _not_ending(seen, claim)
     yield from _made_twice(seen)
+
+
+def delete_pods(names: Iterable[str], namespace: str) -> str:
+    """Return the command that deletes the pods, without consumers that no pod can be called like."""
+    pods = list(filter(is_name, names))
+    return kubectl("delete", "pod", names=pods, namespace=namespace) if pods else ""
 
 
 def is_gone(seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
@@ -66,7 +73,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
     if consumers:
         names = listed(f"PodGroup {it.name}" if is_pod_group(it) else it.name for it in consumers)
         users = [user.name for user in pods_of(seen, claim) if not is_gone(seen, claim, user)]
-        command = kubectl("delete", "pod", *users, namespace=meta.namespace) if users else ""
+        command = delete_pods(users, meta.namespace)
         remedy = "it ends with its pods; if they are not needed any more, delete them"
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
     elif status.allocation is not None or status.reserved_for:
@@ -112,7 +119,9 @@ def _made_twice(seen: Observed) -> Iterator[Diagnosis]:
                 owner = claim.metadata.controller
                 pod = owner.name if owner is not None else ""
                 message = f"is a second claim for entry {entry} of pod {pod}, which uses claim {used[0].metadata.name}"
-                command = kubectl("delete", "resourceclaim", claim.metadata.name, namespace=claim.metadata.namespace)
+                command = kubectl(
+                    "delete", "resourceclaim", names=[claim.metadata.name], namespace=claim.metadata.namespace
+                )
                 yield Diagnosis.of(
                     "duplicate",
                     f"claim {claim.key}",

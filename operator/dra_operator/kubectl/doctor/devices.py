@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
 from dra_api.relations.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
@@ -15,7 +16,8 @@ from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.wording import counted, listed
 
-from .trouble import Diagnosis, kubectl
+from .claims import delete_pods, is_gone
+from .trouble import Diagnosis
 
 
 class Pools:
@@ -60,13 +62,14 @@ def _vanished(seen: Observed, pools: Pools, claim: ResourceClaim) -> Iterator[Di
         return
     meta = claim.metadata
     message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
-    consumers = [user.name for user in pods_of(seen, claim)]
+    may_exist = "pods" in seen.unseen
+    consumers = [user.name for user in pods_of(seen, claim) if may_exist or not is_gone(seen, claim, user)]
     remedy, command = "start the driver again if it should be there", ""
     if consumers:
-        command = kubectl("delete", "pod", *consumers, namespace=meta.namespace)
+        command = delete_pods(consumers, meta.namespace)
         remedy += "; otherwise delete the pods, so that they get other devices"
     elif not claim.status.reserved_for:
-        command = kubectl("delete", "resourceclaim", meta.name, namespace=meta.namespace)
+        command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
         remedy += "; otherwise delete the claim, which no pod uses"
     yield Diagnosis.of("vanished", f"claim {claim.key}", message, remedy=remedy, command=command)
 
@@ -87,6 +90,6 @@ def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
     for (node, driver), pods in sorted(found.items()):
         users_text = f"{counted(len(set(pods)), 'pod')} there {'uses' if len(set(pods)) == 1 else 'use'} its devices"
         message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(set(pods)))}"
-        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}")
+        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}", of_names=[node])
         remedy = "check that the pod of the driver runs there: without it these pods neither start nor end"
         yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dra_api.command_line import kubectl
 from dra_api.core import Node
 from dra_api.resource import ResourceSlice
 
@@ -13,7 +14,7 @@ from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.wording import counted
 
-from .trouble import Diagnosis, kubectl
+from .trouble import Diagnosis
 
 
 def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
@@ -61,4 +62,5 @@ def _of_nodes(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
 def _stale(slice_: ResourceSlice, message: str, remedy: str) -> Diagnosis:
     name = slice_.metadata.name
     what = f"slice {name} ({slice_.spec.driver}/{slice_.spec.pool.name})"
-    return Diagnosis.of("slice", what, message, remedy=remedy, command=kubectl("delete", "resourceslice", name))
+    command = kubectl("delete", "resourceslice", names=[name])
+    return Diagnosis.of("slice", what, message, remedy=remedy, command=command)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dra_api.command_line import kubectl
 from dra_api.resource import ResourceClaim
 
 from dra_operator.kubectl.answer import Fact
@@ -32,9 +32,10 @@ class Repair:
     @property
     def command(self) -> str:
         """The same for kubectl."""
-        words = ["kubectl", "patch", "resourceclaim", self.name, "-n", self.namespace]
-        words += [f"--subresource={self.subresource}"] if self.subresource else []
-        return shlex.join([*words, "--type=json", "-p", json.dumps(self.operations, separators=(",", ":"))])
+        part = [f"--subresource={self.subresource}"] if self.subresource else []
+        patch = json.dumps(self.operations, separators=(",", ":"))
+        words = ("patch", "resourceclaim", *part, "--type=json", "-p", patch)
+        return kubectl(*words, names=[self.name], namespace=self.namespace)
 
 
 class Trouble(Fact, frozen=True):
@@ -70,8 +71,3 @@ def unchanged(claim: ResourceClaim) -> list[Operation]:
     meta = claim.metadata
     tested = (("uid", meta.uid), ("resourceVersion", meta.resource_version))
     return [{"op": "test", "path": f"/metadata/{name}", "value": value} for name, value in tested if value]
-
-
-def kubectl(*words: str, namespace: str = "") -> str:
-    """A command line."""
-    return shlex.join(["kubectl", *words, *(["-n", namespace] if namespace else [])])

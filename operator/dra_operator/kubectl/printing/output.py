@@ -10,17 +10,18 @@ from typing import Any
 
 import yaml
 from dra_api.codec import to_dict
+from dra_api.console import printable
 
 from dra_operator.kubectl.answer import Answer
 
-from .table import lines, printable
+from .table import lines
 
 
 def show(answer: Answer, output: str | None) -> None:
     """Print the answer, and its notes to standard error."""
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if answer.table is not None and not answer.table.items and output in (None, "wide"):
-        print(answer.table.none, file=sys.stderr)
+        print(printable(answer.table.none), file=sys.stderr)
     for line in rendered(answer, output, coloured=coloured):
         print(line)
     for note in answer.notes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from dra_api.console import printable
+
 from dra_operator.kubectl.answer import Table
 
 GAP: Final = "   "
@@ -24,11 +26,6 @@ def lines(table: Table[Any], *, wide: bool, coloured: bool) -> Iterator[str]:
         if coloured:
             cells = [painted(cell, column.colour(item)) for cell, column in zip(cells, columns, strict=True)]
         yield GAP.join(cells).rstrip()
-
-
-def printable(text: str) -> str:
-    """With control characters escaped: drivers and users write texts, and a terminal would obey them."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def painted(text: str, colour: str) -> str:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from dra_api.console import printable
+
 from dra_operator.kubectl.answer import Answer, Problem
 
 from .output import rendered
-from .table import printable
 
 REDRAW_SECONDS: Final = 2.0
 """Between two questions at least; as long as the last one took, if that is more."""
@@ -53,7 +54,7 @@ def follow(ask: Callable[[], Answer], output: str | None, sleep: Callable[[float
 def _lines(answer: Answer, output: str | None, *, coloured: bool) -> Iterator[str]:
     """The answer, with what else goes to standard error."""
     if answer.table is not None and not answer.table.items and output in (None, "wide"):
-        yield answer.table.none
+        yield printable(answer.table.none)
     yield from rendered(answer, output, coloured=coloured)
     if output in (None, "wide"):
         yield from map(printable, answer.notes)

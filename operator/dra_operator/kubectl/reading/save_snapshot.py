@@ -7,6 +7,8 @@ import json
 import os
 from dataclasses import replace
 
+from dra_api.command_line import path_word, shell
+
 from dra_operator.kubectl.answer import Answer, Problem
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.sanitized import without_secrets
@@ -25,7 +27,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         _write(options.file, text)
     except OSError as error:
         raise Problem(f"cannot write {options.file}: {error.strerror}") from error
-    return Answer(lines=[f"{options.file}: {len(seen.objects)} objects; read it by --from {options.file}"], notes=notes)
+    option = shell("--from", path_word(options.file))
+    return Answer(lines=[f"{options.file}: {len(seen.objects)} objects; read it by {option}"], notes=notes)
 
 
 def _write(path: str, text: str) -> None:

@@ -6,11 +6,11 @@ import argparse
 import asyncio
 import sys
 
+from dra_api.console import printable
 from dra_kube import Api, KubeError
 
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.printing.table import printable
 from dra_operator.kubectl.reading.defrag import answer_of, found_for
 from dra_operator.kubectl.reading.from_server import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation

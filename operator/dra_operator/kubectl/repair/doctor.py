@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 
+from dra_api.console import printable
 from dra_api.core import Node, Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_kube import Api, KubeError
@@ -16,7 +17,6 @@ from dra_operator.kubectl.doctor.diagnose import diagnose
 from dra_operator.kubectl.doctor.operator_rights import needed_rights
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.printing.table import printable
 from dra_operator.kubectl.reading.from_server import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.tables.notes import notes_on
 from dra_operator.wording import counted

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dra_api.api_resources import RESOURCE_CLAIMS, Resource
+from dra_api.command_line import kubectl
 from dra_kube import Api, Forbidden
 
 from dra_operator.kubectl.doctor.operator_rights import Right
-from dra_operator.kubectl.doctor.trouble import Diagnosis, kubectl
+from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.reading.live import KINDS, LEASE_NAMESPACE
 from dra_operator.wording import listed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from dra_api.command_line import kubectl, with_command
 from dra_api.core import Node, Pod, Toleration
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
@@ -62,7 +63,8 @@ def _uncordon(node: Node) -> Change:
     taints = tuple(taint for taint in node.spec.taints or () if taint.key != UNSCHEDULABLE.key)
     after = replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
     name = node.metadata.name
-    return Change(f"uncordon the node (kubectl uncordon {name})", (Edit(Node, name, after),), 2)
+    text = with_command("uncordon the node", kubectl("uncordon", names=[name]))
+    return Change(text, (Edit(Node, name, after),), 2)
 
 
 def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
@@ -92,9 +94,9 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
         left = {key: value for key, value in wanted.items() if key not in missing} or None
         yield spec_change(pod, f"remove {pairs} from spec.nodeSelector of the pod", 2, node_selector=left)
         after = replace(node, metadata=replace(node.metadata, labels={**labels, **missing}))
-        words = " ".join(f"{key}={value}" for key, value in missing.items())
         name = node.metadata.name
-        yield Change(f"label the node (kubectl label node {name} --overwrite {words})", (Edit(Node, name, after),), 4)
+        command = kubectl("label", "node", "--overwrite", names=[name], labels=missing)
+        yield Change(with_command("label the node", command), (Edit(Node, name, after),), 4)
     affinity = pod.spec.affinity
     of_nodes = affinity.node_affinity if affinity is not None else None
     required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes is not None else None
