@@ -1,0 +1,178 @@
+"""Schedulers that do not work while pods wait for them, and devices that are marked for a scheduler in vain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from dra_api import api_resources as resources
+from dra_api.core import Node, Pod, Taint
+from dra_api.leases import Lease
+from dra_api.relations.references import every_toleration, pod_is_done
+from dra_api.resource import DeviceTaint, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.values.times import parse_time
+
+from dra_operator.allocator import SCHEDULER_KEY, DeviceId, enters, scheduler_of, schedulers_of
+from dra_operator.cache import SCHEDULER_NAME, newest_slices
+from dra_operator.eviction import selects
+from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.facts.consumers import pods_of
+from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.scheduling.state import is_at_gate
+from dra_operator.wording import counted, listed
+
+from .operator_rights import LEASE_PREFIX
+from .trouble import Diagnosis, kubectl
+
+DEFAULT: Final = "default-scheduler"
+KUBE_SCHEDULER: Final = "kube-scheduler"
+HONOURED_AFTER_SECONDS: Final = 10.0
+"""From a taint until a scheduler that honours it has seen it."""
+
+
+def scheduler_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """First who does not lead, then what is marked wrongly."""
+    names = _lease_names(seen)
+    if names is not None:
+        yield from _without_leader(seen, names)
+    yield from _marks(seen, names)
+
+
+def _lease_names(seen: Observed) -> set[str] | None:
+    """The Leases that exist; None where that is not known."""
+    names = {lease.metadata.name for lease in seen.every(Lease)}
+    is_known = names or (seen.is_whole and str(resources.LEASES) not in seen.unseen)
+    return names if is_known else None
+
+
+def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
+    """Schedulers for which pods wait and that do not renew their Lease."""
+    waiting: dict[str, list[Pod]] = defaultdict(list)
+    for pod in seen.every(Pod):
+        if pod.spec.node_name or pod_is_done(pod) or pod.metadata.deletion_timestamp is not None:
+            continue
+        if is_at_gate(pod):
+            waiting[SCHEDULER_NAME].append(pod)
+        elif not pod.spec.scheduling_gates:
+            waiting[pod.spec.scheduler_name or DEFAULT].append(pod)
+    leases = {lease.metadata.name: lease for lease in seen.every(Lease)}
+    for scheduler, pods in sorted(waiting.items()):
+        is_operators = scheduler == SCHEDULER_NAME or f"{LEASE_PREFIX}{scheduler}" in names
+        name = f"{LEASE_PREFIX}{scheduler}" if is_operators else KUBE_SCHEDULER
+        lease = leases.get(name)
+        if (not is_operators and (scheduler != DEFAULT or lease is None)) or (lease and lease.is_held(seen.taken)):
+            continue
+        them = f"{counted(len(pods), 'pod waits', 'pods wait')} for it: {listed(sorted(pod.key for pod in pods))}"
+        if lease is None:
+            message = f"is served by nobody: there is no Lease {name}, and {them}"
+        else:
+            since = age(lease.spec.renew_time or "", seen.taken) or "a while"
+            holder = lease.spec.holder_identity or "nobody"
+            message = f"has no leader: Lease {lease.key} of {holder} was renewed {since} ago, and {them}"
+        remedy, command = "start it: look at the pods of its Deployment and their logs", ""
+        if is_operators:
+            command = kubectl(
+                "get", "pods", "--selector", "app.kubernetes.io/name=dra-operator", namespace="dra-system"
+            )
+        yield Diagnosis.of("leader", f"scheduler {scheduler}", message, remedy=remedy, command=command)
+
+
+Marks = dict[DeviceId, list[DeviceTaint | Taint]]
+"""The taints of each published device that concern schedulers: its own, those of rules and of its node."""
+
+
+def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
+    """Taints that are to give devices and nodes to a scheduler."""
+    rules = sorted(seen.every(DeviceTaintRule), key=lambda rule: rule.metadata.name)
+    marking = [rule for rule in rules if rule.spec.taint.key == SCHEDULER_KEY]
+    published = _published(seen, marking)
+    for rule in marking:
+        name = rule.metadata.name
+        what, command = f"DeviceTaintRule {name}", kubectl("delete", "devicetaintrule", name)
+        if not any(selects(rule, id_) for id_ in published):
+            message = "selects no published device, so no device belongs to its scheduler by it"
+            remedy = "correct driver, pool and device of its selector, or delete it"
+            yield Diagnosis.of("territory", what, message, remedy=remedy, command=command)
+        yield from _wrong(what, [rule.spec.taint], names, command)
+    for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
+        command = kubectl("taint", "node", node.metadata.name, f"{SCHEDULER_KEY}-")
+        yield from _wrong(f"node {node.metadata.name}", node.spec.taints or (), names, command)
+    for id_, taints in sorted(published.items()):
+        if len(schedulers := schedulers_of(taints)) > 1:
+            message = f"is marked for the schedulers {listed(schedulers)}, so that none of them takes it"
+            remedy = f"remove the taint {SCHEDULER_KEY} of all but one"
+            yield Diagnosis.of("territory", f"device {id_}", message, remedy=remedy)
+    yield from _ignored(seen, published)
+
+
+def _published(seen: Observed, rules: list[DeviceTaintRule]) -> Marks:
+    found: Marks = {}
+    for pool, slices in newest_slices(seen.every(ResourceSlice)).items():
+        for slice_ in slices:
+            node = seen.one(Node, slice_.spec.node_name) if slice_.spec.node_name else None
+            of_node = (node.spec.taints or ()) if node is not None else ()
+            for device in slice_.spec.devices or ():
+                id_ = DeviceId(*pool, device.name)
+                by_rules = (rule.spec.taint for rule in rules if selects(rule, id_))
+                every: list[DeviceTaint | Taint] = [*(device.taints or ()), *by_rules, *of_node]
+                found[id_] = [it for it in every if it.key == SCHEDULER_KEY]
+    return found
+
+
+def _wrong(
+    what: str, taints: Iterable[DeviceTaint | Taint], names: set[str] | None, command: str
+) -> Iterator[Diagnosis]:
+    """Taints with the key of territories that give nothing to a scheduler."""
+    for taint in taints:
+        scheduler = scheduler_of(taint)
+        if taint.key != SCHEDULER_KEY:
+            continue
+        if scheduler is None:
+            message = f"has the taint {SCHEDULER_KEY} with the effect {taint.effect}, which gives it to no scheduler"
+            message += "; pods that use what it taints are evicted" if taint.effect == "NoExecute" else ""
+            remedy = "use the effect NoSchedule"
+        elif scheduler == DEFAULT:
+            message = f"is marked for {DEFAULT}, which does not tolerate that taint by itself: nobody takes it"
+            remedy = "remove the taint, and have the operator leave the devices alone (own-devices-only, leave-nodes)"
+        elif names is not None and f"{LEASE_PREFIX}{scheduler}" not in names:
+            message = f"is marked for the scheduler {scheduler!r}, of which there is no Lease: nobody takes it"
+            remedy = f"correct the value of the taint {SCHEDULER_KEY}, or start that scheduler"
+        else:
+            continue
+        yield Diagnosis.of("territory", what, message, remedy=remedy, command=command)
+
+
+def _ignored(seen: Observed, published: Marks) -> Iterator[Diagnosis]:
+    """Devices that another scheduler took after they were marked, for a claim that does not tolerate that."""
+    for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
+        allocation = claim.status.allocation
+        since = parse_time(allocation.allocation_timestamp) if allocation is not None else None
+        found = (seen.one(Pod, f"{claim.metadata.namespace}/{user.name}") for user in pods_of(seen, claim))
+        pods = [pod for pod in found if pod is not None]
+        schedulers = {pod.spec.scheduler_name or DEFAULT for pod in pods}
+        if since is None or len(schedulers) != 1 or any(map(_may_have_passed_the_gate, pods)):
+            continue
+        scheduler, devices = schedulers.pop(), [DeviceId.of(it) for it in claim.results if not it.admin_access]
+        for id_ in dict.fromkeys(devices):
+            late = (it for it in published.get(id_, ()) if _is_older(it, since))
+            owner = next((name for it in late if (name := scheduler_of(it)) not in (None, scheduler)), None)
+            if owner is not None and not enters(every_toleration(claim), owner):
+                message = (
+                    f"got {id_} from {scheduler}, although it belongs to {owner}, and the claim tolerates no such taint"
+                )
+                remedy = f"turn on the feature gates DRADeviceTaints and DRADeviceTaintRules for {scheduler}"
+                yield Diagnosis.of("territory", f"claim {claim.key}", message, remedy=remedy)
+                break
+
+
+def _is_older(taint: DeviceTaint | Taint, moment: datetime) -> bool:
+    """Whether a scheduler that honours the taint of a device had seen it by then; what has no time is left out."""
+    then = parse_time(taint.time_added) if isinstance(taint, DeviceTaint) else None
+    return then is not None and (moment - then).total_seconds() > HONOURED_AFTER_SECONDS
+
+
+def _may_have_passed_the_gate(pod: Pod) -> bool:
+    """The operator allocates for pods at its gate, and narrows their affinity: nothing else is left of that."""
+    return pod.spec.affinity is not None and pod.spec.affinity.node_affinity is not None
