@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "lint": Command("lint", "what is wrong with manifests, before they are applied"),
     "doctor": Command("doctor", "what is broken in claims and slices, and how to repair it"),
     "taint": Command("taint", "a rule that taints devices, and the pods that it would evict"),
+    "territory": Command("territory", "which scheduler devices belong to, and rules that give them to one"),
     "topology": Command("topology", "the devices of a node as a tree, or as a picture"),
     "fit": Command("fit", "whether pods would fit before they exist, where, and how many"),
     "drain": Command("drain", "what a drain of a node would do to the pods on it"),

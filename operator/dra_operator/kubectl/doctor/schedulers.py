@@ -11,14 +11,15 @@ from dra_api import api_resources as resources
 from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
 from dra_api.relations.references import every_toleration, pod_is_done
-from dra_api.resource import DeviceTaint, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceTaint, ResourceClaim
 from dra_api.values.times import parse_time
 
 from dra_operator.allocator import SCHEDULER_KEY, DeviceId, enters, scheduler_of, schedulers_of
-from dra_operator.cache import SCHEDULER_NAME, newest_slices
+from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.eviction import selects
 from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.facts.consumers import pods_of
+from dra_operator.kubectl.facts.owners import Marks, marking_rules, marks_of
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.scheduling.state import is_at_gate
 from dra_operator.wording import counted, listed
@@ -79,16 +80,10 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         yield Diagnosis.of("leader", f"scheduler {scheduler}", message, remedy=remedy, command=command)
 
 
-Marks = dict[DeviceId, list[DeviceTaint | Taint]]
-"""The taints of each published device that concern schedulers: its own, those of rules and of its node."""
-
-
 def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
     """Taints that are to give devices and nodes to a scheduler."""
-    rules = sorted(seen.every(DeviceTaintRule), key=lambda rule: rule.metadata.name)
-    marking = [rule for rule in rules if rule.spec.taint.key == SCHEDULER_KEY]
-    published = _published(seen, marking)
-    for rule in marking:
+    published = marks_of(seen)
+    for rule in marking_rules(seen):
         name = rule.metadata.name
         what, command = f"DeviceTaintRule {name}", kubectl("delete", "devicetaintrule", name)
         if not any(selects(rule, id_) for id_ in published):
@@ -105,20 +100,6 @@ def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
             remedy = f"remove the taint {SCHEDULER_KEY} of all but one"
             yield Diagnosis.of("territory", f"device {id_}", message, remedy=remedy)
     yield from _ignored(seen, published)
-
-
-def _published(seen: Observed, rules: list[DeviceTaintRule]) -> Marks:
-    found: Marks = {}
-    for pool, slices in newest_slices(seen.every(ResourceSlice)).items():
-        for slice_ in slices:
-            node = seen.one(Node, slice_.spec.node_name) if slice_.spec.node_name else None
-            of_node = (node.spec.taints or ()) if node is not None else ()
-            for device in slice_.spec.devices or ():
-                id_ = DeviceId(*pool, device.name)
-                by_rules = (rule.spec.taint for rule in rules if selects(rule, id_))
-                every: list[DeviceTaint | Taint] = [*(device.taints or ()), *by_rules, *of_node]
-                found[id_] = [it for it in every if it.key == SCHEDULER_KEY]
-    return found
 
 
 def _wrong(

@@ -10,10 +10,11 @@ from dra_api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim
 from dra_api.values.quantity import Quantity
 from msgspec import field
 
-from dra_operator.allocator import DeviceId, PoolId
+from dra_operator.allocator import LEFT, DeviceId, PoolId
 from dra_operator.cache import newest_slices
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts.consumers import pods_of
+from dra_operator.kubectl.facts.owners import marks_of, owner_text
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline
 
@@ -51,6 +52,8 @@ class DeviceFact(Fact, frozen=True):
     state: str
     holders: tuple[Holder, ...] = ()
     taints: tuple[str, ...] = ()
+    scheduler: str = ""
+    """To which it belongs; empty if every scheduler may take it."""
     attributes: dict[str, str] = field(default_factory=dict)
     capacity: dict[str, Left] = field(default_factory=dict)
 
@@ -62,13 +65,14 @@ class DeviceFact(Fact, frozen=True):
 
 def devices_of(pipeline: Pipeline) -> list[DeviceFact]:
     """All devices that count, sorted by node, then by name; taints of rules included."""
-    held = holders_of(pipeline.seen)
+    held, marks = holders_of(pipeline.seen), marks_of(pipeline.seen)
     counts = Counter(PoolId.of(slice_) for slice_ in published(pipeline))
     found = (
         _fact(
             slice_,
             device,
             held.get(DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name), ()),
+            owner_text(marks, DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)),
             is_usable=counts[PoolId.of(slice_)] == slice_.spec.pool.resource_slice_count,
         )
         for slice_ in published(pipeline)
@@ -113,7 +117,9 @@ def _holder(seen: Observed, claim: ResourceClaim, admin: bool, consumed: dict[st
     return Holder(claim=claim.key, pods=tuple(users), owner=owner, since=since, admin=admin, capacity=consumed)
 
 
-def _fact(slice_: ResourceSlice, device: Device, holders: tuple[Holder, ...], *, is_usable: bool) -> DeviceFact:
+def _fact(
+    slice_: ResourceSlice, device: Device, holders: tuple[Holder, ...], scheduler: str, *, is_usable: bool
+) -> DeviceFact:
     spec = slice_.spec
     return DeviceFact(
         driver=spec.driver,
@@ -123,6 +129,7 @@ def _fact(slice_: ResourceSlice, device: Device, holders: tuple[Holder, ...], *,
         state=state_of(device, holders, is_usable=is_usable),
         holders=holders,
         taints=tuple(map(taint_text, device.taints or ())),
+        scheduler=scheduler,
         attributes={name: value_text(value) for name, value in (device.attributes or {}).items()},
         capacity=_left(device, holders),
     )
@@ -142,6 +149,8 @@ def _left(device: Device, holders: tuple[Holder, ...]) -> dict[str, Left]:
 
 def taint_text(taint: DeviceTaint) -> str:
     """``key=value:effect``."""
+    if taint == LEFT:
+        return "left to other schedulers by settings"
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 

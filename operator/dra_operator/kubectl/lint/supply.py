@@ -9,13 +9,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dra_api.relations.references import every_toleration
 from dra_api.resource import DeviceSelector, ResourceClaim
 
-from dra_operator.allocator import Allocated, Failed, GaveUp, PoolError, Refusal, Rule, Usage
+from dra_operator.allocator import (
+    SCHEDULER_KEY,
+    Allocated,
+    Failed,
+    GaveUp,
+    PoolError,
+    Refusal,
+    Rule,
+    Usage,
+    enters,
+    schedulers_of,
+)
 from dra_operator.kubectl.facts.devices import devices_of, published
+from dra_operator.kubectl.facts.owners import marks_of
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
 
@@ -43,6 +56,10 @@ class Supply:
             for device in slice_.spec.devices or ()
             for id_ in (f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}",)
         ]
+
+        marks = marks_of(made.seen)
+        self.schedulers = sorted({name for taints in marks.values() for name in schedulers_of(taints)})
+        """Those to which devices belong."""
 
     def matching(self, selectors: Sequence[DeviceSelector]) -> Matching:
         """The published devices that all selectors match."""
@@ -96,6 +113,7 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             for name, wanted in every_request(claim)
         ]
         yield from found
+        yield from _entering(manifest, claim, spec, supply)
         has_choice = any(request.first_available for request in claim.spec.devices.requests or ())
         is_open = has_choice or all(one.severity is Severity.NOTE for one in found)
         refusal = supply.refusal(claim) if is_open else None
@@ -103,6 +121,17 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             severity, why = refusal
             text = f"no node could serve it, even with all devices free: {why}"
             yield manifest.finding(severity, f"{spec}.devices", text)
+
+
+def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Supply) -> Iterator[Finding]:
+    """Whether it tolerates the taints by which devices belong to schedulers: then two may take one device."""
+    entered = [scheduler for scheduler in supply.schedulers if enters(every_toleration(claim), scheduler)]
+    if entered:
+        text = (
+            f"tolerates the taint {SCHEDULER_KEY}, by which devices belong to {listed(entered)}: another scheduler may "
+            "give it a device that goes to another claim at the same moment; name the keys that it has to tolerate"
+        )
+        yield manifest.finding(Severity.WARNING, f"{spec}.devices", text)
 
 
 def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:

@@ -46,6 +46,7 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
         Column[DeviceFact]("PODS", lambda it: joined(pod for holder in it.holders for pod in holder.pods)),
         Column[DeviceFact]("SINCE", lambda it: age_of_first((one.since for one in it.holders), now) or "<none>"),
         Column[DeviceFact]("TAINTS", lambda it: joined(it.taints), wide=True),
+        Column[DeviceFact]("SCHEDULER", lambda it: it.scheduler or "<any>", wide=True),
         Column[DeviceFact](
             "LEFT",
             lambda it: ",".join(f"{name}={left.left}" for name, left in it.capacity.items()) or "<none>",

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dra_api.codec import to_dict
-from dra_api.resource import DeviceTaintRule
+from dra_api.releases.release import Release
+from dra_api.resource import DeviceTaint, DeviceTaintRule
 from dra_api.values.times import format_time
 from msgspec import structs
 
-from dra_operator.allocator import DeviceId
+from dra_operator.allocator import SCHEDULER_KEY, DeviceId
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of, holders_of, taint_text
 from dra_operator.kubectl.observed.observed import Observed
@@ -37,8 +38,12 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     facts = devices_of(made)
     published = [DeviceId(one.driver, one.pool, one.name) for one in facts]
     selector = selector_of(options.device, [*published, *holders_of(seen)])
-    rule = rule_of(options, selector, format_time(seen.taken))
-    notes = [*_gates(made), *notes_on(seen)]
+    if options.key == SCHEDULER_KEY:
+        raise Problem(f"{SCHEDULER_KEY} gives devices to a scheduler: kubectl dra territory does that", ExitCode.USAGE)
+    now = format_time(seen.taken)
+    taint = DeviceTaint(key=options.key, value=options.value, effect=options.effect, time_added=now)
+    rule = rule_of(taint, selector, options.effect)
+    notes = [*rule_notes(made), *notes_on(seen)]
     if not options.dry_run:
         lines = list(manifest(rule, made.settings.release or seen.release))
         return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
@@ -52,12 +57,18 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     return Answer(lines=lines, value=value, names=names, notes=notes, code=code)
 
 
-def _gates(made: Pipeline) -> Iterator[str]:
+def rule_notes(made: Pipeline) -> Iterator[str]:
+    """Why a DeviceTaintRule may have no effect. Raises Problem if it certainly has none."""
     features = made.allocator.inventory.features
     if not features.device_taints:
         raise Problem("the feature gate DRADeviceTaints is off: taints of devices have no effect in this cluster")
     if not features.taint_rules:
         yield "the feature gate DRADeviceTaintRules is off: a rule has no effect until it is turned on"
+    if features.release == Release.V1_36:
+        yield (
+            "up to Kubernetes 1.36.2 a DeviceTaintRule makes kube-scheduler panic, or is ignored by it "
+            "(https://github.com/kubernetes/kubernetes/pull/139651): upgrade first, or taint nodes"
+        )
 
 
 def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 
@@ -18,11 +17,10 @@ from dra_operator.kubectl.answer import ExitCode, Problem
 NAME_CHARACTERS = 253
 
 
-def rule_of(options: argparse.Namespace, selector: DeviceTaintSelector, now: str) -> DeviceTaintRule:
-    """With a name that follows from what it selects. Raises Problem for a taint that the API server refuses."""
-    words = filter(None, (selector.driver, selector.pool, selector.device, options.effect))
+def rule_of(taint: DeviceTaint, selector: DeviceTaintSelector, purpose: str) -> DeviceTaintRule:
+    """With a name that follows from what it selects and its purpose. Raises Problem for what the API server refuses."""
+    words = filter(None, (selector.driver, selector.pool, selector.device, purpose))
     name = re.sub(r"[^a-z0-9.-]+", "-", "-".join(words).lower())[:NAME_CHARACTERS].strip("-.")
-    taint = DeviceTaint(key=options.key, value=options.value, effect=options.effect, time_added=now)
     spec = DeviceTaintRuleSpec(device_selector=selector, taint=taint)
     rule = DeviceTaintRule(metadata=ObjectMeta(name=name), spec=spec)
     if errors := validate_device_taint_rule(rule):
@@ -32,7 +30,7 @@ def rule_of(options: argparse.Namespace, selector: DeviceTaintSelector, now: str
 
 def manifest(rule: DeviceTaintRule, release: Release) -> Iterator[str]:
     """Its lines for kubectl apply; the API server sets the time."""
-    version = "v1beta2" if release >= Release.V1_36 else "v1alpha3"
+    version = "v1" if release >= Release.V1_37 else "v1beta2" if release >= Release.V1_36 else "v1alpha3"
     spec = to_dict(rule.spec)
     spec["taint"].pop("timeAdded", None)
     head = {"apiVersion": f"resource.k8s.io/{version}", "kind": "DeviceTaintRule"}

@@ -11,8 +11,10 @@ from dra_api.relations.references import is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_api.values.times import format_time
 
+from dra_operator.allocator import DeviceId
 from dra_operator.cache.hints import evictions
 from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.facts.owners import belonging, marks_of
 from dra_operator.kubectl.observed.pipeline import Pipeline
 from dra_operator.scheduling import NotTried, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
@@ -30,6 +32,9 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
     report.say(f"pod {pod.key} is assigned to node {pod.spec.node_name}")
     for use, claim in cluster.claims_of(pod):
         report.say(f"claim {use.name}: {holding(claim)}", indent=2)
+        devices = [DeviceId.of(result) for result in claim.results] if claim is not None else []
+        for line in belonging(marks_of(made.seen), devices):
+            report.say(line, indent=4)
     if pod.metadata.deletion_timestamp is not None:
         report.object_to(*_ending(made, pod))
         return report

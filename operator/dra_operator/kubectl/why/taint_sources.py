@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_api.resource import DeviceTaintRule
 
-from dra_operator.allocator import DeviceId, Refusal, Rule
+from dra_operator.allocator import DeviceId, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.facts.devices import taint_text
 from dra_operator.scheduling import CycleState
@@ -19,7 +19,13 @@ def taint_sources(refusals: Sequence[Refusal], cycle_state: CycleState, cluster:
     views = [cycle_state.allocator.inventory.view(state.node) for state in states if len(cluster.rules)]
     devices = {view.id(number) for view in views for number in range(len(view.devices))}
     for rule in sorted(cluster.rules, key=lambda rule: rule.metadata.name):
+        if scheduler_of(rule.spec.taint) == cluster.scheduler_name:
+            continue  # it keeps nothing of ours away
         if number := sum(selects(rule, device) for device in devices):
+            if (scheduler := scheduler_of(rule.spec.taint)) is not None:
+                what = f"{number} of these devices to the scheduler {scheduler}"
+                yield f"DeviceTaintRule {rule.metadata.name} gives {what}"
+                continue
             what = f"taint {taint_text(rule.spec.taint)} on {number} of these devices"
             yield f"{what} comes from DeviceTaintRule {rule.metadata.name}"
 
