@@ -32,7 +32,7 @@ from .answer import rule_notes
 from .meant import is_meant, selector_of
 from .rule import manifest, rule_of
 
-MOST_RULES: Final = 200
+MOST_TAINT_RULES: Final = 200
 """More of them would slow every scheduler down: mark nodes, or publish pools that can be named."""
 
 
@@ -61,8 +61,10 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.nodes is not None and not options.rules:
         return _node_taint(seen, options.nodes, scheduler)
     selectors, selected = _selectors(made, facts, options)
-    if len(selectors) > MOST_RULES:
-        raise Problem(f"that takes {len(selectors)} rules, more than {MOST_RULES}: mark the nodes (--nodes), or pools")
+    if len(selectors) > MOST_TAINT_RULES:
+        raise Problem(
+            f"that takes {len(selectors)} rules, more than {MOST_TAINT_RULES}: mark the nodes (--nodes), or pools"
+        )
     rules = [rule_of(territory_taint(scheduler), selector, f"for-{scheduler}") for selector in selectors]
     notes = [*rule_notes(made), *_effects(seen, selected, scheduler), *notes_on(seen)]
     return Answer(
