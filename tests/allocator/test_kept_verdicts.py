@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from types import SimpleNamespace
 
+import pytest
+from dra_operator.allocator.published import kept_verdicts
 from dra_operator.allocator.published.kept_verdicts import CLASSES, KeptVerdicts
 
 
@@ -74,3 +78,29 @@ def test_slices_that_went_are_not_counted_for_ever() -> None:
     gc.collect()
     keep(kept, "t", "a", *(Slice() for _ in range(40)))
     assert kept.total < 200
+
+
+def test_to_look_for_slices_that_went_costs_little_for_each_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def reference(holder: Slice) -> Callable[[], Slice]:
+        def look() -> Slice:
+            nonlocal looks
+            looks += 1
+            return holder
+
+        return look
+
+    monkeypatch.setattr(kept_verdicts, "weakref", SimpleNamespace(ref=reference))
+    keep(KeptVerdicts(limit=10_000), "t", "a", *(Slice() for _ in range(2000)))
+    assert looks < 2 * 2000
+
+
+def test_slices_that_went_make_room_though_many_others_live() -> None:
+    """More live than there are places before the first look for those that went."""
+    kept, living = KeptVerdicts(limit=1000), [Slice() for _ in range(100)]
+    keep(kept, "t", "a", *living)
+    for _ in range(5000):
+        keep(kept, "t", "a", Slice())
+    assert kept.total < 1000
+    assert all(("a",) in one.held for one in living), "none of them had to go"

@@ -19,6 +19,7 @@ from dra_operator.allocator.problem.node_state import NodeState, NodeStates
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.pruner import Pruner
 from dra_operator.allocator.published.interning import Interner
+from dra_operator.allocator.published.kept_verdicts import CLASSES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer
@@ -64,6 +65,26 @@ def test_an_index_that_forgets_queries_still_answers_them(monkeypatch: pytest.Mo
     for _ in range(2):
         found = [list(made.allocator.candidates([one], made.usage)) for one in made.claims]
         assert found == [["n1"], ["n1"], []]
+
+
+def test_what_selectors_have_found_belongs_to_the_namespace_whose_claim_asked() -> None:
+    """Or one tenant's selectors would push out those of classes and of others."""
+
+    def asking(name: str, namespace: str, *selectors: str) -> Json:
+        made = claim(request("r", *selectors), name=name)
+        return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+
+    by_class = asking("by-class", "modest")
+    wanted = [asking("own", tenant, f'device.attributes["drv"].model == "{tenant}"') for tenant in ("modest", "greedy")]
+    made = lab(pool(device("a", model="modest")), [by_class, *wanted], classes=[device_class("any", "true")])
+    compiled = made.allocator.inventory.compiled
+    for one in made.claims:
+        made.allocator.candidates([one], made.usage)
+    owners = []
+    for one in made.claims:
+        (alternative,) = made.allocator.compile([one]).stages[0].alternatives
+        owners.append(compiled.kept.tenant_of(alternative.expressions))
+    assert owners == [CLASSES, "modest", "greedy"]
 
 
 def said(outcome: Outcome) -> tuple[object, ...]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from dra_api.codec import convert
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourcePoolStatusRequest
+from dra_api.scheduling import Workload
 from dra_api.validation import (
     SelectorVerdict,
     validate_device_class,
@@ -11,6 +14,7 @@ from dra_api.validation import (
     validate_device_taint_rule_status,
     validate_resource_pool_status_request,
     validate_resource_pool_status_request_status,
+    validate_workload,
 )
 from samples import found, sample
 
@@ -52,6 +56,29 @@ def test_what_a_class_keeps_is_judged_as_stored() -> None:
 )
 def test_taint_rules(path: str, value: object, expected: list[str]) -> None:
     assert found(validate_device_taint_rule(sample(DeviceTaintRule, {path: value}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ({"apiGroup": "batch", "kind": "Job", "name": "train"}, []),
+        ({"kind": "Pod", "name": "train"}, []),
+        ({"apiGroup": "Batch", "kind": "Job", "name": "train"}, ["Invalid spec.controllerRef.apiGroup"]),
+        ({"apiGroup": "batch"}, ["Required spec.controllerRef.kind", "Required spec.controllerRef.name"]),
+        ({"kind": "a/b", "name": "train"}, ["Invalid spec.controllerRef.kind"]),
+        ({"kind": "..", "name": "."}, ["Invalid spec.controllerRef.kind", "Invalid spec.controllerRef.name"]),
+        ({"kind": "Job", "name": "50%"}, ["Invalid spec.controllerRef.name"]),
+    ],
+    ids=str,
+)
+def test_whom_a_workload_is_controlled_by(reference: dict[str, str], expected: list[str]) -> None:
+    template, meta = {"name": "t", "schedulingPolicy": {"basic": {}}}, {"name": "w", "resourceVersion": "1"}
+    meta |= {"namespace": "ns", "uid": "w"}
+    spec = {"controllerRef": reference, "podGroupTemplates": [template]}
+    workload = convert(Workload, {"metadata": meta, "spec": spec})
+    assert found(validate_workload(workload, gates=FeatureGates.of({}))) == expected
+    other = convert(Workload, {"metadata": meta, "spec": {"podGroupTemplates": [template]}})
+    assert found(validate_workload(workload, other, gates=FeatureGates.of({}))) == ["Invalid spec.controllerRef"]
 
 
 def test_an_unknown_effect_that_is_stored_may_stay() -> None:

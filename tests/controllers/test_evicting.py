@@ -283,6 +283,27 @@ async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_hav
     assert not reads
 
 
+async def test_however_large_a_group_is_its_pods_are_looked_at_once_a_minute(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of its pods the pause would be longer, and a minute is enough for all of them."""
+    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(evict, "SECONDS_FOR_A_MATE", 15.0)
+    monkeypatch.setattr(evict, "EVICTION_LOOK_SECONDS", 0.05)
+    await group_runs(world, make, "all")
+    world.api.before = lambda call: (
+        ServerError(503, "ServiceUnavailable", "down") if call.verb == "delete" and call.name != "pod-1" else None
+    )
+    world.start()
+    async with world.running():
+        async with asyncio.timeout(20):
+            while not any(
+                (call.verb, call.plural, call.name) == ("delete", "pods", "pod-1") for call in world.api.calls
+            ):
+                world.bring_events()
+                await world.tick()
+
+
 async def test_pods_of_a_group_that_tolerate_their_own_taints_for_long_go_with_the_first_one(
     world: World, make: type[Make]
 ) -> None:

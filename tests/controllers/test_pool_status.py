@@ -285,7 +285,28 @@ async def test_old_requests_are_deleted(world: World, is_answered: bool, kept: s
         assert len(world.api.of(RESOURCE_POOL_STATUS_REQUESTS)) == left
 
 
-async def test_a_successor_of_the_same_name_is_neither_answered_for_another_nor_deleted(world: World) -> None:
+async def test_a_successor_of_the_same_name_is_not_deleted_for_an_old_one(world: World) -> None:
+    """The old one is a day old; the other one takes its place when its deletion is on its way."""
+    ask(world)
+    world.now = "2026-01-02T00:00:00Z"
+
+    def replace(call: Call) -> None:
+        if call.verb == "delete" and world.api[RESOURCE_POOL_STATUS_REQUESTS, "ask"]["metadata"]["uid"] != "successor":
+            world.api.drop(RESOURCE_POOL_STATUS_REQUESTS, "ask")
+            meta = {"name": "ask", "creationTimestamp": "2026-01-02T00:00:00Z", "uid": "successor"}
+            world.api.add(RESOURCE_POOL_STATUS_REQUESTS, {"metadata": meta, "spec": {"driver": DRIVER}})
+
+    world.api.before = replace
+    world.start()
+    async with world.running():
+        await becomes(lambda: any(call.verb == "delete" for call in world.api.calls))
+        for _ in range(10):
+            world.bring_events()
+            await world.tick()
+    assert world.api[RESOURCE_POOL_STATUS_REQUESTS, "ask"]["metadata"]["uid"] == "successor"
+
+
+async def test_a_successor_of_the_same_name_is_not_answered_for_another(world: World) -> None:
     publish(world, "node-a", 1)
     ask(world)
 

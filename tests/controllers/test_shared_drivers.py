@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
+from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source
 from dra_operator.controllers import BackoffSettings
 from dra_operator.sources import last_look
@@ -197,6 +198,138 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
         assert world.node_of("ours") == "node-0"
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+MOST_REQUESTS = 40
+"""More than an attempt makes until the pod is bound."""
+
+
+def allocated_before(world: World, make: type[Make]) -> None:
+    """Our claim has its device and no consumer, as after a pod that was deleted before it was bound."""
+    add_ours(world, make)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    status = {"allocation": {"devices": {"results": [taken]}}}
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda it: it.update(status=status))
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda it: it["metadata"].update(finalizers=[FINALIZER]))
+
+
+def with_extended_resources(world: World, make: type[Make]) -> None:
+    asks = make.asking("main", **{"deviceclass.resource.kubernetes.io/gpu": "1"})
+    world.api.add(PODS, make.pod("ours", containers=[asks]))
+
+
+BEGINNINGS: dict[str, Callable[[World, type[Make]], None]] = {
+    "not allocated yet": add_ours,
+    "allocated before": allocated_before,
+    "extended resources": with_extended_resources,
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+async def test_a_pod_is_never_bound_with_a_device_of_theirs_that_comes_at_any_moment_of_its_attempts(
+    beginning: str, when: str, make: type[Make]
+) -> None:
+    """Their allocation of its device is written, and seen, before or after each request of ours, one by one.
+
+    Once the binding is sent, it is too late: of that the other scheduler hears, and gives way.
+    """
+    moments = 0
+    for number in range(1, MOST_REQUESTS):
+        world = World(Features())
+        world.furnish(devices=2)
+        add_theirs(world, make)
+        BEGINNINGS[beginning](world, make)
+        count, is_late = 0, False
+
+        def come(call: Call, world: World = world, number: int = number) -> None:
+            nonlocal count, is_late
+            count += 1
+            if count == number:
+                is_late = call.sub == "binding"
+                allocate_theirs(world, "dev-0")
+                world.bring_events()
+
+        setattr(world.api, when, come)
+        world.start()
+        async with world.running():
+            with suppress(InvariantViolated):  # ours was bound with it before
+                await world.quiet()
+        if count < number or is_late:
+            break
+        assert world.node_of("ours") == "node-0", f"request {number}"
+        assert set(world.holders().values()) == {1}, f"request {number}"
+        moments += 1
+    assert moments > 2
+
+
+async def test_what_a_refused_write_shows_of_a_claim_counts_before_the_watch_brings_it(
+    world: World, make: type[Make]
+) -> None:
+    """Another writer has allocated our claim. The same write would be refused until the watch tells."""
+    world.furnish(devices=2)
+    add_ours(world, make)
+    world.start()
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-1"}
+
+    def edit(claim: Obj) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", edit)
+    async with world.running(), asyncio.timeout(20):
+        while world.node_of("ours") is None:
+            await world.tick()
+    assert device_of(world, "ours") == "dev-1"
+    assert sum(call.name == "ours" and call.plural == "resourceclaims" for call in world.api.calls) < 6
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_device_of_theirs_that_comes_while_a_pod_reserves_a_claim_that_others_wait_with_holds_it_back(
+    when: str, make: type[Make]
+) -> None:
+    """The claim is confirmed: the pod that allocated it could not be bound. Only the last look is left."""
+    moments = 0
+    for number in range(1, MOST_REQUESTS):
+        world = World(Features())
+        world.furnish(devices=2)
+        add_theirs(world, make)
+        add_ours(world, make)
+        count, is_late = 0, False
+        held = {"ours"}
+
+        def come(call: Call, world: World = world, number: int = number, held: set[str] = held) -> None:
+            nonlocal count, is_late
+            if call.plural != "events" and (PODS, "ns", "second") in world.api.objects:
+                count += 1
+                if count == number:
+                    is_late = call.sub == "binding"
+                    held.clear()
+                    allocate_theirs(world, "dev-0")
+                    world.bring_events()
+
+        def before(call: Call, come: Callable[[Call], None] = come, held: set[str] = held) -> Exception | None:
+            if when == "before":
+                come(call)
+            return ERRORS["server error"]() if call.sub == "binding" and call.name in held else None
+
+        world.api.before, world.api.after = before, come if when == "after" else lambda call: None
+        world.start()
+        async with world.running():
+            async with asyncio.timeout(20):
+                while not any(call.sub == "binding" for call in world.api.calls):
+                    world.bring_events()
+                    await world.tick()
+            world.api.add(PODS, make.pod("second", claims=[make.use("ours")]))
+            with suppress(InvariantViolated):  # ours was bound with it before
+                await world.quiet()
+        if count < number or is_late:
+            break
+        assert {world.node_of("ours"), world.node_of("second")} == {"node-0"}, f"request {number}"
+        assert set(world.holders().values()) == {1}, f"request {number}"
+        assert world.messages("BindingConditionsPending") == []
+        moments += 1
+    assert moments >= 1
 
 
 @pytest.mark.parametrize("failures", [0, 1])

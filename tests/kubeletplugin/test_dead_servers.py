@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,23 @@ class Witness(Driver):
 
     def handle_error(self, error: PluginError, message: str) -> None:
         self.errors.append(error)
+
+
+async def test_a_new_instance_starts_beside_one_that_is_stuck(api: PluginApi, settings: PluginSettings) -> None:
+    """The other one accepts no connection any more, and as many wait as may: a further one would wait for ever."""
+    stuck = settings.plugin_path.with_name("dra-stuckone.sock")
+    stuck.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(stuck))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(stuck))
+        async with KubeletPlugin(Witness(), replace(settings, rolling_update_uid="new"), api.client):
+            assert stuck.exists(), "it is not abandoned"
 
 
 SOCKETS: dict[str, Callable[[PluginSettings], Path]] = {

@@ -462,6 +462,19 @@ async def test_a_failed_write_is_reported_and_tried_again(
     assert str(errors[0]) == f'pool "p": {fault}{remedy}'
 
 
+async def test_failures_of_weeks_ago_do_not_make_the_next_pause_longer(api: PluginApi, errors: Errors) -> None:
+    """A pool that is published after each failure begins anew: the fifteenth failure is as short as the first one."""
+    loop = asyncio.get_running_loop()
+    async with publishing(api, errors, sync_delay=600.0) as publisher:
+        for number in range(15):
+            api.faults["update" if number else "create"] = [ServerError(500, "InternalError", "no")]
+            began = loop.time()
+            publisher.publish({"p": pool(f"dev-{number}")})
+            await settled(publisher)
+            assert loop.time() - began < 10, f"failure {number}"
+    assert len(errors) == 15
+
+
 @pytest.mark.parametrize("verb", ["update", "delete"])
 async def test_conflicts_are_overcome(api: PluginApi, errors: Errors, verb: str) -> None:
     async with publishing(api, errors) as publisher:

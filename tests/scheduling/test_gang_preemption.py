@@ -137,6 +137,22 @@ def test_what_leaves_already_is_waited_for_where_the_gang_needs_it() -> None:
     assert [it.metadata.name for it in answer.awaited] == ["going"]
 
 
+def test_a_device_that_several_nodes_can_use_is_waited_for_though_its_pod_is_elsewhere() -> None:
+    spec = {"driver": "gpu.example.com", "allNodes": True, "devices": [{"name": "net-0"}]}
+    devices = allocator()
+    shown = {**spec, "pool": {"name": "net", "generation": 1, "resourceSliceCount": 1}}
+    devices.inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": "net"}, "spec": shown}))
+    going = low("going", "b", 50, leaves="2026-01-01T01:00:05Z")
+    claims = [held("going", "b", ["net-0"], "going", pool="net")]
+    nodes = [node("a"), node("b", allocatable={"cpu": "0", "pods": "1"})]
+    members = [member(0, cpu="1"), member(1, 0, cpu="1")]
+    scene = Scene(members[0][0], [], nodes, devices, (going,), claims, leaving=frozenset({"going"}))
+    answer = GangScene(scene, members).answer()
+    assert answer is not None
+    assert ([it.metadata.name for it in answer.awaited], answer.victims) == (["going"], ())
+    assert {it.node for it in answer.plans} == {"a"}
+
+
 def test_of_one_priority_those_end_that_are_gone_soonest() -> None:
     slow, younger = low("slow", "a", grace=3600, age=9), low("younger", "a", grace=5, age=5)
     scene = full(slow, younger, low("b0", "b", grace=1), low("b1", "b", 1))

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from dra_api.core import Pod
+from dra_api.meta import LabelSelector
 from dra_api.relations.label_selectors import Requirement, Selector
 from dra_operator.scheduling import counted
 from dra_operator.scheduling.cycle.counting import LABELS_PER_STEP, counting
@@ -18,7 +19,11 @@ from dra_operator.scheduling.rules.node_name import NodeName
 from dra_operator.scheduling.rules.queueing_hints import MOST_HINTS, AnyPod
 from dra_operator.scheduling.rules.rule import Rule, Surroundings
 from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import KEPT_SELECTIONS_WITHOUT_ANCHOR, PodsByNode
+from dra_operator.scheduling.state.inter_pod.pods_by_node import (
+    KEPT_SELECTIONS,
+    KEPT_SELECTIONS_WITHOUT_ANCHOR,
+    PodsByNode,
+)
 from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
 from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
@@ -156,6 +161,24 @@ def test_a_pod_with_many_rules_waits_for_any_change_of_a_pod() -> None:
     assert AnyPod() in hints
     assert len(hints) <= 3
     assert AnyPod().helped_by(pod("a"), None, PodsByNode())
+
+
+def test_counts_of_selections_that_are_forgotten_are_kept_up_to_date_no_more() -> None:
+    """The topologies of nodes live on, and would hold and update the counts of each rule that ever was."""
+    pods_by_node = PodsByNode()
+    topologies = Topologies(lambda _name, _most: (), pods_by_node.forget)
+    for number in range(2 * KEPT_SELECTIONS):
+        selector = Selector.of(LabelSelector(match_labels={f"app-{number}": "x"}))
+        pods_by_node.count(Selection((PodSet(selector, frozenset({"ns"})),))).within(topologies.get(HOST))
+    assert len(topologies.get(HOST).counts) == KEPT_SELECTIONS
+    for number in range(50):
+        carrier = pod(f"p{number}", affinity=away(term({"matchLabels": {"app": "x"}}, HOST)))
+        pods_by_node.put(carrier, "n1")
+        keys = {HOST: 1}
+        of_kind = pods_by_node.existing_anti_affinity(pod("comes", {"app": "x"}), keys)
+        of_kind.by_key[HOST].within(topologies.get(HOST))
+        pods_by_node.remove(carrier.metadata.uid)
+    assert len(topologies.get(HOST).counts) == KEPT_SELECTIONS
 
 
 def test_selections_without_an_anchor_are_counted_for_a_few_only() -> None:

@@ -47,6 +47,7 @@ def cluster(*pods_by_node: Pod, **states: LoadedNode) -> Nodes:
     return nodes
 
 
+UNLABELLED = node("c1", used={"cpu": "4"}, labels={})
 SOFTLY = {**spread(WEB), "whenUnsatisfiable": "ScheduleAnyway"}
 CASES: dict[str, tuple[Pod, Nodes, str]] = {
     "nothing: the emptiest": (comes(), cluster(), "a1"),
@@ -74,6 +75,11 @@ CASES: dict[str, tuple[Pod, Nodes, str]] = {
         comes(affinity=likes_pods(DB, kind="podAntiAffinity")),
         cluster(pod("db", {"app": "db"}, on="a2")),
         "b1",
+    ),
+    "away from pods that are on every node with the label": (
+        comes(affinity=likes_pods(DB, kind="podAntiAffinity", key=HOST)),
+        cluster(*(pod(f"db-{on}", {"app": "db"}, on=on) for on in ("a1", "a2", "b1", "b2")), c1=UNLABELLED),
+        "c1",
     ),
     "away from a pod on the same node": (
         comes(affinity=likes_pods(DB, kind="podAntiAffinity", key=HOST)),
