@@ -1,0 +1,82 @@
+"""Which tests may find a fault in a file, those first that are most likely to.
+
+Tests mirror the packages, and what they check has a name: files come first that name the function or class of the
+fault, or its module, and rare names count more than common ones. Then follow the rest of the room's tests, and those of
+the rooms above it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from small_faults import Fault
+
+OPERATOR: Final = "operator/dra_operator"
+ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    ("proto/dra_api/validation", ("api",), ("devcluster", "kubeletplugin")),
+    ("proto/dra_api", ("api",), ("allocator", "controllers", "scheduling", "devcluster")),
+    ("proto/dra_cdi", ("cdi",), ("kubeletplugin", "drivertest", "devcluster")),
+    ("kube", ("kube",), ("operator", "controllers", "devcluster")),
+    ("cel", ("cel",), ("allocator", "api", "kubectl")),
+    (f"{OPERATOR}/allocator", ("allocator",), ("scheduling", "conformance", "cache", "controllers", "kubectl")),
+    (f"{OPERATOR}/scheduling", ("scheduling",), ("controllers", "cache", "operator", "kubectl", "quality")),
+    (f"{OPERATOR}/cache", ("cache",), ("controllers", "operator", "eviction", "reliability")),
+    (f"{OPERATOR}/controllers", ("controllers",), ("operator", "reliability", "cache", "e2e")),
+    (f"{OPERATOR}/eviction", ("eviction",), ("controllers", "cache", "kubectl")),
+    (f"{OPERATOR}/kubectl", ("kubectl",), ("operator", "manifests", "docs")),
+    (f"{OPERATOR}/commands", ("operator", "quality"), ("kubectl", "docs")),
+    (f"{OPERATOR}/quality", ("quality",), ("operator",)),
+    (f"{OPERATOR}/kube", ("controllers",), ("kube", "operator", "reliability", "e2e")),
+    (OPERATOR, ("operator",), ("controllers", "kubectl", "reliability", "manifests")),
+    ("kubeletplugin", ("kubeletplugin",), ("drivertest", "manifests", "e2e")),
+    ("devcluster/dra_driver_test", ("drivertest",), ()),
+    ("devcluster", ("devcluster",), ("e2e", "drivertest", "kubectl")),
+)
+"""The beginning of a path, the tests of that room, and those of rooms that use it; the first row that fits counts."""
+FIRST: Final = 5
+"""Files of tests that are tried before all others of their room."""
+
+
+class Selection:
+    """The tests of a checkout."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def of(self, fault: Fault) -> list[list[str]]:
+        """Files of tests in groups: the next one is for faults that the one before did not find."""
+        own, others = next((own, others) for start, own, others in ROOMS if str(fault.path).startswith(start))
+        near, far = self._files(own), self._files(others)
+        scores = self._scores(fault)
+        ranked = sorted((*near, *far), key=lambda it: (-scores[it] - (it in near) / 10, it))
+        first = [it for it in ranked[:FIRST] if scores[it] or it in near]
+        rest = [it for it in ranked if it not in first]
+        groups = [first, [it for it in rest if it in near], [it for it in rest if it in far and scores[it]]]
+        return [group for group in groups if group]
+
+    def _scores(self, fault: Fault) -> Counter[str]:
+        """How much the files have to do with the fault, by the names that they use."""
+        stem = fault.path.stem
+        words = {*fault.names, stem, "".join(part.title() for part in stem.split("_"))}
+        scores: Counter[str] = Counter()
+        for word in {it.strip("_") for it in words} - {"", "init"}:
+            having = [file for file, its in self._words.items() if word in its]
+            for file in having:
+                scores[file] += 1 / len(having)  # type: ignore[assignment]
+        return scores
+
+    def _files(self, rooms: Sequence[str]) -> list[str]:
+        return [file for room in rooms for file in self._words if file.startswith(f"tests/{room}/")]
+
+    @cached_property
+    def _words(self) -> dict[str, frozenset[str]]:
+        files = sorted((self._root / "tests").rglob("test_*.py"))
+        return {
+            str(file.relative_to(self._root)): frozenset(re.findall(r"[A-Za-z_]\w{2,}", file.read_text()))
+            for file in files
+        }
