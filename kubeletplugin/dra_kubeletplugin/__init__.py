@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         check_resources,
         counter_set,
         device,
+        marked_for,
     )
 else:
     __getattr__, __dir__ = lazy(__name__)
@@ -143,6 +144,7 @@ __all__ = [
     "counter_set",
     "decode_metadata",
     "device",
+    "marked_for",
     "metadata_faults",
     "near_numa_nodes",
     "numa_node",

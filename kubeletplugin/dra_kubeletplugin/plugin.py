@@ -39,7 +39,7 @@ from .kubelet.interceptor import Interceptor, LoggingInterceptor
 from .kubelet.registration import RegistrationService, RegistrationStatus
 from .kubelet.server import SocketServer, is_newest
 from .settings import PluginSettings
-from .slices import Owner, Resources, SlicePublisher, Statistics
+from .slices import Owner, Resources, SlicePublisher, Statistics, marked_for
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class KubeletPlugin:
                 may_publish=lambda: self.is_newest,
             )
             await self._publisher.__aenter__()
-        self._publisher.publish(resources)
+        self._publisher.publish(marked_for(self.settings.scheduler, resources))
 
     async def published(self) -> None:
         """Wait until the pools published last are in the API server.

@@ -25,6 +25,7 @@ LONGEST_SOCKET_PATH_BYTES = 107  # bytes; sockaddr_un has 108 including the fina
 
 _POD_UID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NUL = "\0"
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -41,8 +42,9 @@ class PluginSettings:
     through lock files in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before;
     ``serve_health=False`` takes the health service away, also if the driver has ``health``. ``log_level`` is the level
     of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in its
-    slices (RS-05). ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second, and at
-    once.
+    slices (RS-05). ``scheduler`` gives all published devices to the scheduler of that name alone, by a taint
+    (``slices.marked_for``). ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second,
+    and at once.
     """
 
     driver_name: str
@@ -65,6 +67,7 @@ class PluginSettings:
     lock_dir: str | PathLike[str] | None = None
     log_level: int | None = logging.DEBUG
     reconcile_pool: str = ""
+    scheduler: str = ""
     api_rate: float = 50.0
     api_burst: int = 100
 
@@ -86,6 +89,11 @@ class PluginSettings:
             versions_to_write(self.device_metadata)
         except ValueError as error:
             raise SettingsError(f"device_metadata: {error}") from error
+        if self.scheduler and not _LABEL_VALUE.fullmatch(self.scheduler):
+            raise SettingsError(
+                f"the scheduler {self.scheduler!r} cannot stand in a taint: use up to 63 letters, digits, '-', '_' and "
+                "'.', beginning and ending with a letter or digit"
+            )
         if self.api_rate <= 0 or self.api_burst < 1:
             raise SettingsError("api_rate and api_burst must be positive: nothing would be published otherwise")
         for path in (self.registration_path, self.plugin_path):

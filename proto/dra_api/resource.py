@@ -12,6 +12,8 @@ from .meta import Condition, Object, ObjectMeta, Part
 from .values.quantity import Quantity
 
 GROUP = "resource.k8s.io"
+SCHEDULER_KEY = "dra.kopf.dev/scheduler"
+"""Key of the taint that gives a device or node to the scheduler which its value names: to dra-operator, say."""
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 EXTENDED_RESOURCE_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"

@@ -8,6 +8,7 @@ import pytest
 from dra_api.core import Taint
 from dra_api.meta import ObjectMeta
 from dra_api.resource import (
+    SCHEDULER_KEY,
     Device,
     DeviceTaint,
     DeviceTaintRule,
@@ -18,7 +19,7 @@ from dra_api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId, Semantics, Territory, enters, schedulers_of
+from dra_operator.allocator import DeviceId, Semantics, Territory, enters, schedulers_of
 from dra_operator.allocator.published.taint_rules import TaintedSlices
 
 OURS = DeviceTaint(key=SCHEDULER_KEY, value="ours", effect="NoSchedule")

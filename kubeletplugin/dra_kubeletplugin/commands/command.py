@@ -107,6 +107,7 @@ async def _run(driver: Driver, name: str, devices: Devices, options: argparse.Na
         data_dir=f"{kubelet_dir}/plugins/{name}",
         cdi_dir=options.cdi_dir or CDI_DIR,
         rolling_update_uid=options.rolling_update_uid,
+        scheduler=options.scheduler,
     )
     await serve_monitored(
         driver,

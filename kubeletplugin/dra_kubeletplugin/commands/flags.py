@@ -16,6 +16,11 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
         "default": "",
         "help": "uid of the plugin's pod; set it if instances overlap during an update",
     },
+    "--scheduler": {
+        "metavar": "NAME",
+        "default": "",
+        "help": "give the devices to this scheduler alone, by a taint that dra-operator tolerates (all may take them)",
+    },
     "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz here (off)"},
     "--log-level": {
         "default": "info",

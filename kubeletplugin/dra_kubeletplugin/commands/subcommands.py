@@ -91,6 +91,7 @@ async def _serve(
         cdi_dir=config.cdi_dir,
         device_metadata=config.enable_device_metadata,
         rolling_update_uid=options.rolling_update_uid,
+        scheduler=options.scheduler,
         api_rate=config.kube_api_qps,
         api_burst=config.kube_api_burst,
     )

@@ -1,7 +1,7 @@
 """ResourceSlices: what a driver offers, planned and kept in the API server."""
 
 from .build import attribute, counter_set, device
-from .model import Owner, Pool, Resources, Slice
+from .model import Owner, Pool, Resources, Slice, marked_for
 from .preflight import check_resources
 from .publisher import SlicePublisher
 from .writer import Statistics
@@ -17,4 +17,5 @@ __all__ = [
     "check_resources",
     "counter_set",
     "device",
+    "marked_for",
 ]

@@ -13,7 +13,7 @@ from operator import is_
 from typing import Any, TypeVar
 
 from dra_api.core import NodeSelector
-from dra_api.resource import CounterSet, Device
+from dra_api.resource import SCHEDULER_KEY, CounterSet, Device, DeviceTaint
 from msgspec import Struct, structs
 
 DEVICES_PER_SLICE = 128
@@ -75,6 +75,32 @@ class Pool:
 
 Resources = Mapping[str, Pool]
 """Everything that a driver publishes: pools by name."""
+
+
+def marked_for(scheduler: str, resources: Resources) -> Resources:
+    """Return the pools with all devices given to one scheduler, by the taint ``dra.kopf.dev/scheduler``.
+
+    kube-scheduler then leaves them to dra-operator with that ``--scheduler-name``, which tolerates the taint by itself;
+    API server and kube-scheduler need the feature gate DRADeviceTaints (on by default from Kubernetes 1.36). Without a
+    name the pools stay as they are. A slice of more devices than may have taints is cut in parts.
+    """
+    if not scheduler:
+        return resources
+    taint = DeviceTaint(key=SCHEDULER_KEY, value=scheduler, effect="NoSchedule")
+
+    def marked(device: Device) -> Device:
+        others = tuple(it for it in device.taints or () if it.key != SCHEDULER_KEY)
+        return structs.replace(device, taints=(*others, taint))
+
+    def parts(slice_: Slice) -> Iterator[Slice]:
+        devices = tuple(map(marked, slice_.devices))
+        for part in _parts(devices, RICH_DEVICES_PER_SLICE) if devices else [devices]:
+            yield replace(slice_, devices=part)
+
+    return {
+        name: replace(pool, slices=tuple(part for slice_ in pool.slices for part in parts(slice_)))
+        for name, pool in resources.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

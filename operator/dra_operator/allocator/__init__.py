@@ -20,7 +20,7 @@ from .published.columns import Values, lookup
 from .published.inventory import Inventory
 from .published.node_view import NodeView
 from .published.predicates import Compiled, Weighed
-from .published.taints import LEFT, SCHEDULER_KEY, blocking, tolerates
+from .published.taints import LEFT, blocking, tolerates
 from .published.territory import Left, Territory, enters, scheduler_of, schedulers_of, territory_taint
 from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
@@ -33,7 +33,6 @@ __all__ = [
     "DEVICE_ORDERS",
     "GATES",
     "LEFT",
-    "SCHEDULER_KEY",
     "WEIGHT_OF_ALL",
     "Allocated",
     "AllocationError",

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from dra_api.core import Taint, Toleration
-from dra_api.resource import DeviceTaint, DeviceToleration
+from dra_api.resource import SCHEDULER_KEY, DeviceTaint, DeviceToleration
 
-SCHEDULER_KEY: Final = "dra.kopf.dev/scheduler"
-"""Key of the taint that gives a device or node to the scheduler which its value names (``territory``)."""
 LEFT: Final = DeviceTaint(key=SCHEDULER_KEY, value="another one", effect="NoSchedule")
 """On devices that settings leave to other schedulers. No API server admits such a value, and nothing tolerates it."""
 _BLOCKING = ("NoSchedule", "NoExecute")

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from dra_api.core import Taint
 from dra_api.relations.label_selectors import Selector
-from dra_api.resource import Device, DeviceTaint, DeviceToleration, ResourceSlice
+from dra_api.resource import SCHEDULER_KEY, Device, DeviceTaint, DeviceToleration, ResourceSlice
 from msgspec import structs
 
 from dra_operator.allocator.basics.ids import DeviceId, PoolId
 
-from .taints import LEFT, SCHEDULER_KEY, tolerates
+from .taints import LEFT, tolerates
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from dra_api.command_line import kubectl
 from dra_api.core import Pod
 from dra_api.leases import Lease
 from dra_api.relations.references import (
@@ -29,7 +30,7 @@ from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from dra_operator.wording import listed
 
-from .trouble import Diagnosis, kubectl
+from .trouble import Diagnosis
 
 MOMENT_SECONDS: Final = 30.0
 KUBE_SCHEDULER: Final = "kube-scheduler"
@@ -67,12 +68,12 @@ def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[
         claim, space = others[-1], others[-1].metadata.namespace  # one at a time: afterwards doctor is asked again
         if pods := [pod.metadata.name for pod in _running(seen, claim)]:
             remedy = f"keep claim {first.key}, and delete {listed(f'pod {space}/{name}' for name in pods)}"
-            command = kubectl("delete", "pod", *pods, namespace=space)
+            command = kubectl("delete", "pod", names=pods, namespace=space)
         elif claim.metadata.deletion_timestamp is not None:
             remedy, command = f"keep claim {first.key}; claim {claim.key} is being deleted already", ""
         else:
             remedy = f"keep claim {first.key}, and delete claim {claim.key}, which no pod uses"
-            command = kubectl("delete", "resourceclaim", claim.metadata.name, namespace=space)
+            command = kubectl("delete", "resourceclaim", names=[claim.metadata.name], namespace=space)
         if any(lease.metadata.name == KUBE_SCHEDULER for lease in seen.every(Lease)):
             remedy += f"; then restart {KUBE_SCHEDULER}, which takes the device for free once one of them gives it up"
         remedy += "; to prevent it, give devices to one scheduler: kubectl dra territory --help"
@@ -128,7 +129,7 @@ def _runs_without(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
                 fault = f"claim {name} {lacks}"
         message = f"is on node {pod.spec.node_name}, but its {fault}"
         remedy = "its devices may go to others, or it never starts: delete it, so that its controller makes it anew"
-        command = kubectl("delete", "pod", pod.metadata.name, namespace=pod.metadata.namespace)
+        command = kubectl("delete", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
         yield Diagnosis.of("unreserved", f"pod {pod.key}", message, remedy=remedy, command=command)
 
 
@@ -170,7 +171,7 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
             why = "does not exist" if is_gone else "has ended"
             message = f"was made for pod {owner.name} (UID {owner.uid}), which {why}"
             remedy = "a controller deletes it within a minute: if it is still there, delete it"
-            command = kubectl("delete", "resourceclaim", meta.name, namespace=meta.namespace)
+            command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
             yield Diagnosis.of("orphan", f"claim {claim.key}", message, remedy=remedy, command=command)
             return
     if users or is_kept or claim.status.reserved_for:

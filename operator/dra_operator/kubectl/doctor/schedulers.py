@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Final
 
 from dra_api import api_resources as resources
+from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
 from dra_api.relations.references import every_toleration, pod_is_done
-from dra_api.resource import DeviceTaint, ResourceClaim
+from dra_api.resource import SCHEDULER_KEY, DeviceTaint, ResourceClaim
 from dra_api.values.times import parse_time
 
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId, enters, scheduler_of, schedulers_of
+from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.eviction import selects
 from dra_operator.kubectl.facts.ages import age
@@ -25,7 +26,7 @@ from dra_operator.scheduling.state import is_at_gate
 from dra_operator.wording import counted, listed
 
 from .operator_rights import LEASE_PREFIX
-from .trouble import Diagnosis, kubectl
+from .trouble import Diagnosis
 
 DEFAULT: Final = "default-scheduler"
 KUBE_SCHEDULER: Final = "kube-scheduler"
@@ -85,14 +86,14 @@ def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
     published = marks_of(seen)
     for rule in marking_rules(seen):
         name = rule.metadata.name
-        what, command = f"DeviceTaintRule {name}", kubectl("delete", "devicetaintrule", name)
+        what, command = f"DeviceTaintRule {name}", kubectl("delete", "devicetaintrule", names=[name])
         if not any(selects(rule, id_) for id_ in published):
             message = "selects no published device, so no device belongs to its scheduler by it"
             remedy = "correct driver, pool and device of its selector, or delete it"
             yield Diagnosis.of("territory", what, message, remedy=remedy, command=command)
         yield from _wrong(what, [rule.spec.taint], names, command)
     for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
-        command = kubectl("taint", "node", node.metadata.name, f"{SCHEDULER_KEY}-")
+        command = kubectl("taint", "node", node.metadata.name, f"{SCHEDULER_KEY}-", of_names=[node.metadata.name])
         yield from _wrong(f"node {node.metadata.name}", node.spec.taints or (), names, command)
     for id_, taints in sorted(published.items()):
         if len(schedulers := schedulers_of(taints)) > 1:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dra_api.core import Node, Taint
-from dra_api.resource import DeviceTaint, DeviceTaintRule, ResourceSlice
+from dra_api.resource import SCHEDULER_KEY, DeviceTaint, DeviceTaintRule, ResourceSlice
 
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId, schedulers_of
+from dra_operator.allocator import DeviceId, schedulers_of
 from dra_operator.cache import newest_slices
 from dra_operator.eviction import selects
 from dra_operator.kubectl.observed.observed import Observed

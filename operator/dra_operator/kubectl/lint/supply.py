@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dra_api.relations.references import every_toleration
-from dra_api.resource import DeviceSelector, ResourceClaim
+from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim
 
 from dra_operator.allocator import (
-    SCHEDULER_KEY,
     Allocated,
     Failed,
     GaveUp,

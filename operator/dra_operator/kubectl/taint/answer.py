@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from dra_api.codec import to_dict
 from dra_api.releases.release import Release
-from dra_api.resource import DeviceTaint, DeviceTaintRule
+from dra_api.resource import SCHEDULER_KEY, DeviceTaint, DeviceTaintRule
 from dra_api.values.times import format_time
 from msgspec import structs
 
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId
+from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of, holders_of, taint_text
 from dra_operator.kubectl.observed.observed import Observed

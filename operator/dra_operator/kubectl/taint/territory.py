@@ -15,9 +15,9 @@ from typing import Final
 
 from dra_api.codec import to_dict
 from dra_api.core import Node
-from dra_api.resource import DeviceClass, DeviceTaintRule, DeviceTaintSelector
+from dra_api.resource import SCHEDULER_KEY, DeviceClass, DeviceTaintRule, DeviceTaintSelector
 
-from dra_operator.allocator import SCHEDULER_KEY, DeviceId, territory_taint
+from dra_operator.allocator import DeviceId, territory_taint
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts.classes import Members
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dra_api.core import Pod, Taint, Toleration
+from dra_api.resource import SCHEDULER_KEY
 
-from dra_operator.allocator import SCHEDULER_KEY, tolerates
+from dra_operator.allocator import tolerates
 
 from .scheduling_gate import is_at_gate
 
