@@ -10,12 +10,13 @@ from collections.abc import Generator, Iterator
 import pytest
 from corpus import CONFORMANCE
 from hypothesis import HealthCheck, settings
-from rounds import fewer
+from rounds import FIRST_FRESH_SEED, WHOLE, fewer
 from secrecy import Watch, note_tokens
 from stock import missing
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
-# as the one before; elsewhere each looks at new examples, fewer of them, and a failure prints what repeats it.
+# as the one before, but for campaigns; elsewhere each looks at new examples, fewer of them, and a failure prints what
+# repeats it.
 settings.register_profile(
     "project",
     deadline=None,
@@ -93,6 +94,9 @@ def _keep_what_there_is() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if WHOLE:
+        terminalreporter.section("campaigns")
+        terminalreporter.line(f"Their fresh seeds began with {FIRST_FRESH_SEED}: KOPF_DRA_SEED repeats them.")
     if not CONFORMANCE.is_dir():
         terminalreporter.section("SKIPPED: cases from tests of other projects")
         terminalreporter.line("None found; set KOPF_DRA_CONFORMANCE to the folder that holds them.")

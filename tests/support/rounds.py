@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 WHOLE: Final = "CI" in os.environ
 _WHICH: Final = Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(3)
+FIRST_FRESH_SEED: Final = int(os.environ.setdefault("KOPF_DRA_SEED", str(Random().randrange(10**6, 10**9))))
+"""The workers of a run find it in their environment; the summary of a run in CI says it."""
 LONG: Final = pytest.mark.skipif(not WHOLE, reason="it takes long: CI runs it, and CI=true make test")
 """For a test that needs 5 s of processor time or more, and whose parts others test as well."""
 
@@ -25,6 +27,11 @@ def rounds(few: int) -> range:
 def fewer(full: int) -> int:
     """The size of a sweep over random examples or seeds: all of them in CI (``CI=true``), elsewhere a third."""
     return full if WHOLE else -(-full // 3)
+
+
+def fresh(number: int) -> range:
+    """So many seeds that no run in CI had before; elsewhere none. ``KOPF_DRA_SEED`` is the first one, if it is set."""
+    return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + number) if WHOLE else range(0)
 
 
 def a_third(full: Sequence[T]) -> Sequence[T]:

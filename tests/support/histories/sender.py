@@ -82,10 +82,26 @@ def _candidate(name: str, server: FakeApi) -> leader.Leader:
     here: dict[str, Any] = {
         "Api": lambda connection, **_: _LeaseApi(connection),
         "Election": partial(Election, clock=asyncio.get_running_loop().time),
-        "identity": lambda: name,
+        "Seat": lambda _lease: _Seat(name),
     }
     with mock.patch.multiple(leader, **here):
         return leader.Leader(cast(Connection, server), LEASE, NAMESPACE)
+
+
+class _Seat(leader.Seat):
+    """That of a pod of its own, whose name is known."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._name = name
+
+    def identity(self) -> str:
+        """The name by which the server knows who writes."""
+        return self._name
+
+    def has_ended(self, holder: str) -> bool:
+        """The others are other pods."""
+        return False
 
 
 class _LeaseApi:
