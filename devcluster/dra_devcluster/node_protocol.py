@@ -8,6 +8,9 @@ from typing import Final
 # a development cluster keeps it to itself; others have no use for it.
 SERVER_KEY_ANNOTATION: Final = "devcluster.kopf-dra/server-key"
 
+# Annotation beside it: host and port of that server. The key is sent there only, whatever the status of the Node says.
+SERVER_ADDRESS_ANNOTATION: Final = "devcluster.kopf-dra/server-address"
+
 # Sub-protocols of the websocket of ``exec`` and ``attach``, best first.
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 

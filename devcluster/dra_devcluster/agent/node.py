@@ -16,7 +16,7 @@ from dra_api.values.times import format_micro_time
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
 from dra_devcluster.clock import now
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
 from .settings import AgentSettings, declared_features
 
@@ -70,7 +70,10 @@ class NodePresence:
         labels = {"hostname": self._name, "os": platform.system().lower(), "arch": machine}
         metadata: Json = {
             "labels": {f"kubernetes.io/{key}": value for key, value in labels.items()},
-            "annotations": {SERVER_KEY_ANNOTATION: self._server_key},
+            "annotations": {
+                SERVER_KEY_ANNOTATION: self._server_key,
+                SERVER_ADDRESS_ANNOTATION: f"{self._address}:{self._port}",
+            },
         }
         try:
             metadata_of_new = metadata | {"name": self._name}

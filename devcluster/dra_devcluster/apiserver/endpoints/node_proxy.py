@@ -1,7 +1,7 @@
 """Passes ``pods/log``, ``exec``, ``attach``, ``portforward`` and ``nodes/proxy`` on to the server of the pod's node.
 
-The Node object has the address of that server (``status.addresses``, ``status.daemonEndpoints``). The key for it comes
-with the registration of the node, and is in no object.
+Address and key of that server come with the registration of the node, and are in no object. The address in the Node's
+status is for people: who may write the status could otherwise have the key sent to a listener of his own.
 """
 
 from __future__ import annotations
@@ -168,14 +168,11 @@ def _node_url(call: Call, pod: Json, what: str, *tail: str) -> tuple[str, dict[s
 
 def _server(call: Call, node_name: str) -> tuple[str, dict[str, str]]:
     """The node's own server, and the headers that it wants. Raises 400, 404."""
-    node = get(call.registry, call.registry.resource("", "v1", "nodes"), "", node_name).decode()
-    status = node.get("status") or {}
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-    address = next((a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"), None)
-    key = call.registry.server_keys.get(node_name)
-    if not (port and address and key):
+    get(call.registry, call.registry.resource("", "v1", "nodes"), "", node_name)
+    server = call.registry.node_servers.get(node_name)
+    if server is None:
         raise bad_request(f"node {node_name} does not serve logs and exec: no node agent has registered it")
-    return f"http://{address}:{port}", {"Authorization": f"Bearer {key}"}
+    return f"http://{server.address}", {"Authorization": f"Bearer {server.key}"}
 
 
 def _pod(call: Call) -> Json:

@@ -1,4 +1,4 @@
-"""Nodes: taints, amounts and addresses that can be, and the key of the node's server, which no object shows."""
+"""Nodes: taints, amounts and addresses that can be, and the node's server, whose key no object shows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from types import MappingProxyType
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.served.registry import NodeServer
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
 from .base import Kind, Write
 from .pods.container_resources import validate_amount
@@ -22,7 +23,7 @@ class Nodes(Kind):
     status_writes_metadata = True
 
     def default(self, obj: Json, write: Write) -> None:
-        _keep_server_key(obj["metadata"], write)
+        _keep_server(obj["metadata"], write)
         status = obj.get("status") or {}
         for name, amount in (status.get("capacity") or {}).items():
             status.setdefault("allocatable", {}).setdefault(name, amount)
@@ -52,16 +53,18 @@ class Nodes(Kind):
         return found
 
 
-def _keep_server_key(meta: Json, write: Write) -> None:
-    """Take the key of the node's server out of the object: who reads Nodes may not run programs in their pods."""
+def _keep_server(meta: Json, write: Write) -> None:
+    """Take the key of the node's server, and its address, out of the object.
+
+    Who reads Nodes may not run programs in their pods. Who may write their status may not either: address and key come
+    in one registration, so that nobody else's address gets the key.
+    """
     annotations = meta.get("annotations") or {}
-    key = annotations.pop(SERVER_KEY_ANNOTATION, None)
-    if key is None:
-        return
-    if not annotations:
+    key, address = (annotations.pop(name, None) for name in (SERVER_KEY_ANNOTATION, SERVER_ADDRESS_ANNOTATION))
+    if "annotations" in meta and not annotations:
         del meta["annotations"]
-    if not write.dry_run:
-        write.registry.server_keys[meta["name"]] = key
+    if key and address and not write.dry_run and not write.subresource:
+        write.registry.node_servers[meta["name"]] = NodeServer(address, key)
 
 
 def _taints(taints: Sequence[Json]) -> Iterator[Fault]:

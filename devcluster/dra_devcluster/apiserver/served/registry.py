@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
+from typing import NamedTuple
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import NEWEST, Release
@@ -19,6 +20,13 @@ from .cel_selectors import derived_check, selector_check
 
 # Two views of one storage.
 _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
+
+
+class NodeServer(NamedTuple):
+    """A node's own server: ``address`` is host and port, ``key`` the bearer token that it wants to see."""
+
+    address: str
+    key: str
 
 
 class Registry:
@@ -37,8 +45,8 @@ class Registry:
         self.authorization = Authorization(mode, self.store)
         self.gates = gates
         self.release = release
-        self.server_keys: dict[str, str] = {}
-        """Of nodes, by name: what their own servers want to see."""
+        self.node_servers: dict[str, NodeServer] = {}
+        """By the name of the node, as its agent registered it."""
         self.check_selector = selector_check(gates)
         self.check_derived = derived_check(gates)
         for resource in self.structure.resources():

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from dra_devcluster.agent.containers.runtime import LocalRuntime
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 from dra_kube import CONFIG_MAPS, EVENTS, LEASES, NODES, SECRETS, ApiError
 from node_exec import execute, http_client
 from one_node import OneNode
@@ -546,6 +546,31 @@ async def test_no_reader_of_nodes_gets_the_key_to_their_servers(node: OneNode) -
     await node.api.patch(NODES, "node-1", {"metadata": {"annotations": {"a": "b"}}})
     assert (await node.api.get(NODES, "node-1"))["metadata"]["annotations"] == {"a": "b"}
     assert (await execute(node, "echo", "seen"))[0] == b"seen\n"
+
+
+async def test_who_writes_the_status_of_a_node_does_not_get_the_key_to_its_server(node: OneNode) -> None:
+    """He points the node at a listener of his own, and waits for the next request for a log."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.close()
+
+    await node.pod("pod-a")
+    await node.phase("pod-a", "Running")
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as thief:
+        port = thief.sockets[0].getsockname()[1]
+        status: Json = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        annotations = {SERVER_ADDRESS_ANNOTATION: f"127.0.0.1:{port}"}
+        patch = {"metadata": {"annotations": annotations}, "status": status}
+        await node.api.patch(NODES, "node-1", patch, subresource="status")
+        await node.api.patch(NODES, "node-1", {"metadata": {"annotations": annotations}})
+        assert (await execute(node, "echo", "seen"))[0] == b"seen\n"
+        assert heard == []
+        assert SERVER_ADDRESS_ANNOTATION not in str(await node.api.get(NODES, "node-1"))
 
 
 async def test_the_server_of_the_node_answers_only_to_the_api_server(node: OneNode) -> None:
