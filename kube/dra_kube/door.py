@@ -15,6 +15,7 @@ minute.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import math
 import socket
@@ -35,6 +36,8 @@ NEWCOMER_SECONDS: Final = 0.25
 BACKLOG_CONNECTIONS: Final = 1024
 """Connections that wait to be accepted. If the queue is full the kernel drops what asks to be queued, and the client
 tries again after a second, which is the time-out of a probe."""
+AT_ONCE_CONNECTIONS: Final = 8
+"""Connections that are accepted in one iteration of the loop; far fewer than may be open."""
 WARNING_SECONDS: Final = 60.0
 SCARCE_SECONDS: Final = 0.05
 """Seconds until the next try to accept a connection after one failed, for want of descriptors for example."""
@@ -141,6 +144,12 @@ def _least_missed(visits: list[Visit]) -> Visit:
     return longest if longest is not None and len(idle) > len(asking) else asking[0]
 
 
+def is_same_secret(given: str, wanted: str) -> bool:
+    """Return whether a client knows a secret, in a time that tells nothing of it. Any text may be given: a header may
+    hold bytes that are no characters."""
+    return hmac.compare_digest(given.encode(errors="backslashreplace"), wanted.encode(errors="backslashreplace"))
+
+
 class Guest(asyncio.Protocol):
     """The protocol of one connection; a subclass says what becomes of its bytes."""
 
@@ -189,8 +198,8 @@ async def welcoming(
 
 
 class _Entrance:
-    """A socket that listens. It accepts one connection in each iteration of the loop, so that those inside have their
-    turn as well."""
+    """A socket that listens. It accepts few connections in each iteration of the loop, so that those inside have their
+    turn as well, and a newcomer has said what it wants before the others displace it."""
 
     def __init__(
         self,
@@ -208,7 +217,7 @@ class _Entrance:
     def open(self) -> None:
         """Raises OSError."""
         self._listening.listen(BACKLOG_CONNECTIONS)
-        self._loop.add_reader(self._listening, self._accept)
+        self._loop.add_reader(self._listening, self._accept_some)
 
     async def close(self) -> None:
         """Accept no more, and end the connections that are being made."""
@@ -220,14 +229,19 @@ class _Entrance:
             connecting.cancel()
         await asyncio.gather(*self._coming, return_exceptions=True)
 
+    def _accept_some(self) -> None:
+        for _ in range(AT_ONCE_CONNECTIONS):
+            try:
+                self._accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return  # there is none, or it was gone before it was let in
+            except OSError as error:
+                self._wait(error)
+                return
+
     def _accept(self) -> None:
-        try:
-            accepted, address = self._listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionError):
-            return  # the client was gone before it was let in
-        except OSError as error:
-            self._wait(error)
-            return
+        """Raises OSError."""
+        accepted, address = self._listening.accept()
         visit = Visit(str(address[0]), self._visits)
         connecting = self._loop.create_task(self._connect(accepted, partial(self._receive, visit)))
         self._coming.add(connecting)
@@ -242,7 +256,7 @@ class _Entrance:
             logger.warning("cannot accept connections: %s; see which clients hold them", error)
         self._visits.displace()
         self._loop.remove_reader(self._listening)
-        self._again = self._loop.call_later(SCARCE_SECONDS, self._loop.add_reader, self._listening, self._accept)
+        self._again = self._loop.call_later(SCARCE_SECONDS, self._loop.add_reader, self._listening, self._accept_some)
 
 
 async def _connected(

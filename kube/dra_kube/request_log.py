@@ -31,10 +31,10 @@ class _WithoutContent(logging.Filter):
         return True
 
 
-class _Seldom(logging.Filter):
-    """Kinds are told apart by their words and by the error, not by the client."""
+class Seldom(logging.Filter):
+    """Lets each kind of line pass once in ``TOLD_SECONDS``. Kinds differ by words and error, not by the client."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._told: set[tuple[object, object]] = set()
@@ -68,5 +68,5 @@ def request_log(clock: Callable[[], float] = time.monotonic) -> logging.Logger:
     limited = logging.Logger(REQUESTS.name)
     limited.parent = REQUESTS
     limited.addFilter(_WithoutContent())
-    limited.addFilter(_Seldom(clock))
+    limited.addFilter(Seldom(clock))
     return limited

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +14,14 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
+from authority import Authority
 from dra_kube import door
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.serve import clerk, grpc_door
+from dra_operator.kubectl.serve.desk import Desk
+from dra_operator.kubectl.serve.question import Question, Reply
 from dra_operator.kubectl.serve.server import FIT, running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
@@ -124,14 +129,56 @@ async def test_a_connection_that_asks_nothing_is_closed(greeting: bytes, monkeyp
         writer.close()
 
 
-async def test_connections_beyond_those_there_is_room_for_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
-    async with serving() as (address, client):
-        assert (await client.Ask(messages.Question(manifests=texts("pod.yaml")))).fits
+    async with serving() as (address, client), asyncio.timeout(20):
         host, _, port = address.rpartition(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-        async with asyncio.timeout(20):
-            assert [bool(await reader.read(1)) for reader, _ in held] == [True, True, False]
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
         assert (await client.Ask(messages.Question(manifests=texts("pod.yaml")))).fits
         for _, writer in held:
             writer.close()
+
+
+async def test_the_connection_of_a_question_that_is_answered_outlasts_newcomers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
+    held, may_answer, answer = threading.Event(), threading.Event(), Desk.answer
+
+    def answer_when_told(desk: Desk, question: Question) -> Reply:
+        held.set()
+        assert may_answer.wait(60)
+        return answer(desk, question)
+
+    monkeypatch.setattr(Desk, "answer", answer_when_told)
+    async with serving() as (address, client), asyncio.timeout(60):
+        asking = asyncio.ensure_future(client.Ask(messages.Question(manifests=texts("pod.yaml"))))
+        await asyncio.to_thread(held.wait)
+        host, _, port = address.rpartition(":")
+        others = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
+        may_answer.set()
+        assert (await asking).fits
+        for _, writer in others:
+            writer.close()
+
+
+async def test_questions_and_answers_are_encrypted_where_a_certificate_is_given(tmp_path: Path) -> None:
+    authority = Authority.make("authority")
+    certificate, key = authority.files(tmp_path, "127.0.0.1")
+    words = ["--tls-cert", str(certificate), "--tls-key", str(key)]
+    async with serving("--serve", "127.0.0.1:0", *words) as (addresses, plain):
+        url, address = addresses.splitlines()
+        assert url.startswith("https://")
+        question = messages.Question(manifests=texts("pod.yaml"))
+        assert (await code_of(plain, question))[0] == "UNAVAILABLE"
+        credentials = grpc.ssl_channel_credentials(authority.pem)
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            secured: Any = services.FitStub(channel)
+            assert (await secured.Ask(question)).fits
+        context = ssl.create_default_context(cadata=authority.pem.decode())
+        asked = {"manifests": list(map(json.loads, texts("pod.yaml")))}
+        async with (
+            ClientSession(connector=TCPConnector(ssl=context)) as http,
+            http.post(f"{url}{FIT}", json=asked) as got,
+        ):
+            assert (await got.json())["answer"]["fits"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from html.parser import HTMLParser
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 from dra_devcluster.apiserver import DevApiServer
-from dra_kube import RESOURCE_SLICES, Api, connection
+from dra_kube import NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_operator.kubectl.cli import main, parser
+from dra_operator.kubectl.reading import newest
 from dra_operator.kubectl.ui.server import FILES, PAGE, running
+from dra_operator.kubectl.ui.view import JSON, View
 from waiting import until
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"
@@ -218,3 +222,35 @@ def test_colours_can_be_told_apart_in_both_themes(theme: int) -> None:
         for state in ("free-line", "taken", "shared", "tainted", "unusable"):
             assert contrast(colour[state], colour[ground]) >= 3, (state, ground)
     assert contrast(colour["alarm-ink"], colour["alarm"]) >= 4.5
+
+
+async def test_a_question_that_takes_long_holds_up_neither_facts_nor_reads(
+    http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, why = threading.Event(), threading.Event(), View.why
+
+    def why_when_told(view: View, kind: str, key: str) -> JSON | None:
+        begun.set()
+        assert may_end.wait(60)
+        return why(view, kind, key)
+
+    monkeypatch.setattr(View, "why", why_when_told)
+    monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(DevApiServer())
+        kubeconfig = server.write_kubeconfig(server.ca_file.with_name("kubeconfig"))
+        api = await stack.enter_async_context(Api(connection(str(kubeconfig))))
+        pod = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+        await api.create(PODS, pod, "default")
+        address = await stack.enter_async_context(running(options("--kubeconfig", str(kubeconfig))))
+        asking = asyncio.create_task(asked(http, f"{address}api/why?kind=pod&key=default/web"))
+        await asyncio.to_thread(begun.wait)
+        assert (await asked(http, f"{address}api/device?id=absent"))[0] == 404
+        await api.create(NODES, {"metadata": {"name": "one"}})
+
+        async def is_read() -> bool:
+            return bool((await asked(http, f"{address}api/overview"))[1]["empty"])
+
+        await until("the view has the new node", is_read)
+        may_end.set()
+        assert (await asking)[0] == 200

@@ -7,14 +7,33 @@ alone is for CI; elsewhere those of a group come together.
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
 
+import grpc
 import pytest
+import yaml
+from aiohttp import ClientSession, TCPConnector
+from authority import Authority
+from dra_devcluster.agent import NodeAgent
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import NODES, Api, Connection, connection
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_operator.app.probes.health import Check
 from dra_operator.app.probes.server import serve
+from dra_operator.kubectl.cli import parser
+from dra_operator.kubectl.serve.server import FIT
+from dra_operator.kubectl.serve.server import running as fit_running
+from dra_operator.kubectl.ui.server import running as ui_running
+from dra_proto.fit.v1 import api_pb2 as messages
+from dra_proto.fit.v1 import api_pb2_grpc as services
 from fixed_answers import Fixed
 from rounds import LONG
 from rude_clients import KINDS, PROBE_SECONDS, Outcome, play
@@ -26,6 +45,9 @@ GROUPS = {
     "speak": ["other_protocol", "http2_silent", "http2_streams", "http2_rapid_reset", "http2_pings"],
 }
 FINE = (Check("fine", []),)
+FLEET = Path(__file__).parents[1] / "kubectl" / "fleet.yaml"
+ANSWER_SECONDS = 5.0
+"""That a person or a program waits where no kubelet asks."""
 
 
 @dataclass
@@ -82,8 +104,126 @@ async def plugin_probes() -> AsyncIterator[Port]:
         yield probing(host, int(port), "/healthz")
 
 
+@asynccontextmanager
+async def fit(option: str, *words: str) -> AsyncIterator[str]:
+    options = parser(["fit"]).parse_args(["fit", option, "127.0.0.1:0", "--from", str(FLEET), *words])
+    async with fit_running(options) as address:
+        yield address
+
+
+@asynccontextmanager
+async def fit_http() -> AsyncIterator[Port]:
+    async with fit("--serve") as address:
+        yield _asking(address, None)
+
+
+@asynccontextmanager
+async def fit_https() -> AsyncIterator[Port]:
+    authority = Authority.make("authority")
+    with TemporaryDirectory() as folder:
+        certificate, key = authority.files(Path(folder), "127.0.0.1")
+        async with fit("--serve", "--tls-cert", str(certificate), "--tls-key", str(key)) as address:
+            yield _asking(address, ssl.create_default_context(cadata=authority.pem.decode()))
+
+
+def _asking(address: str, context: ssl.SSLContext | None) -> Port:
+    """As a queue manager: a question with a time-out."""
+    question = {"manifests": list(yaml.safe_load_all(FLEET.with_name("pod.yaml").read_text()))}
+
+    async def ask() -> None:
+        async with (
+            ClientSession(connector=TCPConnector(ssl=context or True)) as http,
+            http.post(f"{address}{FIT}", json=question) as got,
+        ):
+            assert got.status == 200
+            assert (await got.json())["answer"]["fits"]
+
+    url = urlsplit(address)
+    return Port(url.hostname or "", url.port or 0, ask, FIT, is_tls=url.scheme == "https", patience=ANSWER_SECONDS)
+
+
+@asynccontextmanager
+async def fit_grpc() -> AsyncIterator[Port]:
+    manifests = [json.dumps(one) for one in yaml.safe_load_all(FLEET.with_name("pod.yaml").read_text())]
+    async with fit("--serve-grpc") as address:
+
+        async def ask() -> None:
+            async with grpc.aio.insecure_channel(address) as channel:
+                client: Any = services.FitStub(channel)
+                assert (await client.Ask(messages.Question(manifests=manifests), timeout=ANSWER_SECONDS)).fits
+
+        host, _, port = address.rpartition(":")
+        yield Port(host, int(port), ask, FIT, patience=ANSWER_SECONDS, descriptors=200)
+
+
+@asynccontextmanager
+async def ui() -> AsyncIterator[Port]:
+    async with ui_running(parser(["ui"]).parse_args(["ui", "--from", str(FLEET)])) as address:
+        url = urlsplit(address)
+
+        async def look() -> None:
+            async with ClientSession() as http, http.get(f"{address}api/waiting") as got:
+                assert got.status == 200
+
+        yield Port(url.hostname or "", url.port or 0, look, f"{url.path}api/overview", patience=ANSWER_SECONDS)
+
+
+@asynccontextmanager
+async def development_server() -> AsyncIterator[Port]:
+    async with DevApiServer() as server:
+
+        async def list_nodes() -> None:
+            context = ssl.create_default_context(cafile=str(server.ca_file))
+            headers = {"Authorization": f"Bearer {server.token}"}
+            async with (
+                ClientSession(connector=TCPConnector(ssl=context), headers=headers) as http,
+                http.get(f"{server.url}/api/v1/nodes") as got,
+            ):
+                assert got.status == 200
+
+        yield Port(
+            server.host,
+            server.port,
+            list_nodes,
+            "/api/v1/nodes",
+            is_tls=True,
+            patience=ANSWER_SECONDS,
+            descriptors=600,
+        )
+
+
+@asynccontextmanager
+async def node_agent() -> AsyncIterator[Port]:
+    with TemporaryDirectory() as folder:
+        async with (
+            DevApiServer() as server,
+            Api(server_connection(server, Path(folder))) as api,
+            NodeAgent(api, "node-1", root=Path(folder, "root")),
+        ):
+            port = (await api.get(NODES, "node-1"))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+
+            async def scrape() -> None:
+                assert await api.raw_text("/api/v1/nodes/node-1/proxy/healthz") == "ok"
+
+            yield Port("127.0.0.1", port, scrape, "/healthz", patience=ANSWER_SECONDS)
+
+
+def server_connection(server: DevApiServer, folder: Path) -> Connection:
+    return connection(str(server.write_kubeconfig(folder / "kubeconfig")))
+
+
 PORTS: dict[str, Callable[[], AbstractAsyncContextManager[Port]]] = {
-    one.__name__: one for one in (operator_probes, plugin_probes)
+    one.__name__: one
+    for one in (
+        operator_probes,
+        plugin_probes,
+        fit_http,
+        fit_https,
+        fit_grpc,
+        ui,
+        development_server,
+        node_agent,
+    )
 }
 
 

@@ -55,6 +55,13 @@ class Authority:
         context.load_cert_chain(file)
         return context
 
+    def files(self, folder: Path, *names: str) -> tuple[Path, Path]:
+        """Files with a server's certificate for host names and IP addresses, and with its key."""
+        files = folder / "tls.crt", folder / "tls.key"
+        for file, content in zip(files, self.issue(ExtendedKeyUsageOID.SERVER_AUTH, "a server", *names), strict=True):
+            file.write_bytes(content)
+        return files
+
     def issue(self, usage: x509.ObjectIdentifier, common_name: str, *names: str) -> tuple[bytes, bytes]:
         """A new certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())

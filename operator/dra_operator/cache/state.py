@@ -6,7 +6,7 @@ which keys a change concerns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -112,6 +112,9 @@ class State(Stores):
         """Those of immediate claims, which wait among the pods as long as they have no devices."""
         self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
+        self.gives_hints = True
+        """Whether changes say which waiting pods they may help. False where nobody acts on that, as in an overlay: with
+        ten thousand placed pods each change would name all of them."""
         self.hinted = Hinted()
         self._shared_drivers = SharedDrivers()
         self._own_devices = OwnDevices(inventory.territory, clock)
@@ -135,6 +138,11 @@ class State(Stores):
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
         self.groups = PodGroupView(self.pods.get, self._is_placed, self.pods_by_claim.keys)
+
+    @property
+    def to_wake(self) -> Mapping[str, WakeConditions]:
+        """Return ``waiting``, or nothing where no hints are wanted."""
+        return self.waiting if self.gives_hints else {}
 
     @property
     def shared_drivers(self) -> SharedDrivers:

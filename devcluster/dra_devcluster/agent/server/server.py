@@ -17,7 +17,6 @@ when it registers its node.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
-from dra_kube.door import open_door
+from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -53,7 +52,7 @@ class NodeServer:
         self.port = 0
         self._pods = pods
         self._runtime = runtime
-        self._key = f"Bearer {key}".encode()
+        self._key = f"Bearer {key}"
         self._metrics = metrics
         self._closing = asyncio.Event()
         app = web.Application(middlewares=[self._authorize])
@@ -88,8 +87,7 @@ class NodeServer:
     async def _authorize(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, self._key):
+        if not is_same_secret(request.headers.get("Authorization", ""), self._key):
             raise web.HTTPUnauthorized(text="the node answers only to its API server")
         return await handler(request)
 

@@ -31,20 +31,22 @@ def on_storage(cluster: State, change: Change[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
-    return place_widely(pod for pod, wake_on in cluster.waiting.items() if wake_on.volumes)
+    return place_widely(pod for pod, wake_on in cluster.to_wake.items() if wake_on.volumes)
 
 
 def on_node_gone(cluster: State, name: str) -> Keys:
     """The pods that wait for their volumes to be bound on the node."""
-    waiting = ((key, cluster.pods.get(key)) for key in cluster.waiting)
+    waiting = ((key, cluster.pods.get(key)) for key in cluster.to_wake)
     waits = ((key, cluster.storage.wait_of(pod.metadata.uid)) for key, pod in waiting if pod is not None)
     return place(key for key, wait in waits if wait is not None and wait.node == name)
 
 
 def volumes_left(cluster: State, pod: Pod) -> Keys:
     """The pods that wait for a claim which this one uses no longer."""
+    waiting = cluster.to_wake
+    if not waiting:
+        return NOTHING
     users = (user for use in volume_uses(pod) for user in cluster.pods_by_volume_claim.keys(use.key))
-    waiting = cluster.waiting
     return place_users(user for user in users if user in waiting and waiting[user].volumes)
 
 

@@ -116,7 +116,7 @@ def _waits(pod: Pod) -> bool:
 
 def _left_by(cluster: State, pod: Pod) -> Keys:
     """A pod of the gang that still waits, and one that could be tried: the gang may lack a pod now, or its leader."""
-    gang = gang_key(pod)
+    gang = gang_key(pod) if cluster.to_wake else None
     members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
     ready = (it for it in members if cluster.waiting[it].reason == WITH_GANG.reason)
     return place(dict.fromkeys((*members[:1], *islice(ready, 1))))
@@ -212,7 +212,7 @@ def on_node(cluster: State, change: Change[Node]) -> Keys:
         return place_widely(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
-    return place_widely(key for key, wake_on in cluster.waiting.items() if wake_on.nodes)
+    return place_widely(key for key, wake_on in cluster.to_wake.items() if wake_on.nodes)
 
 
 def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
@@ -242,14 +242,14 @@ def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
 def devices_published(cluster: State) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
     return place_widely(
-        key for key, wake_on in cluster.waiting.items() if wake_on.devices and _needs_devices(cluster, key)
+        key for key, wake_on in cluster.to_wake.items() if wake_on.devices and _needs_devices(cluster, key)
     )
 
 
 def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
     freed = {ANY_DRIVER, *drivers_in(allocation)}
-    waiting = (key for key, wake_on in cluster.waiting.items() if not freed.isdisjoint(wake_on.freed))
+    waiting = (key for key, wake_on in cluster.to_wake.items() if not freed.isdisjoint(wake_on.freed))
     return tuple(WeakKey("placement", key) for key in waiting if _needs_devices(cluster, key))
 
 
@@ -266,7 +266,7 @@ def write_over(cluster: State, entry: AssumedAllocation) -> Keys:
 def room_freed(cluster: State) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
     their turn comes."""
-    return tuple(WeakKey("placement", key) for key, wake_on in cluster.waiting.items() if wake_on.room)
+    return tuple(WeakKey("placement", key) for key, wake_on in cluster.to_wake.items() if wake_on.room)
 
 
 def pod_needs_work(cluster: State, pod: Pod) -> bool:

@@ -53,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file", metavar="FILE", help="with these two: who asks has to send the token in this file"
     )
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="with these two: speak TLS with this certificate and its chain, as PEM"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, as PEM")
     add_namespace_argument(parser, every=False)
     add_output_argument(parser)
     add_operator_arguments(parser)

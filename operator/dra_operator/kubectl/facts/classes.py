@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from dra_api.core import Node
@@ -74,9 +75,13 @@ class Members:
 
 def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Iterator[Offer]:
     """For each node with devices of the class. ``devices`` are those that the class means."""
-    shared = [device for device in devices if not device.node]
+    by_node: dict[str, list[DeviceFact]] = defaultdict(list)
+    for device in devices:
+        by_node[device.node or ""].append(device)
+    shared = by_node.pop("", [])
     for state in pipeline.cluster.loaded_nodes():
-        here = [device for device in devices if device.node == state.name]
+        pipeline.pausing()
+        here = by_node.get(state.name, [])
         if not here and not shared:
             continue
         largest = _largest(pipeline, class_, state.node, len(here) + len(shared))

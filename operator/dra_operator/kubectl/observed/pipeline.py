@@ -6,8 +6,11 @@ Whatever the operator could not decode is left out, as in the operator.
 from __future__ import annotations
 
 import argparse
+import math
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -43,6 +46,8 @@ from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 from .observed import Observed
 
+PAUSE_OBJECTS: Final = 256
+"""Objects that are taken into a view between two pauses."""
 _PREPARED_DEVICES: Final = 50_000
 """A few hundred bytes each, for as long as the answer takes."""
 _IN_VIEW: Final = frozenset(TABLE.values()) - {ResourceClaimTemplate}
@@ -133,6 +138,43 @@ class Settings:
             raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
 
 
+class TookTooLong(Exception):
+    """An answer takes longer than it may."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(slots=True)
+class Pausing:
+    """Called every few milliseconds while an answer is worked out. What ``limit`` raises ends that."""
+
+    limit: Callable[[], None] = lambda: None
+
+    def __call__(self) -> None:
+        self.limit()
+
+    @contextmanager
+    def within(
+        self, seconds: float, is_gone: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+    ) -> Iterator[None]:
+        """Inside the block raise TookTooLong after so many seconds (0: never), and Abandoned if the asker is gone."""
+        due, before = clock() + (seconds or math.inf), self.limit
+
+        def check() -> None:
+            if is_gone():
+                raise Abandoned
+            if clock() > due:
+                raise TookTooLong
+
+        self.limit = check
+        try:
+            yield
+        finally:
+            self.limit = before
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """``seen`` is what it was made of."""
@@ -143,6 +185,7 @@ class Pipeline:
     allocator: Allocator
     placement: Placement
     learner: MixLearner
+    pausing: Pausing = field(default_factory=Pausing)
 
     @property
     def now(self) -> datetime:
@@ -154,16 +197,14 @@ class Pipeline:
         """Those of the operator; all, unless it was said which."""
         return self.settings.controllers or OwnControllers()
 
-    def planned(
-        self, state: CycleState, post_filter: PostFilter | None = None, pause: Callable[[], None] = lambda: None
-    ) -> Plan | NoPlace:
-        """What the operator would decide about a pod, also by its placement strategy. ``pause`` as in ``decided``."""
+    def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
+        """What the operator would decide about a pod, also by its placement strategy."""
         self.learner.see(state.pod, state.resource_claims)
-        return decided(plan(state, post_filter=post_filter, placement=self.placement), pause)
+        return decided(plan(state, post_filter=post_filter, placement=self.placement), self.pausing)
 
 
-def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
-    """The pipeline over all that was observed."""
+def pipeline(seen: Observed, settings: Settings | None = None, pause: Callable[[], None] = lambda: None) -> Pipeline:
+    """The pipeline over all that was observed; ``pause`` is called while that is taken in, and may raise."""
     settings = (settings or Settings()).completed(seen)
     features = settings.features(seen)
     language = CelSelectors(features, kept=_PREPARED_DEVICES)
@@ -175,7 +216,7 @@ def pipeline(seen: Observed, settings: Settings | None = None) -> Pipeline:
         leaves=settings.leaves,
     )
     has_rules = features.taint_rules and features.device_taints
-    cluster.load(_in_view(seen.objects, has_rules=has_rules))
+    cluster.load(_paused(_in_view(seen.objects, has_rules=has_rules), pause))
     cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
     order, strategy = settings.device_order or DEVICE_ORDERS[0], settings.placement_strategy or PLACEMENT_STRATEGIES[0]
     allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), order=order)
@@ -197,6 +238,13 @@ def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:
             yield as_kept(obj)
         elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
             yield obj
+
+
+def _paused(objects: Iterable[Object], pause: Callable[[], None]) -> Iterator[Object]:
+    for number, obj in enumerate(objects):
+        if number % PAUSE_OBJECTS == 0:
+            pause()
+        yield obj
 
 
 def as_kept(template: ResourceClaimTemplate) -> Object:

@@ -1,10 +1,8 @@
-"""Takes questions to the desk, whatever their protocol: few at a time, and to no view that is too old."""
+"""Takes questions to the desk, whatever their protocol, and to no view that is too old."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from dra_operator.kubectl.reading.newest import NewestView
@@ -24,34 +22,23 @@ class Busy(Exception):
     """The question may be asked again."""
 
 
-class Crowded(Busy):
-    """Too many ask at this time."""
-
-
 class Clerk:
     """One for all protocols of a service."""
 
     def __init__(self, newest: NewestView[Desk]) -> None:
         self._newest = newest
-        self._waiting = 0
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Inside the block a question is read and answered. Raises Crowded."""
-        if self._waiting >= MOST_WAITING_QUESTIONS:
-            raise Crowded(f"{self._waiting} questions wait: ask again")
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
+    async def answer(self, question: Question, client: str) -> Reply:
+        """Return the answer to a question of the client at this address.
 
-    async def answer(self, question: Question) -> Reply:
-        """Raises Problem, TookTooLong, and Busy if the cluster could not be read."""
+        Raises Problem, TookTooLong, Crowded, and Busy if the cluster could not be read.
+        """
         reading = self._newest.renew()
         if self._newest.age_seconds > OLDEST_SECONDS:
             if reading is not None:
                 await asyncio.shield(reading)
             if (problem := self._newest.problem) is not None:
                 raise Busy(f"the cluster could not be read: {problem}")
-        return await self._newest.ask(lambda desk: desk.answer(question))
+        return await self._newest.ask(
+            lambda desk, is_gone: desk.asked_by(is_gone).answer(question), client, question.size, MOST_WAITING_QUESTIONS
+        )

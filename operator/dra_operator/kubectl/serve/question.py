@@ -11,7 +11,7 @@ import msgspec
 from dra_operator.commands.object_files import BadInput, items_in
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.reading.wanted_pods import JSON, wanted_of
-from dra_operator.kubectl.whatif.fitting import Assumption, Fitting
+from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting
 from dra_operator.kubectl.whatif.wanted import Wanted
 
 MOST_ASKED_PODS: Final = 1_000
@@ -34,6 +34,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def assumption(self) -> Assumption:
         """What is different from the cluster as it is."""
         return Assumption(self.drain, self.without)
+
+    @property
+    def size(self) -> int:
+        """About how many pods there are to place; what changes nodes has the whole cluster looked at."""
+        pods = MOST_PLACED_PODS if self.max else self.count * max(1, len(self.manifests))
+        return pods + (MOST_ASKED_PODS if self.drain or self.without or self.add_nodes else 0)
 
     @property
     def copies(self) -> int | None:

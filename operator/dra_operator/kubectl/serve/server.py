@@ -3,34 +3,37 @@
 It only reads the cluster, with the rights of who runs it.
 
 Anyone who may ask learns what is free and, from what is in the way, the names of others' pods. On loopback every
-user of this machine may; at any other address those who have the token. A web page of another site may not: it can send
-no JSON without asking first, which is refused, and a name that was pointed at this machine stands in the header Host.
+user of this machine may; at any other address those who have the token, which TLS keeps from others. A web page of
+another site may not: it can send no JSON without asking first, which is refused, and a name that was pointed at this
+machine stands in the header Host.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hmac
 import ipaddress
+import os
+import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from dra_kube.door import open_door
+from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed.pipeline import Settings
-from dra_operator.kubectl.reading.newest import NewestView
+from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong
+from dra_operator.kubectl.reading.newest import Crowded, NewestView
 from dra_operator.kubectl.until_ended import serve_until_ended
 
 from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
-from .desk import Desk, TookTooLong
+from .desk import Desk
 from .question import question_of
 
 FIT: Final = "/v1/fit"
@@ -38,6 +41,8 @@ HEALTH: Final = "/healthz"
 BODY_SECONDS: Final = 5.0
 """In which a question has to arrive."""
 LIFE_SECONDS: Final = 3600.0
+RENEWAL_LOOK_SECONDS: Final = 60.0
+"""Between two looks whether certificate and key were renewed."""
 SHORTEST_TOKEN_LETTERS: Final = 16
 OWN_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,26 +59,32 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
     """The addresses, a line each, served inside the block. Raises Problem."""
     wanted = {"--serve": options.serve, "--serve-grpc": options.serve_grpc}
     places = {option: address_of(text, option) for option, text in wanted.items() if text is not None}
-    token = _token(options.token_file, {option: host for option, (host, _) in places.items()})
+    hosts = {option: host for option, (host, _) in places.items()}
+    token = _token(options.token_file, hosts)
+    certificate = _certificate(options.tls_cert, options.tls_key, hosts)
     newest = NewestView(options, partial(Desk, settings=Settings.of(options)))
     await newest.start()
     clerk = Clerk(newest)
     try:
         async with AsyncExitStack() as stack:
             found = []
+            secured = certificate.context if certificate is not None else lambda _: None
+            if certificate is not None:
+                await stack.enter_async_context(certificate.kept_new())
             if (place := places.get("--serve")) is not None:
-                found.append(await stack.enter_async_context(_http(application(newest, clerk, token), *place)))
+                served = _http(application(newest, clerk, token), *place, secured("http/1.1"))
+                found.append(await stack.enter_async_context(served))
             if (place := places.get("--serve-grpc")) is not None:
                 from .grpc_door import grpc_door  # only here: loading grpc takes as long as a start
 
-                found.append(await stack.enter_async_context(grpc_door(clerk, *place, token)))
+                found.append(await stack.enter_async_context(grpc_door(clerk, *place, token, secured("h2"))))
             yield "\n".join(found)
     finally:
         await newest.stop()
 
 
 @asynccontextmanager
-async def _http(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+async def _http(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
     runner = web.AppRunner(
         app, access_log=None, logger=request_log(), keepalive_timeout=IDLE_SECONDS, handler_cancellation=True
     )
@@ -82,11 +93,12 @@ async def _http(app: web.Application, host: str, port: int) -> AsyncIterator[str
         async with AsyncExitStack() as stack:
             try:
                 found, taken = await stack.enter_async_context(
-                    open_door(runner, host, port, LIFE_SECONDS, keeps_alive=True)
+                    open_door(runner, host, port, LIFE_SECONDS, tls=tls, keeps_alive=True)
                 )
             except OSError as error:
                 raise Problem(f"cannot listen on {host}:{port}: {error.strerror}; choose another address") from error
-            yield f"http://{f'[{found}]' if ':' in found else found}:{taken}"
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://{f'[{found}]' if ':' in found else found}:{taken}"
     finally:
         await runner.cleanup()
 
@@ -117,6 +129,69 @@ def _token(path: str | None, hosts: Mapping[str, str]) -> str:
     return token
 
 
+class Certificate:
+    """Certificate and key of the service, read again when the files change: they are renewed while it runs."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._files = (certificate, key)
+        self._contexts: list[ssl.SSLContext] = []
+        self._seen = self._changes()
+
+    def context(self, protocol: str) -> ssl.SSLContext:
+        """For a port that speaks this protocol. Raises Problem."""
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        made.set_alpn_protocols([protocol])
+        try:
+            made.load_cert_chain(*self._files, password=lambda: b"")
+        except (OSError, ValueError) as error:
+            shown = " ".join(self._files)
+            raise Problem(f"--tls-cert, --tls-key {shown}: {error}; expected PEM files", ExitCode.USAGE) from error
+        self._contexts.append(made)
+        return made
+
+    @asynccontextmanager
+    async def kept_new(self) -> AsyncIterator[None]:
+        """Inside the block new files are taken over."""
+        looking = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_LOOK_SECONDS)
+            if (changes := self._changes()) != self._seen:
+                try:
+                    for context in self._contexts:
+                        context.load_cert_chain(*self._files, password=lambda: b"")
+                    self._seen = changes
+                except (OSError, ValueError):
+                    pass  # one of the two is not there yet: the former ones serve until then
+
+    def _changes(self) -> list[float]:
+        with suppress(OSError):
+            return [os.stat(file).st_mtime for file in self._files]
+        return []
+
+
+def _certificate(certificate: str | None, key: str | None, hosts: Mapping[str, str]) -> Certificate | None:
+    """``hosts``: by option. Raises Problem."""
+    if certificate is not None and key is not None:
+        return Certificate(certificate, key)
+    if certificate is not None or key is not None:
+        raise Problem("--tls-cert and --tls-key go together: give both", ExitCode.USAGE)
+    for option, host in hosts.items():
+        if not _is_loopback(host):
+            print(
+                f"kubectl dra: warning: {option} {host}: the token, questions and answers cross the network in the "
+                "clear; --tls-cert and --tls-key encrypt them",
+                file=sys.stderr,
+            )
+    return None
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -144,9 +219,8 @@ class Service:
         if refused := self._refusal(request):
             return refused
         try:
-            with self._clerk.turn():
-                return await self._answer(request)
-        except Busy as busy:
+            return await self._answer(request)
+        except (Busy, Crowded) as busy:
             return _busy(str(busy))
 
     async def health(self, _: web.Request) -> web.Response:
@@ -161,7 +235,7 @@ class Service:
         except TimeoutError:
             return _error(408, f"the question did not arrive within {BODY_SECONDS:g}s")
         try:
-            reply = await self._clerk.answer(question_of(body))
+            reply = await self._clerk.answer(question_of(body), request.remote or "")
         except Problem as fault:
             return _error(400, str(fault))
         except TookTooLong as error:
@@ -171,7 +245,7 @@ class Service:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if self._token:
             given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            if not is_same_secret(given, f"Bearer {self._token}"):
                 return _error(401, "send the token of --token-file as Authorization: Bearer TOKEN")
         elif request.host.rpartition(":")[0] not in OWN_NAMES:
             return _error(403, "this host is not served")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Settings
@@ -13,6 +14,8 @@ from dra_operator.kubectl.reading.newest import NewestView
 from .view import JSON, View
 
 T = TypeVar("T")
+PAGE_ANSWER_SECONDS: Final = 5.0
+"""For one answer about what a scheduler would decide."""
 
 
 class Feed:
@@ -42,6 +45,16 @@ class Feed:
             shown = {name: shown[name] for name in ("revision", "taken", "live")}
         return {**shown, "error": str(self._newest.problem or "")}
 
-    async def ask(self, question: Callable[[View], T]) -> T:
-        """An answer of the newest view, worked out in a thread."""
-        return await self._newest.ask(question)
+    async def look_up(self, question: Callable[[View], T]) -> T:
+        """A fact of the newest view, worked out in a thread beside all others."""
+        return await asyncio.to_thread(question, self._newest.view)
+
+    async def ask(self, question: Callable[[View], T], size: int = 1) -> T:
+        """An answer for which changes are tried on the newest view, worked out in a thread: one at a time, those of the
+        smallest ``size`` first. After ``PAGE_ANSWER_SECONDS`` it says what is known. Raises Crowded."""
+
+        def within_limit(view: View, is_gone: Callable[[], bool]) -> T:
+            with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
+                return question(view)
+
+        return await self._newest.ask(within_limit, size=size)

@@ -8,12 +8,12 @@ outside (Content-Security-Policy).
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from dra_kube.door import is_same_secret
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final = {
@@ -59,7 +59,7 @@ def _refusal(request: web.Request, token: str) -> str:
     if request.headers.get("Sec-Fetch-Site", "none") not in OWN:
         return "another site may not ask"
     given = request.path.split("/", 2)[1]
-    if not hmac.compare_digest(given.encode(), token.encode()):
+    if not is_same_secret(given, token):
         return "open the address that kubectl dra ui printed"
     return ""
 

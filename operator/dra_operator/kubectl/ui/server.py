@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,12 +17,14 @@ from dra_kube.door import open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.reading.newest import Crowded
 from dra_operator.kubectl.until_ended import serve_until_ended
 
 from .feed import Feed
 from .guard import guard
 from .view import JSON, View
 
+T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 PAGE: Final = Path(__file__).parent / "page"
 _SCRIPTS: Final = ("app.js", "dom.js", "grid.js", "panel.js", "usage.js", "waiting.js")
@@ -95,28 +97,34 @@ class Routes:
 
     async def waiting(self, _: web.Request) -> web.Response:
         """Who waits, by reason."""
-        return _json(await self._feed.ask(lambda view: view.waiting))
+        return _json(await self._asked(lambda view: view.waiting, size=2))
 
     async def device(self, request: web.Request) -> web.Response:
         """One device."""
         id_ = _asked(request, "id")
-        return await self._found(lambda view: view.device(id_))
+        return _found(await self._feed.look_up(lambda view: view.device(id_)))
 
     async def topology(self, request: web.Request) -> web.Response:
         """The tree of one node."""
         node = _asked(request, "node")
-        return await self._found(lambda view: view.topology(node))
+        return _found(await self._feed.look_up(lambda view: view.topology(node)))
 
     async def why(self, request: web.Request) -> web.Response:
         """Why a pod or claim waits."""
         kind, key = _asked(request, "kind"), _asked(request, "key")
-        return await self._found(lambda view: view.why(kind, key))
+        return _found(await self._asked(lambda view: view.why(kind, key)))
 
-    async def _found(self, question: Callable[[View], JSON | None]) -> web.Response:
-        answer = await self._feed.ask(question)
-        if answer is None:
-            raise web.HTTPNotFound
-        return _json(answer)
+    async def _asked(self, question: Callable[[View], T], size: int = 1) -> T:
+        try:
+            return await self._feed.ask(question, size)
+        except Crowded as crowded:
+            raise web.HTTPServiceUnavailable(reason=str(crowded)) from crowded
+
+
+def _found(answer: JSON | None) -> web.Response:
+    if answer is None:
+        raise web.HTTPNotFound
+    return _json(answer)
 
 
 def _asked(request: web.Request, name: str, *, is_optional: bool = False) -> str:

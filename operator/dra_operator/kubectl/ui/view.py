@@ -18,7 +18,7 @@ from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.facts.devices import DeviceFact, devices_of
 from dra_operator.kubectl.facts.topology import Topology
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.observed.pipeline import Pausing, Settings, pipeline
 from dra_operator.kubectl.tables.notes import notes_on
 from dra_operator.kubectl.why.bound import ready_state
 from dra_operator.kubectl.why.claims import why_claim
@@ -44,6 +44,11 @@ class View:
         """Equal for reads that show the same."""
         about = {"revision": self.revision, "taken": format_time(seen.taken), "live": live}
         self.overview: JSON = {**about, **shown}
+
+    @property
+    def pausing(self) -> Pausing:
+        """Called while ``why`` and ``waiting`` are worked out."""
+        return self._made.pausing
 
     def device(self, id_: str) -> JSON | None:
         """All facts of a device."""

@@ -58,7 +58,7 @@ def overlay_of(seen: Observed, settings: Settings, wanted: Wanted, pause: Callab
         if isinstance(obj, ResourceClaim | PersistentVolumeClaim):  # what they have is known to the cluster alone
             given.pop((type(obj), obj.key), None)
     others = [obj for obj in seen.objects if (type(obj), obj.key) not in given]
-    return Overlay(pipeline(replace(seen, objects=[*others, *given.values()]), settings), pause)
+    return Overlay(pipeline(replace(seen, objects=[*others, *given.values()]), settings, pause), pause)
 
 
 def fitted(

@@ -57,6 +57,8 @@ class Overlay:
 
     def __init__(self, made: Pipeline, pause: Callable[[], None] = lambda: None) -> None:
         self.made, self.cluster, self._pause = made, made.cluster, pause
+        made.pausing.limit = pause
+        self.cluster.gives_hints = False
         serves = partial(extended_resource, made.cluster)
         self._quotas = ClaimQuotas(made.seen.every(ResourceQuota), made.seen.every(ResourceClaim), serves)
         self._templates = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
@@ -118,7 +120,7 @@ class Overlay:
             return None
         gang = together(self.made, state, preempts=False) if with_gang else None
         if gang is None:
-            return self.made.planned(state, pause=self._pause)
+            return self.made.planned(state)
         if isinstance(gang.answer, tuple):
             return gang.answer[0]
         return gang.answer or NoPlace(gang.text, "with-gang")
@@ -169,7 +171,7 @@ class Overlay:
         if state is None:
             return None
         try:
-            status = settled(PodFilter(cycle_state).filter(state))
+            status = settled(PodFilter(cycle_state).filter(state), self._pause)
         except AllocationError:
             return None
         return status.plan if isinstance(status, Fits) else None
@@ -191,6 +193,7 @@ class Overlay:
 
     def evict(self, pod: Pod) -> tuple[str, ...]:
         """The pod ends, and gives back what no other pod has with it; the devices that it used."""
+        self._pause()
         lost: list[str] = []
         claims = {claim.key: claim for _, claim in self.cluster.claims_of(pod) if claim is not None}
         own = {claim.key: claim for claim in self.cluster.claims_owned_by(pod)}

@@ -36,11 +36,12 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Why one object waits, or all pods that do. Raises Problem."""
     settings = Settings.of(options)
     if options.all_namespaces and not options.target:
-        return _of_all(seen, settings)
+        return _of_all(seen, settings, options.time_limit)
     if not options.target:
         raise Problem("name a pod, claim, deployment or job as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
     kind, name = target_of(options.target, KINDS)
-    report = _of_owner(seen, settings, kind, name) if kind in OWNERS else _of_one(seen, settings, kind, name)
+    about = _of_owner if kind in OWNERS else _of_one
+    report = about(seen, settings, kind, name, options.time_limit)
     code = ExitCode.CLEAR if report.is_clear else ExitCode.IN_THE_WAY
     value = {
         "kind": kind,
@@ -52,10 +53,12 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     return Answer(lines=report.lines, value=value, names=[f"{kind}/{name}"], notes=_notes(seen), code=code)
 
 
-def _of_all(seen: Observed, settings: Settings) -> Answer:
+def _of_all(seen: Observed, settings: Settings, seconds: float) -> Answer:
     if missing := hidden(seen):
         raise Problem(f"you may not list {', '.join(missing)}; {VIEWER}")
-    groups = waiting_groups(pipeline(seen, settings), seen.every(Pod))
+    made = pipeline(seen, settings)
+    with made.pausing.within(seconds):
+        groups = waiting_groups(made, seen.every(Pod))
     number = sum(len(group.pods) for group in groups)
     lines = [f"{counted(number, 'pod')} with claims or extended resources {'waits' if number == 1 else 'wait'}"]
     lines += [f"  {group.text}" for group in groups]
@@ -64,15 +67,15 @@ def _of_all(seen: Observed, settings: Settings) -> Answer:
     return Answer(lines=lines, value={"groups": groups}, names=names, notes=_notes(seen), code=code)
 
 
-def _of_one(seen: Observed, settings: Settings, kind: str, name: str) -> Report:
+def _of_one(seen: Observed, settings: Settings, kind: str, name: str, seconds: float) -> Report:
     key = f"{seen.namespace}/{name}"
     found: Pod | ResourceClaim | None = seen.one(Pod, key) if kind == "pod" else seen.one(ResourceClaim, key)
     if found is None:
         raise Problem(_absent(seen, kind, name))
-    return _report_on(seen, settings, found)
+    return _report_on(seen, settings, found, seconds)
 
 
-def _of_owner(seen: Observed, settings: Settings, kind: str, name: str) -> Report:
+def _of_owner(seen: Observed, settings: Settings, kind: str, name: str, seconds: float) -> Report:
     """The first of the pods that wait in full, the others by name."""
     pods = pods_of(seen.every(Pod), kind, name, seen.namespace)
     if not pods:
@@ -80,17 +83,18 @@ def _of_owner(seen: Observed, settings: Settings, kind: str, name: str) -> Repor
     waiting = [pod for pod in pods if is_waiting(pod)]
     report = Report([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
     for pod in waiting[:1] or pods:
-        report.take_in(_report_on(seen, settings, pod), indent=2)
+        report.take_in(_report_on(seen, settings, pod, seconds), indent=2)
     if others := waiting[1:]:
         report.say(f"{counted(len(others), 'other pod waits', 'other pods wait')}: {listed(pod.key for pod in others)}")
     return report
 
 
-def _report_on(seen: Observed, settings: Settings, found: Pod | ResourceClaim) -> Report:
+def _report_on(seen: Observed, settings: Settings, found: Pod | ResourceClaim, seconds: float) -> Report:
     if hidden(seen):
         return why_within_limits(seen, found)
     made = pipeline(seen, settings)
-    return why_pod(made, found) if isinstance(found, Pod) else why_claim(made, found)
+    with made.pausing.within(seconds):
+        return why_pod(made, found) if isinstance(found, Pod) else why_claim(made, found)
 
 
 def _notes(seen: Observed) -> list[str]:

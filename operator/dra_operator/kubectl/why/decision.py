@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dra_operator.allocator import NodeSelectionError
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Lacking, NoPlace, Obstructed, Plan, PodFilter
 
 from .preemption import preemption
@@ -20,6 +20,8 @@ class Decision(NamedTuple):
     """None if no node can be asked, and then ``answer`` is an error."""
     said: list[NodeSaid]
     answer: Plan | NoPlace | None
+    is_cut: bool = False
+    """Whether the time was over before all nodes were asked, and the decision was made."""
 
     @property
     def error(self) -> str:
@@ -33,7 +35,17 @@ def decide(made: Pipeline, cycle_state: CycleState, *, places: bool) -> Decision
         pod_filter = PodFilter(cycle_state)
     except NodeSelectionError as error:
         return Decision(None, [], NoPlace(str(error), is_error=True))
-    said = list(survey(cycle_state, pod_filter))
+    said: list[NodeSaid] = []
+    try:
+        said.extend(survey(cycle_state, pod_filter, made.pausing))
+        return _decided(made, cycle_state, pod_filter, said, places=places)
+    except TookTooLong:
+        return Decision(pod_filter, said, None, is_cut=True)
+
+
+def _decided(
+    made: Pipeline, cycle_state: CycleState, pod_filter: PodFilter, said: list[NodeSaid], *, places: bool
+) -> Decision:
     is_refused = said and all(isinstance(one.said.answer, Obstructed | Lacking) for one in said)
     if is_refused and not (places and _may_outrank(made, cycle_state)):
         return Decision(pod_filter, said, None)

@@ -11,7 +11,7 @@ from dra_api.relations.references import pod_is_done
 
 from dra_operator.commands.simulated.gate_report import gated_by_others
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Plan, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
@@ -20,6 +20,7 @@ from .claim_making import refused_devices
 from .gang import together
 from .schedulers import idle_scheduler, was_looked_at
 
+NOT_LOOKED_AT: Final = "not looked at: the time limit was reached; kubectl dra why -A --time-limit gives more"
 END_OF_NAME: Final = r"(?![-\w]|\.\w)"
 """No longer name has it as its beginning; the full stop of a sentence may follow."""
 
@@ -42,9 +43,16 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     found: dict[tuple[str, bool], list[str]] = {}
     gangs: dict[str, tuple[str, bool]] = {}
     idle: dict[tuple[str, bool, bool], str] = {}
+    is_cut = False
     for pod in pods:
         if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
-            text, clear = _verdict(made, pod, gangs)
+            text, clear = NOT_LOOKED_AT, False
+            if not is_cut:
+                try:
+                    made.pausing()
+                    text, clear = _verdict(made, pod, gangs)
+                except TookTooLong:
+                    is_cut = True
             if clear and (trouble := _idle(made, pod, idle)):
                 text, clear = trouble, False
             found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)

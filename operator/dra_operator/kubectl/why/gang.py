@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -97,17 +97,18 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
 
 
 def _planned(made: Pipeline, gang: Gang, states: list[CycleState], same: SameValues, *, preempts: bool) -> Together:
-    answer, nominated = _in_one_go(joint_plan(states, same)), None
+    answer, nominated = _in_one_go(joint_plan(states, same), made.pausing), None
     holds = any(is_reserved_for(state.pod, claim) for state in states for claim in state.resource_claims)
     if preempts and not holds and isinstance(answer, NoPlace) and not answer.is_error:
-        nominated = _in_one_go(preempt_for_gang(states, same, terms_of(made)))
+        nominated = _in_one_go(preempt_for_gang(states, same, terms_of(made)), made.pausing)
     return Together(gang, tuple(state.pod for state in states), answer, nominated)
 
 
-def _in_one_go(work: Generator[Pause, Elapsed, T]) -> T:
+def _in_one_go(work: Generator[Pause, Elapsed, T], pause: Callable[[], None]) -> T:
     while True:
         try:
             next(work)
+            pause()
         except StopIteration as end:
             answer: T = end.value
             return answer

@@ -5,7 +5,7 @@ Of nodes that answer alike, the first one is asked.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -89,26 +89,29 @@ class NodeSaid(NamedTuple):
         return self.state.offered.get(resource, 0) - self.state.used.get(resource, 0)
 
 
-def survey(cycle_state: CycleState, pod_filter: PodFilter) -> Iterator[NodeSaid]:
-    """All nodes, in order of their names."""
+def survey(
+    cycle_state: CycleState, pod_filter: PodFilter, pause: Callable[[], None] = lambda: None
+) -> Iterator[NodeSaid]:
+    """All nodes, in order of their names; ``pause`` is called every few milliseconds, and may raise."""
     known: dict[Hashable, Said] = {}
     for state in cycle_state.nodes:
+        pause()
         try:
             obstacle, alike = pod_filter.obstacle(state), pod_filter.likeness(state)
             said = known.get((obstacle, alike)) if alike is not None else None
             if said is None:
-                said = known[obstacle, alike] = _asked(pod_filter, state, obstacle)
+                said = known[obstacle, alike] = _asked(pod_filter, state, obstacle, pause)
         except AllocationError as error:
             said = Said(Faulty(error))
         yield NodeSaid(state, said)
 
 
-def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None) -> Said:
+def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None, pause: Callable[[], None]) -> Said:
     """What the node says. Raises AllocationError."""
     if obstacle is None:
-        return Said(settled(pod_filter.serve(state)))
+        return Said(settled(pod_filter.serve(state), pause))
     needs = bool(pod_filter.demands.on(state).claims)
-    return Said(Obstructed(obstacle), settled(pod_filter.serve(state)) if needs else None)
+    return Said(Obstructed(obstacle), settled(pod_filter.serve(state), pause) if needs else None)
 
 
 def promising(said: list[NodeSaid]) -> list[str]:

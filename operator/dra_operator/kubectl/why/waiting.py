@@ -11,7 +11,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 
 from dra_operator.cache import Cluster
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import (
     ConflictCheckDue,
     CycleState,
@@ -39,6 +39,7 @@ from .queue_place import ahead_in_line
 from .report import Report
 from .survey import promising
 
+OUT_OF_TIME: Final = "the time limit was reached; kubectl dra why --time-limit gives more"
 _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
 
@@ -62,11 +63,20 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         return report
     for binding in found.failed.values():
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
-    if places and (gang := together(made, found, preempts=places)) is not None:
+    try:
+        gang = together(made, found, preempts=True) if places else None
+    except TookTooLong:
+        report.object_to(f"{title(pod)} was not decided about: {OUT_OF_TIME}", indent=0)
+        return report
+    if gang is not None:
         return _of_gang(report, made, found, gang)
     decision = decide(made, found, places=places)
     answer = decision.answer
     report.is_clear = isinstance(answer, Plan)
+    if decision.is_cut:
+        asked, nodes = len(decision.said), counted(len(found.nodes), "node")
+        report.object_to(f"{title(pod)} was not decided about, {asked} of {nodes} asked: {OUT_OF_TIME}", indent=0)
+        return report
     if decision.error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
     _tell_of_nodes(report, made, found, decision, places=places)
@@ -122,8 +132,11 @@ def _tell_of_nodes(
     if cycle_state.failed:
         return  # the operator takes the devices back, and then it is another case
     trial = Trial(made, cycle_state.pod)
-    report.fixes = FixSearch(trial, promising(said), published).fixes()
+    search = FixSearch(trial, promising(said), published)
+    report.fixes = search.fixes()
     report.add(_fixes(report.fixes, cycle_state, trial.tried))
+    if search.is_cut:
+        report.say(f"not all changes were tried: {OUT_OF_TIME}", indent=2)
 
 
 def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from copy import copy
 from dataclasses import replace
 
@@ -158,11 +158,12 @@ class PodFilter:
         return Obstructed(self.allocations.obstacle(state.node, elsewhere), elsewhere) if elsewhere else None
 
 
-def settled(filtering: Generator[Pause, Elapsed, NodeStatus]) -> NodeStatus:
-    """The answer in one go."""
+def settled(filtering: Generator[Pause, Elapsed, NodeStatus], pause: Callable[[], None] = lambda: None) -> NodeStatus:
+    """The answer in one go; ``pause`` is called every few milliseconds, and may raise."""
     while True:
         try:
             next(filtering)
+            pause()
         except StopIteration as end:
             answer: NodeStatus = end.value
             return answer

@@ -7,10 +7,12 @@ that answer alike are looked at once. Work is limited: no fix found does not mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from dra_operator.allocator import Rule
+from dra_operator.kubectl.observed.pipeline import TookTooLong
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
 
@@ -38,16 +40,25 @@ class FixSearch:
     def __init__(self, trial: Trial, nodes: Sequence[str], published: Published) -> None:
         self._trial, self._nodes, self._published = trial, nodes, published
         self._found: dict[frozenset[str], Fix] = {}
+        self.is_cut = False
+        """Whether the time was over before all was tried."""
 
     def fixes(self) -> list[Fix]:
         """The most promising ones; each was tried."""
+        with suppress(TookTooLong):
+            self._search()
+        found = sorted(self._found.values(), key=lambda fix: fix.rank)
+        return [fix for fix in found if fix.effort <= found[0].effort + MOST_EXTRA_EFFORT][:MOST_FIXES]
+
+    def _search(self) -> None:
+        """Raises TookTooLong, and says so in ``is_cut``."""
+        self.is_cut = True
         for most in range(1, MOST_CHANGES + 1):
             for node in self._nodes:
                 self._explore(node, (), most, None)
             if self._found:
                 break
-        found = sorted(self._found.values(), key=lambda fix: fix.rank)
-        return [fix for fix in found if fix.effort <= found[0].effort + MOST_EXTRA_EFFORT][:MOST_FIXES]
+        self.is_cut = False
 
     def _explore(self, node: str, made: tuple[Change, ...], most: int, before: NodeStatus | None) -> bool:
         """Whether the changes made so far, with up to ``most`` in all, are a fix; ``before``: without the last one."""

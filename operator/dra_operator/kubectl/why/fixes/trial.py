@@ -47,20 +47,21 @@ class Trial:
 
     def answer(self, node: str) -> NodeStatus | None:
         """What one node says."""
+        self._pipeline.pausing()
         self.asked += 1
         cycle_state = self.cycle_state()
         state = cycle_state.nodes.get(node) if cycle_state is not None else None
         if cycle_state is None or state is None:
             return None
         try:
-            return settled(PodFilter(cycle_state).filter(state))
+            return settled(PodFilter(cycle_state).filter(state), self._pipeline.pausing)
         except AllocationError as error:
             return Faulty(error)
 
     def fits(self) -> bool:
         """Whether the attempt ends with a node: the proof of a fix."""
         cycle_state = self.cycle_state()
-        return cycle_state is not None and isinstance(decided(plan(cycle_state)), Plan)
+        return cycle_state is not None and isinstance(decided(plan(cycle_state), self._pipeline.pausing), Plan)
 
     @contextmanager
     def with_(self, change: Change) -> Iterator[None]:

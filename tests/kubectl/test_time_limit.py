@@ -1,0 +1,99 @@
+"""An answer ends at its limit, and says so with what is known until then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.core import Pod
+from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.observed.pipeline import Abandoned, Pipeline, TookTooLong, pipeline
+from dra_operator.kubectl.reading.snapshot_file import load
+from dra_operator.kubectl.why.everything import waiting_groups
+from dra_operator.kubectl.why.pods import why_pod
+from hard_problem import partition_problem
+
+LIMIT = "the time limit was reached; kubectl dra why --time-limit gives more"
+Json = dict[str, Any]
+
+
+def ticking() -> Callable[[], float]:
+    """A clock that is a second later whenever it is read."""
+    now = 0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    return clock
+
+
+@pytest.fixture
+def costly(tmp_path: Path) -> Path:
+    """Three nodes on which a search for devices gives up only after a second, two pods that want them, and a gang."""
+    objects: list[Json] = [{"kind": "DeviceClass", "metadata": {"name": "hard"}, "spec": {}}]
+    for number in range(3):
+        node = f"node-{number}"
+        status = {"allocatable": {"cpu": "9", "pods": "9"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        objects.append({"kind": "Node", "metadata": {"name": node}, "status": status})
+        objects += ({"kind": "ResourceSlice", **one} for one in partition_problem(node))
+    for name in ("a", "b"):
+        request = {"name": "r", "exactly": {"deviceClassName": "hard", "count": 20}}
+        spec: Json = {"devices": {"requests": [request]}}
+        objects.append({"kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec})
+        spec = {"schedulerName": "dra-scheduler", "containers": [{"name": "c"}]}
+        spec["resourceClaims"] = [{"name": "r", "resourceClaimName": name}]
+        objects.append({"kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    versions = {"Node": "v1", "Pod": "v1"}
+    for obj in objects:
+        obj["apiVersion"] = versions.get(obj["kind"], "resource.k8s.io/v1")
+        obj["metadata"] |= {"uid": f"{obj['kind']} {obj['metadata']['name']}"}
+        if obj["kind"] in ("Pod", "ResourceClaim"):
+            obj["metadata"]["namespace"] = "default"
+    file = tmp_path / "costly.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, objects)))
+    return file
+
+
+def made_of(file: Path) -> tuple[Pipeline, Pod]:
+    made = pipeline(load(str(file)))
+    return made, next(pod for pod in made.seen.every(Pod) if pod.metadata.name == "a")
+
+
+def test_why_says_how_far_it_came(costly: Path) -> None:
+    made, pod = made_of(costly)
+    with made.pausing.within(10.0, clock=ticking()):
+        report = why_pod(made, pod)
+    assert report.lines[0] == f"pod default/a was not decided about, 0 of 3 nodes asked: {LIMIT}"
+    assert not report.is_clear
+
+
+def test_why_of_all_pods_names_those_that_it_did_not_look_at(costly: Path) -> None:
+    made, _ = made_of(costly)
+    with made.pausing.within(10.0, clock=ticking()):
+        [group] = waiting_groups(made, made.seen.every(Pod))
+    assert group.reason.startswith("not looked at: the time limit was reached")
+    assert group.pods == ("default/a", "default/b")
+
+
+def test_the_command_has_a_limit_of_its_own(costly: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["why", "pod/a", "-n", "default", "--from", str(costly), "--time-limit", "0.1s"]
+    assert main(words) == 3
+    assert LIMIT in capsys.readouterr().out
+
+
+def test_a_limit_ends_with_its_block_and_none_is_none() -> None:
+    made = pipeline(load(str(Path(__file__).with_name("fleet.yaml"))))
+    with made.pausing.within(1.0, clock=ticking()), pytest.raises(TookTooLong):
+        for _ in range(3):
+            made.pausing()
+    made.pausing()
+    with made.pausing.within(0.0, clock=ticking()):
+        for _ in range(100):
+            made.pausing()
+    with made.pausing.within(0.0, lambda: True), pytest.raises(Abandoned):
+        made.pausing()
