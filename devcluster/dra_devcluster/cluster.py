@@ -23,11 +23,12 @@ from dra_api.releases.gates import Component, FeatureGates
 from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Connection, connection
 
+from dra_devcluster.apiserver.identity.certificates import NAME
+from dra_devcluster.apiserver.served.api_versions import API_SERVER
+
 from .agent import AgentSettings, NodeAgent
 from .agent.settings import NODE_GATES, settings_for
 from .apiserver import DevApiServer, Mode
-from .apiserver.identity.kubeconfig import NAME
-from .apiserver.served.gates import API_SERVER
 from .fork_server import ForkedProcess, ForkServer
 
 DRIVER = "simulated.dra.example.com"

@@ -4,9 +4,10 @@ async with NodeAgent(api, "node-1", root=Path("/tmp/node-1")) as agent:
     ...  # plugins register in agent.registration_directory, pods bound to node-1 run
 """
 
+from dra_devcluster.agent.settings import KubeletDefect
+
 from .agent import NodeAgent
 from .containers.runtime import LocalRuntime
-from .defects import KubeletDefect
 from .errors import AgentError, CheckpointCorrupted
 from .settings import AgentSettings, Backoff
 

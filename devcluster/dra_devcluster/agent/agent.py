@@ -20,8 +20,9 @@ from typing import Self
 from dra_cdi import CdiDirectory
 from dra_kube import Api
 
+from dra_devcluster.agent.claims.manager import ClaimsInUse
+
 from .claims.manager import DraManager
-from .claims.metrics import ClaimsInUse
 from .containers.container import Node
 from .containers.runtime import LocalRuntime
 from .events import EventRecorder

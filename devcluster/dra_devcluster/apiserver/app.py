@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
+from dra_devcluster.apiserver.endpoints.token_request import VIRTUAL
+from dra_devcluster.apiserver.wire.bodies import parse_target
+
 from .admission import Policies
 from .authorization import ANONYMOUS, User, asked_for
 from .authorization.impersonation import impersonated
 from .endpoints.call import Call
 from .endpoints.objects import handle_collection, handle_object
 from .endpoints.subresources import SUBRESOURCES
-from .endpoints.virtual import VIRTUAL
 from .errors import Json, PathNotFound, StatusError, bad_request, internal, no_such_resource, unauthorized
 from .identity.tokens import Tokens
 from .served import discovery, openapi
@@ -22,7 +24,6 @@ from .served.registry import Registry
 from .structure import Structure
 from .wire.bodies import respond
 from .wire.request_metrics import RequestMetrics
-from .wire.target import parse_target
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,8 @@ from dra_api.releases.release import NEWEST, Release
 from dra_kube.door import MOST_CONNECTIONS, open_door
 from dra_kube.request_log import request_log
 
+from dra_devcluster.apiserver.identity.certificates import NAME, kubeconfig, write_kubeconfig
+from dra_devcluster.apiserver.served.api_versions import API_SERVER
 from dra_devcluster.background import in_thread
 
 from . import snapshot as snapshots
@@ -49,9 +51,7 @@ from .controllers import (
 )
 from .errors import ServerError
 from .identity.certificates import make_identity
-from .identity.kubeconfig import NAME, kubeconfig, write_kubeconfig
 from .identity.tokens import Tokens
-from .served.gates import API_SERVER
 from .served.registry import Registry
 
 _CONTROLLERS = (

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from dra_cdi import CdiError, check_device_name, check_kind
-from dra_devcluster.agent.containers.cdi import missing_on_host
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.containers.container import missing_on_host
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding

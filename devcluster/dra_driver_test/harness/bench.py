@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dra_api.releases.release import NEWEST, Release
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from dra_kube import KubeError
 
 from dra_driver_test.errors import BenchError, CheckEnd, Finding, NotJudged, Skipped

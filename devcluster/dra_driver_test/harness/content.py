@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from dra_cdi import ContainerEdits
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 
 from dra_driver_test.errors import Finding, Skipped
 

@@ -17,8 +17,7 @@ from typing import Any, Self
 
 import grpc
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.messages import ClaimRef, PreparedDevice
-from dra_devcluster.agent.plugins.plugin import DraPlugin, describe, open_channel
+from dra_devcluster.agent.plugins.plugin import ClaimRef, DraPlugin, PreparedDevice, describe, open_channel
 from dra_devcluster.agent.plugins.plugin_instances import PluginInstances, choose_service
 from dra_devcluster.agent.plugins.registration import Registrar
 from dra_devcluster.agent.settings import AgentSettings, Backoff

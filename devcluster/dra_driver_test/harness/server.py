@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dra_devcluster.agent.plugins.messages import ClaimRef
+from dra_devcluster.agent.plugins.plugin import ClaimRef
 from dra_kube import (
     NAMESPACES,
     NODES,

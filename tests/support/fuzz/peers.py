@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from dra_api.releases.gates import FeatureGates
-from dra_devcluster.agent.network import spdy
+from dra_devcluster.agent.network import port_forward as spdy
 from dra_devcluster.apiserver.app import App
 from dra_devcluster.apiserver.identity.tokens import Tokens
 from dra_devcluster.apiserver.patching import json_patch, merge_patch, strategic_merge_patch

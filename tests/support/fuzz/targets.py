@@ -9,7 +9,7 @@ from dra_api.conversion import ConversionError
 from dra_cdi import CdiError
 from dra_cel import CelError
 from dra_devcluster.agent.errors import CheckpointCorrupted as KubeletCheckpointCorrupted
-from dra_devcluster.agent.network.spdy import SpdyError
+from dra_devcluster.agent.network.port_forward import SpdyError
 from dra_devcluster.apiserver.errors import SnapshotError
 from dra_devcluster.apiserver.patching import PatchRefused
 from dra_devcluster.apiserver.wire.protobuf import MalformedProtobuf

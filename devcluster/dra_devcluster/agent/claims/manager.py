@@ -1,4 +1,13 @@
-"""The DRA manager: prepares the claims of a pod before its containers start, and unprepares them afterwards.
+"""The DRA manager of a node, with its metrics.
+
+How many claims the node has prepared, under the names that a kubelet has for it (kubelet-manager.md section 11).
+
+Which calls of a driver a claim does without: the drivers of its devices said so in their slices. No I/O here.
+
+A driver is not called if every device that it has in the claim says so. The allocation keeps what the slices said, and
+the checkpoint keeps the allocation, so a slice that changes later changes nothing for the claim (K37-ONO-02, -09, -11).
+
+The DRA manager: prepares the claims of a pod before its containers start, and unprepares them afterwards.
 
 Preparing has four phases (kubelet-manager.md section 6): check the pod's claims against the API server, without
 changes; note the references and write the checkpoint; call each driver once, with all its claims; mark the claims
@@ -13,7 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,20 +43,50 @@ from dra_api.relations.references import (
 )
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationResult, ResourceClaim
+from dra_api.validation.fields.node_operations import ALL, PREPARE, UNPREPARE
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from dra_devcluster.agent.defects import KubeletDefect
+from dra_devcluster.agent.claims.checkpoint import FILE_NAME, CheckpointFile, ClaimCache, ClaimInfo, results_of
+from dra_devcluster.agent.claims.devices import cdi_devices, resources_status
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.dra_plugins import DraPlugins
 from dra_devcluster.agent.plugins.health import Key
 from dra_devcluster.agent.plugins.metrics import NodeMetrics
-from dra_devcluster.agent.settings import AgentSettings
+from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 
-from .checkpoint import FILE_NAME, CheckpointFile
-from .claim_info import ClaimCache, ClaimInfo, results_of
-from .devices import cdi_devices
-from .resources_status import resources_status
-from .skipped_operations import PREPARE, UNPREPARE, is_skipped
+ANY_DRIVER = "<any>"
+
+
+class ClaimsInUse(Collector):
+    """Counts the prepared claims at each scrape, per driver and in all."""
+
+    def __init__(self, claims: Iterable[ClaimInfo]) -> None:
+        self._claims = claims
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts of this moment."""
+        prepared = [claim for claim in self._claims if claim.prepared]
+        counts = Counter(driver for claim in prepared for driver in claim.drivers)
+        counts[ANY_DRIVER] = len(prepared)
+        gauge = GaugeMetricFamily(
+            "dra_resource_claims_in_use", "Claims that are prepared on the node.", labels=["driver_name"]
+        )
+        for driver, count in sorted(counts.items()):
+            gauge.add_metric([driver], count)
+        yield gauge
+
+
+__all__ = ["PREPARE", "UNPREPARE", "is_skipped"]
+
+
+def is_skipped(operation: str, driver: str, allocation: DeviceAllocationResult | None) -> bool:
+    """Whether the driver does without this call; False for a driver of which the allocation has no device."""
+    results = (allocation.results if allocation else None) or ()
+    skipped = [result.skip_node_operations or () for result in results if result.driver == driver]
+    return bool(skipped) and all(operation in one or ALL in one for one in skipped)
+
 
 logger = logging.getLogger(__name__)
 

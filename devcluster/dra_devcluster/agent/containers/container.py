@@ -1,4 +1,20 @@
-"""Runs one container of a pod: starts it with its CDI edits, and restarts it by its restart policy.
+"""One container of a pod: its program, its CDI edits, its starts and restarts.
+
+What of CDI edits a plain process gets, and what the host lacks for them.
+
+A container here is a process of the host: variables apply to it, and the device nodes and mounts that the edits name
+are the host's own. Everything else needs a container, and is reported as not carried out.
+
+What a container runs: its own command, or a stand-in for what its image would run.
+
+Images are not pulled; a command runs with the programs of the host, and one of the image of this project with the
+programs of this installation as well. Without a command:
+
+* images that hold a shell and no entrypoint (busybox, alpine, debian, ubuntu, python, ...) run ``args``;
+* without ``args``, any image idles until it is stopped, and so does ``pause`` as the only argument;
+* ``args`` for another image would go to an entrypoint that is not known here, which is an error.
+
+Runs one container of a pod: starts it with its CDI edits, and restarts it by its restart policy.
 
 The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``), which start anew after a long
 run. A container that cannot be started waits with the reason and is tried again.
@@ -9,29 +25,101 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
-from dra_cdi import CdiDirectory, CdiError, ContainerEdits
+from dra_cdi import CdiDirectory, CdiError, ContainerEdits, DeviceNode, Mount
 from dra_kube import Api
 
 from dra_devcluster.agent.claims.manager import DraManager
+from dra_devcluster.agent.containers.probes import Prober
+from dra_devcluster.agent.containers.runtime import ContainerRecord, LocalRuntime, Waiting
 from dra_devcluster.agent.errors import ClaimError, ContainerError
 from dra_devcluster.agent.events import EventRecorder
 from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.agent.settings import AgentSettings
-from dra_devcluster.agent.spec.environment import basic_environment, pod_environment
+from dra_devcluster.agent.spec.environment import basic_environment, expand, pod_environment
 from dra_devcluster.agent.spec.pod import RunContainer, RunPod
 from dra_devcluster.agent.storage.volumes import PodVolumes
 
-from .cdi import missing_on_host, not_carried_out
-from .images import command_of, search_path_of
-from .prober import Prober
-from .runtime import LocalRuntime
-from .state import ContainerRecord, Waiting
+_TYPES = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
+
+
+def not_carried_out(edits: ContainerEdits) -> list[str]:
+    """Fields that ask for what a plain process cannot have."""
+    left_out = {
+        "hooks": edits.hooks,
+        "netDevices": edits.net_devices,
+        "intelRdt": edits.intel_rdt,
+        "additionalGids": edits.additional_gids,
+    }
+    return [f"CDI {name}" for name, value in left_out.items() if value]
+
+
+def missing_on_host(edits: ContainerEdits) -> list[str]:
+    """Why a container runtime could not carry out the edits on this host, one text for each entry."""
+    return [*_missing_nodes(edits.device_nodes), *_missing_mounts(edits.mounts)]
+
+
+def _missing_nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
+    """A node with type and number is made as described; of others, the host's node says what they are."""
+    for node in nodes:
+        if node.type and (node.major or node.type == "p"):
+            continue
+        try:
+            mode = os.lstat(node.source).st_mode
+        except OSError as error:
+            yield f"device node {node.source}: {error.strerror}"
+            continue
+        found = _TYPES.get(stat.S_IFMT(mode))
+        if found is None:
+            yield f"{node.source} is not a device node"
+        elif node.type not in ("", found):
+            yield f"device node {node.source} has the type {found}, not {node.type}"
+
+
+def _missing_mounts(mounts: tuple[Mount, ...]) -> Iterator[str]:
+    for mount in mounts:
+        if mount.type in ("", "bind") and not os.path.exists(mount.host_path):
+            yield f"mount {mount.host_path}: No such file or directory"
+
+
+IDLE = ("sleep", "2147483647")
+_NO_ENTRYPOINT = {"alpine", "bash", "busybox", "centos", "debian", "fedora", "python", "ubi-minimal", "ubuntu"}
+_OWN_IMAGE = "kopf-dra"
+
+
+def search_path_of(image: str, host: str) -> str:
+    """Where the programs of a container are looked for; ``host`` is the search path of the host."""
+    return f"{host}:{Path(sys.executable).parent}" if _short_name(image) == _OWN_IMAGE else host
+
+
+def command_of(container: RunContainer, variables: Mapping[str, str]) -> list[str]:
+    """The program and its arguments. Raises ContainerError(RunContainerError)."""
+    command = [expand(word, variables) for word in container.command or ()]
+    arguments = [expand(word, variables) for word in container.args or ()]
+    if command:
+        return command + arguments
+    if not arguments or arguments == ["pause"]:
+        return list(IDLE)
+    if _short_name(container.image) in _NO_ENTRYPOINT:
+        return arguments
+    raise ContainerError(
+        "RunContainerError",
+        f"the entrypoint of image {container.image!r} is not known here: give the container a command",
+    )
+
+
+def _short_name(image: str) -> str:
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+
 
 logger = logging.getLogger(__name__)
 

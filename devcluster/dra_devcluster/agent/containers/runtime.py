@@ -1,4 +1,8 @@
-"""The container runtime of the development cluster: a container is a process of this machine.
+"""The container runtime, and the states of containers that it keeps.
+
+The states of a container: its runs, as the runtime keeps them on disk, or why it does not run.
+
+The container runtime of the development cluster: a container is a process of this machine.
 
 The state of a container is kept in ``state.json`` below the node's root, so that a restarted node agent knows how the
 containers of its pods ended. Processes never outlive the runtime: it ends them when it closes, and kills the leftovers
@@ -16,6 +20,7 @@ import signal
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,12 +31,37 @@ from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.files import write_whole
 from dra_devcluster.agent.network.pod_network import Network, PodNetwork
 from dra_devcluster.agent.processes.logs import LogFile
-from dra_devcluster.agent.processes.process import ContainerProcess, signal_group, start_ticks
+from dra_devcluster.agent.processes.process import NO_CONSOLE, Console, ContainerProcess, signal_group, start_ticks
 from dra_devcluster.agent.processes.sandbox import Mount
-from dra_devcluster.agent.processes.terminal import NO_CONSOLE, Console
 from dra_devcluster.clock import now
 
-from .state import ContainerRecord, ContainerState
+
+class ContainerRecord(msgspec.Struct, frozen=True):
+    """One run of a container; ``exit_code`` None while it runs. Times are RFC 3339, ``attempt`` counts from 0."""
+
+    id: str
+    attempt: int
+    pid: int
+    ticks: int
+    started_at: str
+    finished_at: str | None = None
+    exit_code: int | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    """The latest run of a container and the one before."""
+
+    current: ContainerRecord
+    previous: ContainerRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a container does not run."""
+
+    reason: str
+    message: str = ""
+
 
 Key = tuple[str, str]
 

@@ -1,15 +1,42 @@
-"""What the drivers of a node say about the health of their devices (KM-23, KM-24, KM-26). No I/O and no clock here.
+"""The health of devices, from a driver's stream to the file on disk.
+
+What the drivers of a node say about the health of their devices (KM-23, KM-24, KM-26). No I/O and no clock here.
 
 Each instance of a driver reports for itself. The latest report about a device counts, so the end of an old instance
 during a rolling update takes nothing away from the new one. A report that is older than its timeout counts no more:
 the device's health is unknown then.
+
+The last known health of the node's devices on disk, in the file format of the kubelet (KM-23).
+
+The file bridges the restart of a node agent: pods keep the health of their devices until drivers report again or the
+reports expire. Nothing else depends on it, so a file that cannot be read counts as empty.
+
+Follows the health streams of all plugin instances, and tells which devices changed (KM-22 to KM-26).
+
+Each instance has one stream, on the connection that its other calls use. A stream that ends takes its reports with it
+and is opened again after a pause, until the instance is deregistered, or from 1.37 on until it says that it has no such
+service (K37-HEALTH-09). The file is written after each change; reports
+that only confirm the last ones are not worth a write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from dra_api.releases.release import Release
+
+from dra_devcluster.agent.errors import HealthNotServed, HealthStreamEnded
+from dra_devcluster.agent.files import write_whole
+from dra_devcluster.agent.plugins.plugin import DraPlugin
+from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 
 Status = Literal["Healthy", "Unhealthy", "Unknown"]
 Key = tuple[str, str]
@@ -128,3 +155,170 @@ def _latest(instances: Iterable[Reports]) -> dict[Key, DeviceHealth]:
             if key not in latest or report.received > latest[key].received:
                 latest[key] = report
     return dict(sorted(latest.items()))
+
+
+logger = logging.getLogger(__name__)
+FILE_NAME = "dra_health_state"
+_NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+class _Device(msgspec.Struct, rename="pascal"):
+    pool_name: str
+    device_name: str
+    health: Status
+    last_updated: datetime
+    health_check_timeout: int
+    message: str = ""
+
+
+class _Driver(msgspec.Struct, rename="pascal"):
+    devices: dict[str, _Device] = {}
+
+
+class HealthFile:
+    """The file; a failed write is logged, and the next change writes again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> dict[str, Reports]:
+        """The reports by driver; empty if there is no file that can be read."""
+        try:
+            drivers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Driver])
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            logger.warning("%s cannot be read, device health starts as unknown: %s", self._path, error)
+            return {}
+        return {name: dict(map(_report, driver.devices.values())) for name, driver in drivers.items()}
+
+    def store(self, drivers: Mapping[str, Reports]) -> None:
+        """Replace the file in one step."""
+        content = {
+            driver: _Driver(
+                {f"{pool}/{device}": _device(pool, device, report) for (pool, device), report in all_.items()}
+            )
+            for driver, all_ in drivers.items()
+        }
+        try:
+            write_whole(self._path, msgspec.json.encode(content))
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._path, error)
+
+
+def _device(pool: str, device: str, report: DeviceHealth) -> _Device:
+    received = datetime.fromtimestamp(report.received, UTC)
+    return _Device(
+        pool, device, report.status, received, round(report.timeout * _NANOSECONDS_PER_SECOND), report.message
+    )
+
+
+def _report(device: _Device) -> tuple[Key, DeviceHealth]:
+    received, timeout = device.last_updated.timestamp(), device.health_check_timeout / _NANOSECONDS_PER_SECOND
+    return (device.pool_name, device.device_name), DeviceHealth(device.health, device.message, timeout, received)
+
+
+_STATUSES: dict[int, Status] = {1: "Healthy", 2: "Unhealthy"}
+_SHORTEST_PAUSE_SECONDS = 0.01
+
+
+class HealthMonitor:
+    """The health of the node's devices. ``changed`` is called with a driver and its devices whose health changed."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: AgentSettings,
+        changed: Callable[[str, set[Key]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._changed = changed
+        self._clock = clock
+        self._file = HealthFile(root / FILE_NAME)
+        self._cache = HealthCache(self._file.load())
+        self._streams: dict[DraPlugin, asyncio.Task[None]] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def get(self, driver: str, pool: str, device: str) -> DeviceHealth:
+        """The health of a device now."""
+        return self._cache.get(driver, (pool, device), self._clock())
+
+    def follow(self, plugin: DraPlugin) -> None:
+        """Follow an instance, if it offers a health service."""
+        if plugin.health_service:
+            self._streams[plugin] = asyncio.create_task(self._follow(plugin), name=f"health of {plugin.driver}")
+
+    async def leave(self, plugin: DraPlugin) -> None:
+        """Follow an instance no more, and forget its reports."""
+        stream = self._streams.pop(plugin, None)
+        if stream is not None:
+            stream.cancel()
+            await asyncio.gather(stream, return_exceptions=True)
+            self._forget(plugin)
+
+    async def close(self) -> None:
+        """End all streams. The file keeps the reports for the next node agent."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for stream in self._streams.values():
+            stream.cancel()
+        await asyncio.gather(*self._streams.values(), return_exceptions=True)
+
+    async def _follow(self, plugin: DraPlugin) -> None:
+        while True:
+            try:
+                async for message in plugin.watch_health():
+                    self._received(plugin, message)
+            except HealthNotServed as error:
+                if self._settings.release >= Release.V1_37:
+                    logger.info("driver %s reports no health and is not asked again: %s", plugin.driver, error)
+                    self._forget(plugin)
+                    return
+                logger.warning("driver %s reports no health: %s", plugin.driver, error)
+            except HealthStreamEnded as error:
+                logger.warning("health of driver %s is not known for now: %s", plugin.driver, error)
+            except Exception:  # a report that cannot be handled must not end the health of a driver for good
+                logger.exception("health of driver %s: unexpected failure", plugin.driver)
+            self._forget(plugin)
+            await asyncio.sleep(self._settings.health_retry)
+
+    def _received(self, plugin: DraPlugin, message: Any) -> None:
+        now = self._clock()
+        reports = self._reports(plugin.driver, message, now)
+        self._note({plugin.driver: self._cache.update(plugin.driver, plugin, reports, now)})
+
+    def _reports(self, driver: str, message: Any, now: float) -> Reports:
+        reports: dict[Key, DeviceHealth] = {}
+        for one in message.devices:
+            key = (one.device.pool_name, one.device.device_name)
+            seconds = one.health_check_timeout_seconds
+            if seconds < 0:
+                logger.warning("driver %s: the health timeout of %s/%s is negative: %d s", driver, *key, seconds)
+            timeout = float(seconds) if seconds > 0 else self._settings.health_timeout
+            reports[key] = DeviceHealth(_STATUSES.get(one.health, "Unknown"), shortened(one.message), timeout, now)
+        return reports
+
+    def _forget(self, plugin: DraPlugin) -> None:
+        if KubeletDefect.HEALTH_BY_DRIVER in self._settings.defects:
+            self._cache.forget_driver(plugin.driver)
+            return
+        self._note({plugin.driver: self._cache.forget(plugin.driver, plugin, self._clock())})
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._note(self._cache.expire(self._clock()))
+
+    def _note(self, changes: dict[str, set[Key]]) -> None:
+        """Keep and tell what changed, and wake up when the next report expires."""
+        if any(changes.values()):
+            self._file.store(self._cache.latest())
+            for driver, keys in changes.items():
+                self._changed(driver, keys)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        expires = self._cache.next_expiry()
+        if expires is not None:
+            pause = max(_SHORTEST_PAUSE_SECONDS, expires - self._clock())
+            self._expiry = asyncio.get_running_loop().call_later(pause, self._expire)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .discovery import PluginSockets
+from dra_devcluster.agent.plugins.watcher import PluginSockets
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS, _BUCKET_COUNT = 0.1, 40.0, 15
 BUCKETS = tuple(

@@ -1,4 +1,8 @@
-"""The connection to one plugin instance: its state, and the calls of the DRA service.
+"""One plugin instance, and what a call to it names and returns.
+
+What a call of a driver names and returns: references to claims, and prepared devices.
+
+The connection to one plugin instance: its state, and the calls of the DRA service.
 
 One channel per instance is used for everything, connects at once and again after every loss (KM-07). The
 messages of v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all,
@@ -12,6 +16,7 @@ import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import grpc
@@ -20,10 +25,28 @@ from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.health.v1 import api_pb2 as health
 
 from dra_devcluster.agent.errors import ClaimError, HealthNotServed, HealthStreamEnded
+from dra_devcluster.agent.plugins.metrics import NodeMetrics, code_name
+from dra_devcluster.agent.plugins.plugin_instances import LEGACY_SERVICE
 
-from .messages import ClaimRef, PreparedDevice
-from .metrics import NodeMetrics, code_name
-from .plugin_instances import LEGACY_SERVICE
+
+class ClaimRef(NamedTuple):
+    """The reference to a claim in a call."""
+
+    namespace: str
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device as its driver reported it; no request names mean that it serves every request."""
+
+    pool: str
+    device: str
+    share_id: str | None = None
+    requests: tuple[str, ...] = ()
+    cdi_ids: tuple[str, ...] = ()
+
 
 _LONGEST_ADDRESS_BYTES = 107
 _OPEN_FILES = "/proc/self/fd"

@@ -1,17 +1,26 @@
-"""The status of a pod as a kubelet reports it: phase, conditions, container states. No I/O here.
+"""The status of a pod: how it follows from its containers, and how it is written.
+
+The status of a pod as a kubelet reports it: phase, conditions, container states. No I/O here.
 
 The input is the state of each container, the output plain dicts in the shape of the API. ``changes`` keeps only what
 differs from the pod, so that an unchanged status is not written.
+
+Writes the changes of one pod's status, in the order in which they happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_devcluster.agent.containers.state import ContainerRecord, ContainerState, Waiting
+from dra_kube import PODS, Api, Conflict, NotFound
+
+from dra_devcluster.agent.containers.runtime import ContainerRecord, ContainerState, Waiting
 from dra_devcluster.agent.spec.pod import RunContainer, RunPod
+from dra_devcluster.clock import now
 
 Json = dict[str, Any]
 
@@ -221,3 +230,53 @@ def _terminated(record: ContainerRecord) -> Json:
         "finishedAt": record.finished_at,
         "containerID": f"local://{record.id}",
     }
+
+
+class PodReporter:
+    """``view`` returns the pod as it should be reported, ``known`` the object as last seen; ``take`` gets the object
+    that the API server returns.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        address: str,
+        start_time: str,
+        *,
+        view: Callable[[], PodView],
+        known: Callable[[], Json],
+        take: Callable[[Json], None],
+    ) -> None:
+        self.dirty = asyncio.Event()
+        self._api = api
+        self._address = address
+        self._start_time = start_time
+        self._view = view
+        self._known = known
+        self._take = take
+        self._writing = asyncio.Lock()
+
+    async def report(self) -> None:
+        """Write the differences between the desired and the known status, if there are any.
+
+        Raises KubeError, but not for a pod that is gone or was replaced by another one of its name.
+        """
+        async with self._writing:
+            obj = self._known()
+            meta = obj["metadata"]
+            desired = status_of(self._view(), self._address, self._start_time)
+            patch = changes(desired, obj.get("status") or {}, now())
+            if not patch:
+                return
+            body = {"metadata": {"uid": meta["uid"]}, "status": patch}
+            with suppress(NotFound, Conflict):
+                self._take(
+                    await self._api.patch(
+                        PODS, meta["name"], body, meta["namespace"], kind="strategic", subresource="status"
+                    )
+                )
+
+    async def finish(self, reporting: asyncio.Task[None]) -> None:
+        """End the task that reports, but not during a write: a write that is cut off may arrive after the next one."""
+        async with self._writing:
+            reporting.cancel()

@@ -26,12 +26,12 @@ from dra_kube import PODS, Conflict, KubeError, NotFound
 from dra_devcluster.agent.containers.container import ContainerWorker, Node
 from dra_devcluster.agent.errors import ClaimError, NetworkError, VolumeError
 from dra_devcluster.agent.network.pod_network import can_be_relayed
+from dra_devcluster.agent.pods.pod_status import PodReporter
 from dra_devcluster.agent.spec.environment import server_address
 from dra_devcluster.agent.spec.pod import RunPod
 from dra_devcluster.agent.storage.volumes import PodVolumes
 from dra_devcluster.clock import now
 
-from .pod_reporter import PodReporter
 from .pod_status import Ending, PodView
 
 logger = logging.getLogger(__name__)

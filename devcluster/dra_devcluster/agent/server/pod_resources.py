@@ -16,11 +16,10 @@ import grpc
 from dra_api.relations.references import ClaimReferenceError
 from dra_proto.podresources.v1 import api_pb2, api_pb2_grpc
 
-from dra_devcluster.agent.claims.claim_info import ClaimCache, ClaimInfo
+from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
 from dra_devcluster.agent.claims.devices import claim_requests
-from dra_devcluster.agent.defects import KubeletDefect
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.settings import AgentSettings
+from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 from dra_devcluster.agent.spec.pod import RunContainer, RunPod
 
 SOCKET = Path("pod-resources") / "kubelet.sock"

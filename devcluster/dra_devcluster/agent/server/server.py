@@ -34,9 +34,9 @@ from dra_devcluster.agent.network.port_forward import PortForward
 from dra_devcluster.agent.pods.pod_worker import PodWorker
 from dra_devcluster.agent.pods.pods import Pods
 from dra_devcluster.agent.processes.logs import LogQuery, read_log
+from dra_devcluster.agent.server.session import Attachment, started
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
 
-from .programs import Attachment, started
 from .session import refuse, run_session
 
 ADDRESS = "127.0.0.1"

@@ -1,4 +1,10 @@
-"""The environment of a container: variables of the pod, then those of CDI.
+"""What a pod's texts refer to: variables, its own fields, ConfigMaps and Secrets.
+
+The downward API: fields of a pod and amounts of its containers as text, for variables and files. No I/O here.
+
+The ConfigMaps and Secrets that a pod refers to, for its environment and its volumes.
+
+The environment of a container: variables of the pod, then those of CDI.
 
 A container sees ``PATH`` and ``HOSTNAME`` (which every runtime sets), the address of the API server, the variables of
 ``envFrom`` and ``env``, and on top those of its CDI devices. It gets none of the node agent's own variables.
@@ -8,16 +14,126 @@ Kubernetes.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import os
 import re
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
-from dra_kube import CONFIG_MAPS, SECRETS, Api, Resource
+from dra_api.values.quantity import Quantity, parse_quantity
+from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, NotFound, Resource
 
-from .pod import EnvFrom, EnvSource, EnvVar, KeyRef, ObjectRef, RunContainer, RunPod
-from .pod_fields import pod_field, resource_field
-from .pod_objects import PodObjects, config_error
+from dra_devcluster.agent.errors import ContainerError
+from dra_devcluster.agent.spec.pod import (
+    EnvFrom,
+    EnvSource,
+    EnvVar,
+    KeyRef,
+    ObjectRef,
+    ResourceFieldRef,
+    RunContainer,
+    RunPod,
+)
+
+_KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+_ONE = parse_quantity("1")
+
+
+def pod_field(pod: RunPod, path: str, address: str) -> str:
+    """A field of the pod. Raises ContainerError for fields that are not offered."""
+    meta = pod.metadata
+    keyed = _KEYED_FIELD.fullmatch(path)
+    if keyed:
+        return ((meta.labels if keyed[1] == "labels" else meta.annotations) or {}).get(keyed[2], "")
+    fields = {
+        "metadata.name": meta.name,
+        "metadata.namespace": meta.namespace,
+        "metadata.uid": meta.uid,
+        "metadata.labels": _lines(meta.labels),
+        "metadata.annotations": _lines(meta.annotations),
+        "spec.nodeName": pod.spec.node_name,
+        "spec.serviceAccountName": pod.spec.service_account_name,
+        **dict.fromkeys(("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs"), address),
+    }
+    if path not in fields:
+        raise config_error(f"field {path!r} of the pod is not available here")
+    return fields[path]
+
+
+def resource_field(pod: RunPod, container: RunContainer | None, reference: ResourceFieldRef) -> str:
+    """An amount of a container (the named one, else the given one) in units of the divisor, rounded up.
+
+    A limit that is not set is what the machine has. Raises ContainerError for an unknown container or amount.
+    """
+    named = {one.name: one for one in pod.all_containers}
+    owner = named.get(reference.container_name) if reference.container_name else container
+    kind, _, name = reference.resource.partition(".")
+    if owner is None or kind not in ("limits", "requests") or not name:
+        raise config_error(f"{reference.resource!r} of container {reference.container_name!r} is not available here")
+    amounts = (owner.resources.limits if kind == "limits" else owner.resources.requests) or {}
+    amount = amounts.get(name) or (_machine(name) if kind == "limits" else None)
+    divisor = reference.divisor if reference.divisor is not None and reference.divisor.nanos else _ONE
+    if amount is None:
+        return "0"
+    return str((Decimal(amount.nanos) / divisor.nanos).to_integral_value(ROUND_CEILING))
+
+
+def _machine(name: str) -> Quantity | None:
+    if name == "cpu":
+        return parse_quantity(str(os.cpu_count() or 1))
+    if name == "memory":
+        return parse_quantity(str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    return None
+
+
+def _lines(values: dict[str, str] | None) -> str:
+    return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted((values or {}).items()))
+
+
+class PodObjects:
+    """Those of one namespace. Each is read once: keep this only as long as one look shall last."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._read: dict[tuple[Resource, str], dict[str, bytes] | None] = {}
+
+    async def content(self, resource: Resource, name: str, optional: bool) -> dict[str, bytes]:
+        """All keys of one object; none if it is missing and optional. Raises ContainerError."""
+        key = (resource, name)
+        if key not in self._read:
+            try:
+                self._read[key] = _content(resource, await self._api.get(resource, name, self._namespace))
+            except NotFound:
+                self._read[key] = None
+            except KubeError as error:
+                raise config_error(f"cannot read {resource.kind.lower()} {name}: {error}") from error
+        content = self._read[key]
+        if content is None and not optional:
+            raise config_error(f'{resource.kind.lower()} "{name}" not found')
+        return content or {}
+
+
+def _content(resource: Resource, obj: dict[str, Any]) -> dict[str, bytes]:
+    texts, encoded = (
+        (obj.get("data") or {}, obj.get("binaryData") or {}) if resource is CONFIG_MAPS else ({}, obj.get("data") or {})
+    )
+    try:
+        return {key: text.encode() for key, text in texts.items()} | {
+            key: base64.b64decode(value, validate=True) for key, value in encoded.items()
+        }
+    except (binascii.Error, AttributeError, TypeError) as error:
+        raise config_error(f"{resource.kind.lower()} {obj['metadata']['name']} has unreadable data: {error}") from error
+
+
+def config_error(message: str) -> ContainerError:
+    """The pod asks for something that does not exist or cannot be given."""
+    return ContainerError("CreateContainerConfigError", message)
+
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 

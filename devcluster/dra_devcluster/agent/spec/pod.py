@@ -1,16 +1,159 @@
-"""The fields of a pod that running it needs, on top of those that Dynamic Resource Allocation reads."""
+"""What the node reads of a pod: its containers, hooks and probes, and its volumes.
+
+The fields of lifecycle hooks and probes: what is done, and for a probe when and how often.
+
+The volumes of a pod that a node can provide, and the fields that refer into the pod itself.
+
+The fields of a pod that running it needs, on top of those that Dynamic Resource Allocation reads.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dra_api.core import Container, ContainerPort, Pod, PodSpec
+from dra_api.core import Container, ContainerPort, Pod, PodSpec, Volume
 from dra_api.meta import Part
+from dra_api.values.quantity import Quantity
+from msgspec import field
 
-from dra_devcluster.agent.processes.terminal import Console
+from dra_devcluster.agent.processes.process import Console
 
-from .handlers import Handler, Probe
-from .volumes import FieldRef, ResourceFieldRef, RunVolume
+
+class ExecAction(Part, frozen=True):
+    command: tuple[str, ...] = ()
+
+
+class HttpHeader(Part, frozen=True):
+    name: str = ""
+    value: str = ""
+
+
+class HttpGetAction(Part, frozen=True):
+    path: str = "/"
+    port: int | str = 0
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: tuple[HttpHeader, ...] | None = None
+
+
+class TcpSocketAction(Part, frozen=True):
+    port: int | str = 0
+    host: str = ""
+
+
+class GrpcAction(Part, frozen=True):
+    port: int = 0
+    service: str | None = None
+
+
+class SleepAction(Part, frozen=True):
+    seconds: int = 0
+
+
+class Handler(Part, frozen=True):
+    """One of these is set."""
+
+    exec: ExecAction | None = None
+    http_get: HttpGetAction | None = None
+    tcp_socket: TcpSocketAction | None = None
+    grpc: GrpcAction | None = None
+    sleep: SleepAction | None = None
+
+
+class Probe(Handler, frozen=True):
+    initial_delay_seconds: int = 0
+    timeout_seconds: int = 1
+    period_seconds: int = 10
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
+
+
+class FieldRef(Part, frozen=True):
+    """A field of the pod itself, such as ``metadata.name``."""
+
+    field_path: str = ""
+
+
+class ResourceFieldRef(Part, frozen=True):
+    """An amount of a container, such as ``limits.cpu``, in units of the divisor."""
+
+    container_name: str = ""
+    resource: str = ""
+    divisor: Quantity | None = None
+
+
+class KeyToPath(Part, frozen=True):
+    """One key of a ConfigMap or Secret, and the file that shows it."""
+
+    key: str = ""
+    path: str = ""
+    mode: int | None = None
+
+
+class ObjectVolume(Part, frozen=True):
+    """A ConfigMap or Secret as files; a Secret's volume names it by ``secret_name``. No items mean all keys."""
+
+    name: str = ""
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] | None = None
+    default_mode: int | None = None
+    optional: bool = False
+
+
+class DownwardFile(Part, frozen=True):
+    """A file with a field of the pod or an amount of a container."""
+
+    path: str = ""
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    mode: int | None = None
+
+
+class DownwardVolume(Part, frozen=True):
+    items: tuple[DownwardFile, ...] | None = None
+    default_mode: int | None = None
+
+
+class TokenProjection(Part, frozen=True):
+    """A token of the pod's service account."""
+
+    path: str = ""
+    audience: str = ""
+    expiration_seconds: int = 3600
+
+
+class Projection(Part, frozen=True):
+    """One source of a projected volume; one field is set."""
+
+    config_map: ObjectVolume | None = None
+    secret: ObjectVolume | None = None
+    downward_api: DownwardVolume | None = field(default=None, name="downwardAPI")
+    service_account_token: TokenProjection | None = None
+
+
+class ProjectedVolume(Part, frozen=True):
+    sources: tuple[Projection, ...] | None = None
+    default_mode: int | None = None
+
+
+class HostPathVolume(Part, frozen=True):
+    """A path of the node; ``type`` says what has to be there or is made."""
+
+    path: str = ""
+    type: str = ""
+
+
+class RunVolume(Volume, frozen=True):
+    """A volume; without one of these sources it cannot be provided here."""
+
+    empty_dir: dict[str, Any] | None = None
+    host_path: HostPathVolume | None = None
+    config_map: ObjectVolume | None = None
+    secret: ObjectVolume | None = None
+    downward_api: DownwardVolume | None = field(default=None, name="downwardAPI")
+    projected: ProjectedVolume | None = None
+
 
 # Where containers find the token of their service account, by a mount that an API server adds to every container.
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

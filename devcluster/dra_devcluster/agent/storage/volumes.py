@@ -1,4 +1,18 @@
-"""The volumes of one pod as folders and files of this machine.
+"""The volumes of one pod on this machine, and where their content comes from.
+
+A folder of files that all change in one step, laid out as a kubelet does it.
+
+::
+
+    ca.crt -> ..data/ca.crt
+    ..data -> ..2026_01_02_1
+    ..2026_01_02_1/ca.crt
+
+Programs that watch such a volume watch the link ``..data``, which is replaced as a whole.
+
+The files of volumes whose content comes from the API: ConfigMaps, Secrets, fields of the pod, tokens.
+
+The volumes of one pod as folders and files of this machine.
 
 ``set_up`` makes them before the pod's first container starts, and is repeated until it succeeds. ``refresh`` writes
 anew what comes from the API, so that running containers see changes. They go with the pod's folder. A volume of another
@@ -8,22 +22,190 @@ kind is not provided; the containers that mount it run without, and an event say
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
 import stat
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from dra_kube import Api
+from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, Resource
 
 from dra_devcluster.agent.errors import ContainerError, VolumeError
 from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.processes.sandbox import Mount
-from dra_devcluster.agent.spec.environment import expand
-from dra_devcluster.agent.spec.pod import TOKEN_PATH, RunContainer, RunPod
-from dra_devcluster.agent.spec.volumes import HostPathVolume, ProjectedVolume, Projection, RunVolume, TokenProjection
+from dra_devcluster.agent.spec.environment import PodObjects, config_error, expand, pod_field, resource_field
+from dra_devcluster.agent.spec.pod import (
+    TOKEN_PATH,
+    DownwardFile,
+    HostPathVolume,
+    KeyToPath,
+    ObjectVolume,
+    ProjectedVolume,
+    Projection,
+    RunContainer,
+    RunPod,
+    RunVolume,
+    TokenProjection,
+)
 
-from .atomic_folder import File, write_folder
-from .volume_content import VolumeContent
+_DATA = "..data"
+
+
+class File(NamedTuple):
+    """What one file holds, and its permissions."""
+
+    content: bytes
+    mode: int
+
+
+def write_folder(folder: Path, files: Mapping[str, File]) -> None:
+    """Make the folder show exactly these files, given by relative path; nothing happens if it does already.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    old = _target(folder)
+    if old is not None and _read(old) == dict(files):
+        return
+    version = folder / f"..{time.strftime('%Y_%m_%d')}_{time.time_ns()}"
+    for path, file in files.items():
+        place = version / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(file.content)
+        place.chmod(file.mode)
+    version.mkdir(exist_ok=True)
+    link = folder / f"{_DATA}_tmp"
+    link.unlink(missing_ok=True)
+    link.symlink_to(version.name)
+    os.replace(link, folder / _DATA)
+    _link_names(folder, {path.partition("/")[0] for path in files})
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _target(folder: Path) -> Path | None:
+    with suppress(OSError):
+        return folder / os.readlink(folder / _DATA)
+    return None
+
+
+def _read(version: Path) -> dict[str, File]:
+    return {
+        str(path.relative_to(version)): File(path.read_bytes(), path.stat().st_mode & 0o7777)
+        for path in version.rglob("*")
+        if path.is_file()
+    }
+
+
+def _link_names(folder: Path, names: set[str]) -> None:
+    """The names that users see; those of files that are gone go as well."""
+    for path in folder.iterdir():
+        if path.is_symlink() and path.name != _DATA and path.name not in names:
+            path.unlink()
+    for name in sorted(names):
+        with suppress(FileExistsError):
+            (folder / name).symlink_to(f"{_DATA}/{name}")
+
+
+_SERVICE_ACCOUNTS = Resource("", ("v1",), "serviceaccounts", "ServiceAccount", True)
+_CONTENT_MODE = 0o644
+# A kubelet replaces a token before it expires, so that no container ever reads one that is about to.
+_REPLACED_AFTER_SHARE = 0.8  # of its lifetime
+"""A token is replaced when this share of its time is over."""
+
+
+class _Token(NamedTuple):
+    text: str
+    replace_at: float
+
+
+class VolumeContent:
+    """The content of the volumes of one pod; tokens are kept until they have to be replaced."""
+
+    def __init__(self, api: Api, address: str) -> None:
+        self._api = api
+        self._address = address
+        self._tokens: dict[TokenProjection, _Token] = {}
+
+    async def files(self, pod: RunPod, volume: RunVolume) -> dict[str, File] | None:
+        """The files by path; None for a volume whose content does not come from the API. Raises ContainerError."""
+        objects = PodObjects(self._api, pod.metadata.namespace)
+        if volume.projected is not None:
+            mode = volume.projected.default_mode
+            files: dict[str, File] = {}
+            for source in volume.projected.sources or ():
+                files |= await self._projected(pod, objects, source, _CONTENT_MODE if mode is None else mode)
+            return files
+        parts = (volume.config_map, volume.secret, volume.downward_api)
+        mode = next((part.default_mode for part in parts if part is not None), None)
+        single = Projection(config_map=volume.config_map, secret=volume.secret, downward_api=volume.downward_api)
+        if any(part is not None for part in parts):
+            return await self._projected(pod, objects, single, _CONTENT_MODE if mode is None else mode)
+        return None
+
+    async def _projected(self, pod: RunPod, objects: PodObjects, source: Projection, mode: int) -> dict[str, File]:
+        if source.config_map is not None:
+            return await _object_files(objects, CONFIG_MAPS, source.config_map, mode)
+        if source.secret is not None:
+            return await _object_files(objects, SECRETS, source.secret, mode)
+        if source.downward_api is not None:
+            return self._downward_files(pod, source.downward_api.items or (), mode)
+        if source.service_account_token is not None:
+            token = await self._token(pod, source.service_account_token)
+            return {source.service_account_token.path: File(token.encode(), mode)}
+        raise config_error("a source of a projected volume is of a kind that is not supported here")
+
+    def _downward_files(self, pod: RunPod, items: Iterable[DownwardFile], mode: int) -> dict[str, File]:
+        files = {}
+        for item in items:
+            if item.resource_field_ref is not None:
+                text = resource_field(pod, None, item.resource_field_ref)
+            else:
+                text = pod_field(pod, item.field_ref.field_path if item.field_ref else "", self._address)
+            files[item.path] = File(text.encode(), mode if item.mode is None else item.mode)
+        return files
+
+    async def _token(self, pod: RunPod, projection: TokenProjection) -> str:
+        known = self._tokens.get(projection)
+        if known is not None and time.time() < known.replace_at:
+            return known.text
+        meta, account = pod.metadata, pod.spec.service_account_name or "default"
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": meta.name, "uid": meta.uid}
+        spec = {
+            "expirationSeconds": projection.expiration_seconds,
+            "audiences": [projection.audience] if projection.audience else [],
+            "boundObjectRef": bound,
+        }
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        try:
+            created = await self._api.create_subresource(_SERVICE_ACCOUNTS, account, "token", body, meta.namespace)
+        except KubeError as error:
+            raise config_error(f"failed to fetch token: {error}") from error
+        text: str = created["status"]["token"]
+        self._tokens[projection] = _Token(text, time.time() + _REPLACED_AFTER_SHARE * projection.expiration_seconds)
+        return text
+
+
+async def _object_files(objects: PodObjects, resource: Resource, source: ObjectVolume, mode: int) -> dict[str, File]:
+    name = source.secret_name or source.name
+    content = await objects.content(resource, name, source.optional)
+    if source.items is None:
+        return {key: File(value, mode) for key, value in content.items()}
+    return {
+        item.path: File(content[item.key], mode if item.mode is None else item.mode)
+        for item in source.items
+        if _has(content, item, f"{resource.kind.lower()} {name}", source.optional)
+    }
+
+
+def _has(content: Mapping[str, bytes], item: KeyToPath, what: str, optional: bool) -> bool:
+    if item.key not in content and not optional:
+        raise config_error(f"{what} references non-existent config key: {item.key}")
+    return item.key in content
+
 
 _OWN_TOKEN = "kube-api-access"
 _TOKEN_SECONDS = 3607  # what the admission of Kubernetes asks for: a real API server may extend exactly this one

@@ -9,7 +9,8 @@
 Webhooks and mutating policies have no effect. Audit annotations are accepted, but there is no audit log to hold them.
 """
 
+from dra_devcluster.apiserver.admission.policy import AdmissionRequest, GroupVersionKind, Operation
+
 from .policies import Policies
-from .request import AdmissionRequest, GroupVersionKind, Operation
 
 __all__ = ["AdmissionRequest", "GroupVersionKind", "Operation", "Policies"]

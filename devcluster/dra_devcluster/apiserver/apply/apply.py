@@ -7,11 +7,22 @@ manager owns and the merge would change is a conflict: 409, or with `force` the 
 
 from typing import Any
 
+from dra_devcluster.apiserver.apply.managers import (
+    Fields,
+    difference,
+    element,
+    granular_list,
+    held,
+    intersection,
+    member,
+    object_changes,
+    owned_part,
+    paths,
+    union,
+)
 from dra_devcluster.apiserver.structure import ANY, Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
-from .compare import element, granular_list, held, object_changes, owned_part
-from .fields import Fields, difference, intersection, member, paths, union
 from .managers import Writer, disown, entries_of
 
 

@@ -18,13 +18,21 @@ from __future__ import annotations
 import logging
 from typing import Final, Literal
 
+from dra_devcluster.apiserver.authorization.attributes import (
+    ADMIN,
+    ANONYMOUS,
+    AUTHENTICATED,
+    User,
+    account_groups,
+    account_name,
+    account_of,
+)
+from dra_devcluster.apiserver.authorization.rbac import Rule
 from dra_devcluster.apiserver.storage.store import Store
 
 from .attributes import Attributes, Decision, asked_for
 from .node import NodeAuthorizer, node_of, node_user
 from .rbac import Rbac
-from .rules import Rule
-from .user import ADMIN, ANONYMOUS, AUTHENTICATED, User, account_groups, account_name, account_of
 
 Mode = Literal["always-allow", "rbac"]
 _EVERYTHING: Final = Decision(True, "every known user may do everything here")

@@ -10,11 +10,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from dra_devcluster.apiserver.authorization.attributes import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    UNAUTHENTICATED,
+    User,
+    account_groups,
+    account_of,
+)
 from dra_devcluster.apiserver.errors import bad_request
 
 from . import Authorization
 from .attributes import Attributes
-from .user import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User, account_groups, account_of
 
 _USER, _GROUP, _UID, _EXTRA = "impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-"
 _REVIEWS = "authentication.k8s.io"

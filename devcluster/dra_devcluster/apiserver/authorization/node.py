@@ -13,14 +13,14 @@ from dra_api.codec import DecodeError, convert
 from dra_api.core import Pod
 from dra_api.relations.references import claims_of_pod
 
+from dra_devcluster.apiserver.authorization.attributes import AUTHENTICATED, User
+from dra_devcluster.apiserver.authorization.rbac import Rule
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.storage.selectors import equals_of
 from dra_devcluster.apiserver.storage.store import Store
 from dra_devcluster.apiserver.structure import load_data
 
 from .attributes import Attributes, Decision
-from .rules import Rule
-from .user import AUTHENTICATED, User
 
 Json = dict[str, Any]
 _PREFIX: Final = "system:node:"

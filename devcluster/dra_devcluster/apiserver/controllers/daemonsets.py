@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import NamedTuple
 
+from dra_devcluster.apiserver.controllers.scheduler import fits
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.pod_state import has_ended, is_ready
+from dra_devcluster.apiserver.storage.selectors import has_ended, is_ready
 from dra_devcluster.apiserver.storage.store import Change, Collection, Stored
 
-from .fitting import fits
 from .workload import WorkloadController, template_hash
 
 REVISION_LABEL = "controller-revision-hash"

@@ -1,15 +1,27 @@
-"""The roles and bindings that every cluster has from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``."""
+"""The roles of a cluster: the default ones, and those made of others.
+
+The roles and bindings that every cluster has from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``.
+
+Aggregated ClusterRoles: their rules are those of all ClusterRoles that their selectors choose.
+"""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from typing import Final
 
+from dra_api.codec import convert
+from dra_api.meta import LabelSelector
+from dra_api.relations.label_selectors import Selector
+
+from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.storage.store import Change, Collection
 from dra_devcluster.apiserver.structure import load_data
-from dra_devcluster.apiserver.verbs.write import create
+from dra_devcluster.apiserver.verbs.write import create, update
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _ANNOTATIONS: Final = {"rbac.authorization.kubernetes.io/autoupdate": "true"}
@@ -34,3 +46,45 @@ def ensure_default_roles(registry: Registry) -> None:
             create(
                 Write(registry, resource, namespace=namespace, verb="create"), deepcopy({**default, "metadata": marked})
             )
+
+
+_PLACE = ("rbac.authorization.k8s.io", "clusterroles")
+
+
+class AggregationController(Worker[str]):
+    """Writes the rules of aggregated ClusterRoles, all of them whenever one ClusterRole changes."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._roles = registry.resource(_PLACE[0], "v1", _PLACE[1])
+        self._add_all()
+        registry.store.listen(self._see)
+
+    def _see(self, collection: Collection, change: Change) -> None:
+        if (collection.group, collection.resource) == _PLACE:
+            self._add_all()
+
+    def _add_all(self) -> None:
+        for stored in self._registry.collection(self._roles).all():
+            self.add(stored.name)
+
+    def handle(self, key: str) -> None:
+        stored = self._registry.collection(self._roles).get("", key)
+        if stored is None:
+            return
+        role = stored.decode()
+        selectors = dig(role, "aggregationRule.clusterRoleSelectors")
+        if not selectors:
+            return
+        rules = self._chosen([Selector.of(convert(LabelSelector, each)) for each in selectors], key)
+        if rules != (role.get("rules") or []):
+            update(Write(self._registry, self._roles, verb="patch"), stored, {**role, "rules": rules})
+
+    def _chosen(self, selectors: list[Selector], own: str) -> list[Json]:
+        """The rules of the chosen roles in the order of their names, each rule once; never the role's own."""
+        rules: list[Json] = []
+        for stored in self._registry.collection(self._roles).all():
+            if stored.name != own and any(selector.matches(stored.labels) for selector in selectors):
+                rules += [rule for rule in stored.decode().get("rules") or () if rule not in rules]
+        return rules

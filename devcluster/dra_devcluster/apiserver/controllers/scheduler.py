@@ -1,4 +1,8 @@
-"""The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
+"""A scheduler for pods without devices, and whether a pod fits.
+
+Which nodes a pod may run on by its spec.
+
+The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
 
 It does not allocate devices: the operator does. A pod with claims has to name the operator as its scheduler, or to be
 held back by the operator's scheduling gate until its claims are reserved for it. Any other gets a condition that says
@@ -9,18 +13,38 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.endpoints.binding import assign
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.pod_state import has_ended
+from dra_devcluster.apiserver.storage.selectors import has_ended, selects
 from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import update
 from dra_devcluster.clock import now
 
-from .fitting import fits
-from .worker import Worker
+
+def fits(spec: Json, node: Json) -> bool:
+    """Whether a pod of this spec may run on the node: selector, required affinity, taints."""
+    labels = node["metadata"].get("labels") or {}
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    required = dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
+    if required and not selects(required, node):
+        return False
+    taints = [taint for taint in dig(node, "spec.taints") or () if taint.get("effect") != "PreferNoSchedule"]
+    tolerations = spec.get("tolerations") or []
+    return all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") not in (None, "", taint.get("key")):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
 
 NAME = "default-scheduler"
 NEEDS_DEVICES = (

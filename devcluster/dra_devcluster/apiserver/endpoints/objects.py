@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 from aiohttp import web
 
+from dra_devcluster.apiserver.endpoints.call import event_encoder, render_list
 from dra_devcluster.apiserver.errors import (
     Json,
     bad_request,
@@ -26,16 +27,15 @@ from dra_devcluster.apiserver.verbs.watch import WatchQuery, stream
 from dra_devcluster.apiserver.verbs.write import create, create_by_update, update
 from dra_devcluster.apiserver.wire.bodies import (
     PATCHES,
+    flag,
     media_type,
     parse_document,
     parse_object,
     read_body,
     respond,
 )
-from dra_devcluster.apiserver.wire.query import flag
 
 from .call import Call
-from .render import event_encoder, render_list
 
 _STREAM_FROM_BYTES = 2 * 2**20  # longer lists are sent in pieces
 

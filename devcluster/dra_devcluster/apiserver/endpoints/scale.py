@@ -11,8 +11,7 @@ from aiohttp import web
 from dra_devcluster.apiserver.errors import Json, bad_request, invalid, not_allowed, unsupported_media_type
 from dra_devcluster.apiserver.faults import invalid as invalid_field
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch, merge_patch
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.shapes import to_served
+from dra_devcluster.apiserver.storage.metadata import dig, to_served
 from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.verbs.checks import check_preconditions
 from dra_devcluster.apiserver.verbs.read import get

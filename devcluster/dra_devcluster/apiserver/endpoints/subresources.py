@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from dra_devcluster.apiserver.endpoints.binding import evict
+
 from .binding import bind
 from .call import Call
-from .eviction import evict
 from .node_proxy import NODE_SUBRESOURCES
 from .scale import scale
 from .token_request import token

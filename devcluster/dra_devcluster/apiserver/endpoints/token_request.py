@@ -1,26 +1,67 @@
-"""``serviceaccounts/<name>/token``: a token for a service account, which may be bound to a pod, a node or a secret.
+"""Kinds that are asked and not stored: their shape, and tokens.
+
+Resources that are never stored, only asked: reviews of users and tokens, and those of `access_reviews`.
+
+``serviceaccounts/<name>/token``: a token for a service account, which may be bound to a pod, a node or a secret.
 
 A token bound to a pod names the pod's node as well: that is how admission knows on which node a plugin runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import orjson
 from aiohttp import web
 from dra_api.values.times import format_time
 
-from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, conflict, invalid
+from dra_devcluster.apiserver.endpoints.access_reviews import ACCESS_REVIEWS, answer, read_question
+from dra_devcluster.apiserver.endpoints.binding import bind
+from dra_devcluster.apiserver.endpoints.call import Call
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, conflict, invalid, not_allowed
 from dra_devcluster.apiserver.faults import invalid as invalid_field
-from dra_devcluster.apiserver.identity.tokens import ISSUER, reference
+from dra_devcluster.apiserver.identity.tokens import ISSUER, InvalidToken, reference
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.read import get
 from dra_devcluster.apiserver.wire.bodies import respond
 from dra_devcluster.clock import now
 
-from .call import Call
+
+async def self_review(call: Call) -> web.StreamResponse:
+    return answer(call, await read_question(call), {"userInfo": call.user.info})
+
+
+async def token_review(call: Call) -> web.StreamResponse:
+    body = await read_question(call)
+    audiences = body["spec"].get("audiences") or [ISSUER]
+    try:
+        user = call.tokens.user_of_token(body["spec"].get("token", ""), audiences)
+    except InvalidToken as error:
+        said = "invalid bearer token"
+        text = said if str(error) == said else f"[{said}, {error}]"
+        return answer(call, body, {"user": {}, "error": text})
+    return answer(call, body, {"authenticated": True, "user": user.info, "audiences": audiences})
+
+
+async def component_statuses(call: Call) -> web.StreamResponse:
+    """Deprecated and always empty: this control plane has no separate components."""
+    if call.request.method != "GET" or call.target.name:
+        raise not_allowed()
+    listed = {"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": []}
+    return respond(orjson.dumps(listed), call.want)
+
+
+_AUTHENTICATION = "authentication.k8s.io"
+VIRTUAL: dict[tuple[str, str], Callable[[Call], Awaitable[web.StreamResponse]]] = {
+    **ACCESS_REVIEWS,
+    (_AUTHENTICATION, "selfsubjectreviews"): self_review,
+    (_AUTHENTICATION, "tokenreviews"): token_review,
+    ("", "bindings"): bind,
+    ("", "componentstatuses"): component_statuses,
+}
+
 
 _GROUP = "authentication.k8s.io"
 _SHORTEST_LIFE_SECONDS, _LONGEST_LIFE_SECONDS, _USUAL_LIFE_SECONDS = 600, 2**32, 3600

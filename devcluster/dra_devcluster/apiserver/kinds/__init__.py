@@ -1,10 +1,10 @@
 """The rules of the kinds that need some; all others follow `Kind`."""
 
+from dra_devcluster.apiserver.kinds.definitions import CustomKind
 from dra_devcluster.apiserver.structure import Resource
 
 from .admission import ADMISSION
 from .base import Kind, Write
-from .custom import CustomKind
 from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
 from .events import CoreEvents, NewEvents

@@ -12,7 +12,7 @@ from typing import Final
 from dra_api.releases.release import Release
 
 from dra_devcluster.apiserver.errors import Json, forbidden
-from dra_devcluster.apiserver.storage.node_selection import selects
+from dra_devcluster.apiserver.storage.selectors import selects
 
 from .base import Write
 

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds.pods.pod_resources import validate_amount
 from dra_devcluster.apiserver.served.registry import NodeServer
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
 from .base import Kind, Write
-from .pods.container_resources import validate_amount
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 

@@ -13,7 +13,7 @@ from dra_devcluster.apiserver.authorization import Authorization, Mode
 from dra_devcluster.apiserver.errors import Json, PathNotFound, ServerError, no_such_resource
 from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
-from dra_devcluster.apiserver.wire.target import Target
+from dra_devcluster.apiserver.wire.bodies import Target
 
 from .api_versions import OF_WORKLOADS, exists_in
 from .cel_selectors import derived_check, selector_check

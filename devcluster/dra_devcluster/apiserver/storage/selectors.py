@@ -1,11 +1,22 @@
-"""Turns label and field selectors of a query into tests for stored objects."""
+"""Selecting objects: by labels, fields, nodes, and the state of pods.
+
+Turns label and field selectors of a query into tests for stored objects.
+
+Which nodes a NodeSelector selects.
+
+Questions about a pod's status.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from dra_devcluster.apiserver.errors import bad_request
+from dra_api.relations.label_selectors import Requirement
+
+from dra_devcluster.apiserver.errors import Json, bad_request
+from dra_devcluster.apiserver.storage.metadata import dig
 
 Test = Callable[[Mapping[str, str]], bool]
 
@@ -95,3 +106,42 @@ def _field_requirement(part: str, selector: str, supported: Collection[str]) -> 
     if match["operator"] == "!=":
         return lambda fields: fields.get(key, "") != value
     return lambda fields: fields.get(key, "") == value
+
+
+def selects(selector: Json, node: Json) -> bool:
+    """Whether a NodeSelector selects the node."""
+    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
+    return any(_is_met(term, labels, fields) for term in selector.get("nodeSelectorTerms") or ())
+
+
+def _is_met(term: Json, labels: dict[str, Any], fields: dict[str, str]) -> bool:
+    expressions, by_field = term.get("matchExpressions") or [], term.get("matchFields") or []
+    if not expressions and not by_field:
+        return False
+    return all(_holds(item, labels) for item in expressions) and all(_holds(item, fields) for item in by_field)
+
+
+def _holds(wish: Json, labels: dict[str, Any]) -> bool:
+    """A requirement of a label selector, or one that compares whole numbers."""
+    key, operator, values = wish.get("key", ""), wish.get("operator", ""), wish.get("values") or []
+    if operator not in ("Gt", "Lt"):
+        return Requirement(key, operator, frozenset(values)).holds(labels)
+    try:
+        number, bound = int(labels[key]), int(values[0])
+    except (KeyError, IndexError, ValueError):
+        return False
+    return number > bound if operator == "Gt" else number < bound
+
+
+FINISHED = ("Succeeded", "Failed")
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether the condition Ready is true."""
+    conditions = dig(pod, "status.conditions") or ()
+    return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether no container will run again."""
+    return dig(pod, "status.phase") in FINISHED

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 from dra_api.releases.release import NEWEST, Release
 
-from .release_fields import component_of
+from dra_devcluster.apiserver.structure.schema import component_of
+
 from .schema import ANY, Components, Json, Schema, compile_structural
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"

@@ -1,16 +1,66 @@
-"""The shape of one value: what a schema says about types, list kinds and keys, compiled once.
+"""The schema of kinds, and the fields that a release has.
+
+Fields of built-in kinds that only some releases have, as far as gates do not tell: those that 1.37 added or removed.
+
+``components.json`` has the fields of all releases. A server drops a field that its release does not know, as it drops
+any other unknown field; a field that is behind a gate is dropped by the gate.
+
+The shape of one value: what a schema says about types, list kinds and keys, compiled once.
 
 OpenAPI component schemas (built-in kinds) and structural schemas (CustomResourceDefinitions) describe the same things
 in slightly different words; both compile to the same `Schema` tree, so that decoding, patching and ownership tracking
 know only one form. Trees may be cyclic (a schema may mention itself); nothing here walks them without an object.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Final
+
+from dra_api.releases.release import Release
 
 Json = dict[str, Any]
+
+_NEW: Final = frozenset(
+    {
+        ("BasicDevice", "nodeAllocatableResources"),
+        ("Device", "nodeAllocatableResources"),
+        ("DeviceCounterConsumption", "compatibilityGroups"),
+        ("DeviceRequest", "derivedAttributes"),
+        ("DeviceRequestAllocationResult", "skipNodeOperations"),
+        ("DeviceSubRequest", "derivedAttributes"),
+        ("ExactDeviceRequest", "derivedAttributes"),
+        ("NodeAllocatableResourceClaimStatus", "mapping"),
+        ("NodeAllocatableResourceClaimStatus", "overhead"),
+        ("PoolStatus", "partitionSummary"),
+        ("PoolStatus", "shareableSummary"),
+        ("ResourcePoolStatusRequestSpec", "defaultPartitionTypeAttribute"),
+        ("ResourceSliceSpec", "partitionTypeAttribute"),
+        ("ResourceSliceSpec", "skipNodeOperations"),
+    }
+)
+_GONE: Final = frozenset(
+    {
+        ("BasicDevice", "nodeAllocatableResourceMappings"),
+        ("Device", "nodeAllocatableResourceMappings"),
+        ("NodeAllocatableResourceClaimStatus", "resources"),
+    }
+)
+"""By the kind of the part, in all versions, and the name of the field."""
+
+
+def component_of(release: Release, name: str, component: Json) -> Json:
+    """The component with the fields that the release has."""
+    other, kind = _NEW if release < Release.V1_37 else _GONE, name.rpartition(".")[2]
+    properties = component.get("properties", {})
+    if not any((kind, field) in other for field in properties):
+        return component
+    kept = {field: schema for field, schema in properties.items() if (kind, field) not in other}
+    required = [field for field in component.get("required", ()) if field in kept]
+    return {**component, **({"required": required} if required else {}), "properties": kept}
+
 
 _REF = "#/components/schemas/"
 _MISSING: Any = object()
@@ -34,8 +84,8 @@ class Schema:
 
     kind: str
     name: str = ""  # of the Go type, as error messages name it: "v1.Container", "int32", "string"
-    properties: dict[str, "Schema"] = field(default_factory=dict)
-    items: "Schema | None" = None
+    properties: dict[str, Schema] = field(default_factory=dict)
+    items: Schema | None = None
     required: tuple[str, ...] = ()
     default: Any = _MISSING
     atomic: bool = False  # owned and merged as a whole (list-type or map-type atomic)
@@ -59,7 +109,7 @@ class Schema:
     def has_default(self) -> bool:
         return self.default is not _MISSING
 
-    def child(self, name: str) -> "Schema | None":
+    def child(self, name: str) -> Schema | None:
         """The schema of the field or map entry `name`, None when it is unknown."""
         if self.kind == "map":
             return self.items

@@ -6,7 +6,8 @@ Columns are data (`schema/table-columns.json`), cells are small functions per ki
 columns as JSON paths (`additionalPrinterColumns`).
 """
 
-from .ages import age, human_duration
+from dra_devcluster.apiserver.tables.parts import age, human_duration
+
 from .table import partial_metadata, render_table
 
 __all__ = ["age", "human_duration", "partial_metadata", "render_table"]

@@ -7,7 +7,26 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from .access import lease_cells, policy_binding_cells, policy_cells, priority_class_cells, role_binding_cells
+from dra_devcluster.apiserver.tables.cluster import (
+    attachment_cells,
+    claim_cells,
+    csi_node_cells,
+    daemon_set_cells,
+    deployment_cells,
+    disruption_budget_cells,
+    lease_cells,
+    policy_binding_cells,
+    policy_cells,
+    pool_status_cells,
+    priority_class_cells,
+    replica_set_cells,
+    role_binding_cells,
+    slice_cells,
+    stateful_set_cells,
+    storage_class_cells,
+    taint_rule_cells,
+)
+
 from .cluster import (
     data_size,
     event_cells,
@@ -17,17 +36,8 @@ from .cluster import (
     volume_cells,
     volume_claim_cells,
 )
-from .devices import claim_cells, pool_status_cells, slice_cells, taint_rule_cells
 from .parts import Json, created, name, selector_text, spec_of, status_of
 from .pods import pod_cells
-from .storage import attachment_cells, csi_node_cells, storage_class_cells
-from .workloads import (
-    daemon_set_cells,
-    deployment_cells,
-    disruption_budget_cells,
-    replica_set_cells,
-    stateful_set_cells,
-)
 
 Cells = Callable[[Json, datetime], list[Any]]
 

@@ -1,12 +1,190 @@
-"""The lines of nodes, events, services, volumes and quotas."""
+"""The columns of every kind but pods.
+
+The lines of role bindings, admission policies, priorities and leases.
+
+The lines of resource.k8s.io: claims, slices, taint rules.
+
+The lines of storage classes, CSI nodes and attachments.
+
+The lines of workloads.
+
+The lines of nodes, events, services, volumes and quotas.
+"""
+
+from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
 from dra_api.values.times import parse_time
 
-from .ages import UNKNOWN, age
-from .parts import NONE, Json, created, joined, label_text, name, spec_of, status_of
+from dra_devcluster.apiserver.tables.parts import (
+    NONE,
+    UNKNOWN,
+    Json,
+    age,
+    created,
+    joined,
+    label_text,
+    name,
+    selector_text,
+    spec_of,
+    status_of,
+)
+
+
+def role_binding_cells(obj: Json, now: datetime) -> list[Any]:
+    role, subjects = obj.get("roleRef") or {}, obj.get("subjects") or []
+    names = [
+        joined(
+            f"{s.get('namespace', '')}/{s.get('name', '')}" if kind == "ServiceAccount" else s.get("name", "")
+            for s in subjects
+            if s.get("kind") == kind
+        )
+        for kind in ("User", "Group", "ServiceAccount")
+    ]
+    return [name(obj), f"{role.get('kind', '')}/{role.get('name', '')}", created(obj, now), *names]
+
+
+def policy_cells(obj: Json, now: datetime) -> list[Any]:
+    kind = spec_of(obj).get("paramKind")
+    text = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else "<unset>"
+    return [name(obj), len(spec_of(obj).get("validations") or []), text, created(obj, now)]
+
+
+def policy_binding_cells(obj: Json, now: datetime) -> list[Any]:
+    ref = spec_of(obj).get("paramRef")
+    text = f"{ref['namespace']}/{ref.get('name', '')}" if ref and ref.get("namespace") else (ref or {}).get("name")
+    return [name(obj), spec_of(obj).get("policyName", ""), text or "<unset>", created(obj, now)]
+
+
+def priority_class_cells(obj: Json, now: datetime) -> list[Any]:
+    default, preemption = bool(obj.get("globalDefault")), obj.get("preemptionPolicy", "")
+    return [name(obj), obj.get("value", 0), str(default).lower(), created(obj, now), preemption]
+
+
+def lease_cells(obj: Json, now: datetime) -> list[Any]:
+    return [name(obj), spec_of(obj).get("holderIdentity", ""), created(obj, now)]
+
+
+def claim_cells(claim: Json, now: datetime) -> list[Any]:
+    status, going = status_of(claim), bool(claim["metadata"].get("deletionTimestamp"))
+    states = ["deleted"] if going else []
+    if status.get("allocation") is not None:
+        states += ["allocated"] + (["reserved"] if status.get("reservedFor") else [])
+    elif not going:
+        states.append("pending")
+    return [name(claim), ",".join(states), created(claim, now)]
+
+
+def slice_cells(item: Json, now: datetime) -> list[Any]:
+    spec = spec_of(item)
+    pool = (spec.get("pool") or {}).get("name", "")
+    return [name(item), spec.get("nodeName", ""), spec.get("driver", ""), pool, created(item, now)]
+
+
+def taint_rule_cells(rule: Json, now: datetime) -> list[Any]:
+    taint = spec_of(rule).get("taint") or {}
+    added = age(taint.get("timeAdded"), now)
+    return [
+        name(rule),
+        taint.get("key", ""),
+        taint.get("value", ""),
+        taint.get("effect", ""),
+        added,
+        created(rule, now),
+    ]
+
+
+def pool_status_cells(request: Json, now: datetime) -> list[Any]:
+    """Sums over the pools that the answer lists; nothing before there is one."""
+    status = status_of(request)
+    pools = status.get("pools") or []
+    counts = [sum(pool.get(key) or 0 for pool in pools) for key in _POOL_COUNTS] if pools else ["-"] * 4
+    errors = sum(bool(pool.get("validationError")) for pool in pools)
+    conditions = {c.get("type"): c for c in status.get("conditions") or [] if c.get("status") == "True"}
+    text = "Failed" if "Failed" in conditions else "Complete" if "Complete" in conditions else "Pending"
+    finished = conditions.get("Complete") or conditions.get("Failed") or {}
+    when = age(finished.get("lastTransitionTime"), now) if finished else NONE
+    driver = spec_of(request).get("driver", "")
+    return [name(request), driver, *counts, errors, status.get("poolCount", len(pools)), text, when]
+
+
+_POOL_COUNTS = ("totalDevices", "availableDevices", "allocatedDevices", "unavailableDevices")
+
+
+_UNSET = "<unset>"
+_IS_DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+
+
+def storage_class_cells(obj: Json, now: datetime) -> list[Any]:
+    notes = obj["metadata"].get("annotations") or {}
+    shown = f"{name(obj)} (default)" if any(notes.get(note) == "true" for note in _IS_DEFAULT) else name(obj)
+    modes = [obj.get("reclaimPolicy") or _UNSET, obj.get("volumeBindingMode") or _UNSET]
+    return [shown, obj.get("provisioner", ""), *modes, bool(obj.get("allowVolumeExpansion")), created(obj, now)]
+
+
+def csi_node_cells(obj: Json, now: datetime) -> list[Any]:
+    return [name(obj), len(spec_of(obj).get("drivers") or ()), created(obj, now)]
+
+
+def attachment_cells(obj: Json, now: datetime) -> list[Any]:
+    spec = spec_of(obj)
+    volume = (spec.get("source") or {}).get("persistentVolumeName", "")
+    attached = bool(status_of(obj).get("attached"))
+    return [name(obj), spec.get("attacher", ""), volume, spec.get("nodeName", ""), attached, created(obj, now)]
+
+
+def _template(obj: Json) -> tuple[str, str]:
+    containers = ((spec_of(obj).get("template") or {}).get("spec") or {}).get("containers") or []
+    return joined(c.get("name", "") for c in containers), joined(c.get("image", "") for c in containers)
+
+
+def deployment_cells(obj: Json, now: datetime) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}"
+    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    return [
+        name(obj),
+        ready,
+        updated,
+        available,
+        created(obj, now),
+        *_template(obj),
+        selector_text(spec.get("selector")),
+    ]
+
+
+def replica_set_cells(obj: Json, now: datetime) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    counts = [spec.get("replicas", 1), status.get("replicas", 0), status.get("readyReplicas", 0)]
+    return [name(obj), *counts, created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
+
+
+def stateful_set_cells(obj: Json, now: datetime) -> list[Any]:
+    ready = f"{status_of(obj).get('readyReplicas', 0)}/{spec_of(obj).get('replicas', 1)}"
+    return [name(obj), ready, created(obj, now), *_template(obj)]
+
+
+def daemon_set_cells(obj: Json, now: datetime) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    keys = (
+        "desiredNumberScheduled",
+        "currentNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+    )
+    counts = [status.get(key, 0) for key in keys]
+    node_selector = ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector")
+    tail = [created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
+    return [name(obj), *counts, label_text(node_selector), *tail]
+
+
+def disruption_budget_cells(obj: Json, now: datetime) -> list[Any]:
+    spec = spec_of(obj)
+    bounds = [str(spec.get(key, "N/A")) for key in ("minAvailable", "maxUnavailable")]
+    return [name(obj), *bounds, status_of(obj).get("disruptionsAllowed", 0), created(obj, now)]
 
 
 def node_cells(node: Json, now: datetime) -> list[Any]:

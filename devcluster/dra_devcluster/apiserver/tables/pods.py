@@ -9,7 +9,8 @@ from typing import Any
 
 from dra_api.values.times import parse_time
 
-from .ages import age, human_duration
+from dra_devcluster.apiserver.tables.parts import age, human_duration
+
 from .parts import Json
 
 

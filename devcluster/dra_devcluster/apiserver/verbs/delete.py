@@ -1,4 +1,9 @@
-"""Deleting objects: at once, after a grace period, or when the last finalizer is gone."""
+"""Deletion, and who owns what.
+
+Keeps managedFields when objects are created and changed; an apply does so itself.
+
+Deleting objects: at once, after a grace period, or when the last finalizer is gone.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,39 @@ from typing import NamedTuple
 
 from dra_api.values.times import format_time
 
+from dra_devcluster.apiserver.apply import Writer, track_update
 from dra_devcluster.apiserver.errors import Json, conflict, invalid_options
 from dra_devcluster.apiserver.faults import invalid, unsupported
 from dra_devcluster.apiserver.kinds import Write, kind_of
 from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import to_served
 from dra_devcluster.apiserver.storage.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Fault
-from dra_devcluster.apiserver.wire.query import flag
+from dra_devcluster.apiserver.verbs.read import number
+from dra_devcluster.apiserver.wire.bodies import flag
+from dra_devcluster.clock import now
 
-from .list_options import number
+
+def track_created(write: Write, obj: Json) -> None:
+    """Record in managedFields what the client set, before the server adds fields without an owner."""
+    asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
+    _note(write, obj, asked, None)
+
+
+def track(write: Write, obj: Json, old: Json) -> None:
+    """Record in managedFields which manager changed which fields."""
+    _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
+
+
+def _note(write: Write, obj: Json, new: Json, live: Json | None) -> None:
+    if write.verb == "apply":
+        return  # an apply has done so itself
+    writer = Writer(write.manager, write.resource.api_version, write.subresource)
+    entries = track_update(live, new, write.resource.schema, by=writer, now=now())
+    obj["metadata"]["managedFields"] = entries
+    if not entries:
+        del obj["metadata"]["managedFields"]
+
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"

@@ -21,8 +21,7 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.shapes import to_served
+from dra_devcluster.apiserver.storage.metadata import dig, to_served
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import decode
 from dra_devcluster.clock import now

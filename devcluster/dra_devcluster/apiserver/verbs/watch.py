@@ -17,9 +17,9 @@ from dra_devcluster.apiserver.errors import Json, StatusError, expired
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.store import Change, Stored, Watcher
 from dra_devcluster.apiserver.structure import Resource
-from dra_devcluster.apiserver.wire.query import flag
+from dra_devcluster.apiserver.verbs.read import check_watch, number, revision
+from dra_devcluster.apiserver.wire.bodies import flag
 
-from .list_options import check_watch, number, revision
 from .read import Matches, matcher
 
 BOOKMARK_SECONDS = 60.0

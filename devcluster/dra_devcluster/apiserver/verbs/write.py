@@ -19,14 +19,13 @@ from dra_devcluster.apiserver.errors import (
     not_found,
 )
 from dra_devcluster.apiserver.kinds import Kind, Write, kind_of
-from dra_devcluster.apiserver.storage.metadata import generated_name, new_uid, validate_metadata
-from dra_devcluster.apiserver.storage.shapes import stored_name, to_stored
+from dra_devcluster.apiserver.storage.metadata import generated_name, new_uid, stored_name, to_stored, validate_metadata
 from dra_devcluster.apiserver.storage.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.verbs.delete import track, track_created
 from dra_devcluster.clock import now
 
 from .checks import check_preconditions, check_uid_stays
-from .ownership import track, track_created
 
 _GENERATE_ATTEMPTS = 8
 # Metadata that only the server writes: an update keeps it.

@@ -1,12 +1,20 @@
-"""Reads request bodies and writes response bodies: media types, the size limit, and the shape that the client asked
-for."""
+"""Requests on the wire: the target in the URL, the query, the body.
+
+Flags in the query of a URL.
+
+Parses a URL into the resource, namespace, object and sub-resource of a request.
+
+Reads request bodies and writes response bodies: media types, the size limit, and the shape that the client asked
+for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import orjson
 import yaml
@@ -14,8 +22,43 @@ from aiohttp import web
 from dra_api import yaml_text
 
 from dra_devcluster.apiserver.errors import Json, bad_request, not_acceptable, too_large, unsupported_media_type
+from dra_devcluster.apiserver.wire.protobuf import MalformedProtobuf, decode_protobuf
 
-from .protobuf import MalformedProtobuf, decode_protobuf
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A flag is set by its mere presence, unless it says ``false`` or ``0``."""
+    return name in query and query[name].lower() not in ("false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``/apis/<group>/<version>/namespaces/<namespace>/<plural>/<name>/<subresource>/<tail>``, each part may be ''."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    tail: str = ""  # what follows a sub-resource: the path behind ``proxy``
+
+
+def parse_target(path: str) -> Target | None:
+    """The target of a URL path; None when the path is not one of a resource."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    # ``namespaces/x/status`` is the namespace's own sub-resource, ``namespaces/x/pods`` are pods inside.
+    if rest[0] == "namespaces" and len(rest) > 2 and not (group == "" and rest[2] in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource = (*rest, "", "")[:3]
+    return Target(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))
+
 
 BODY_BYTES = 3 * 2**20  # as the real server's
 JSON = "application/json"

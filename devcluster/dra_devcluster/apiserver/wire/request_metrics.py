@@ -8,9 +8,9 @@ from __future__ import annotations
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
+from dra_devcluster.apiserver.wire.bodies import flag, parse_target
+
 from .bodies import PATCHES
-from .query import flag
-from .target import parse_target
 
 
 class RequestMetrics:

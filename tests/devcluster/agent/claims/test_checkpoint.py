@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import DeviceAllocationResult
-from dra_devcluster.agent.claims.checkpoint import CheckpointFile, decode, encode
-from dra_devcluster.agent.claims.claim_info import ClaimInfo
+from dra_devcluster.agent.claims.checkpoint import CheckpointFile, ClaimInfo, decode, encode
 from dra_devcluster.agent.errors import CheckpointCorrupted
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 
 CLAIM = ClaimInfo(
     uid="claim-uid",

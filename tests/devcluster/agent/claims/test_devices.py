@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_devcluster.agent.claims.claim_info import ClaimCache, ClaimInfo
+from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
 from dra_devcluster.agent.claims.devices import cdi_devices
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes

@@ -14,7 +14,7 @@ from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims.manager import DraManager
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.messages import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from fake_plugin import FakePlugin, MakePlugin
 from plain_claims import DRIVER, OTHER, Claims, pod_with
 from waiting import becomes

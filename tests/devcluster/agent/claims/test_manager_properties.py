@@ -18,7 +18,7 @@ from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims.manager import DraManager
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.messages import ClaimRef, PreparedDevice
+from dra_devcluster.agent.plugins.plugin import ClaimRef, PreparedDevice
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from objects import user

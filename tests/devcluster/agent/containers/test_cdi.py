@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dra_cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
-from dra_devcluster.agent.containers.cdi import missing_on_host, not_carried_out
+from dra_devcluster.agent.containers.container import missing_on_host, not_carried_out
 
 NODES: dict[str, tuple[DeviceNode, list[str]]] = {
     "a character device": (DeviceNode("/dev/null"), []),

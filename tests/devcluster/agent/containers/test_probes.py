@@ -11,18 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from aiohttp import web
-from dra_devcluster.agent.containers.handlers import HandlerFailed, Target, perform
+from dra_devcluster.agent.containers.probes import HandlerFailed, Target, perform
 from dra_devcluster.agent.network.pod_network import Network, Streams
 from dra_devcluster.agent.processes.logs import LogFile
 from dra_devcluster.agent.processes.process import ContainerProcess
-from dra_devcluster.agent.spec.handlers import (
-    ExecAction,
-    GrpcAction,
-    Handler,
-    HttpGetAction,
-    HttpHeader,
-    TcpSocketAction,
-)
+from dra_devcluster.agent.spec.pod import ExecAction, GrpcAction, Handler, HttpGetAction, HttpHeader, TcpSocketAction
 from dra_kube import EVENTS
 from one_node import OneNode
 from waiting import stays, until

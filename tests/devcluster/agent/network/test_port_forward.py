@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from dra_devcluster.agent.network.spdy import DICTIONARY, SYN_REPLY_CODE, Frame, Reader, SpdyError, Writer, data
+from dra_devcluster.agent.network.port_forward import DICTIONARY, SYN_REPLY_CODE, Frame, Reader, SpdyError, Writer, data
 from hypothesis import given
 from hypothesis import strategies as st
 from node_exec import http_client

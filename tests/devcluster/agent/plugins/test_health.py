@@ -7,8 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dra_devcluster.agent.plugins.health import UNKNOWN, DeviceHealth, HealthCache, Status, shortened
-from dra_devcluster.agent.plugins.health_file import FILE_NAME, HealthFile
+from dra_devcluster.agent.plugins.health import (
+    FILE_NAME,
+    UNKNOWN,
+    DeviceHealth,
+    HealthCache,
+    HealthFile,
+    Status,
+    shortened,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

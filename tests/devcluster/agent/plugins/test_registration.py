@@ -16,8 +16,8 @@ from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.plugins import folder_events, registration
+from dra_devcluster.agent.plugins.dra_plugins import SliceWiper
 from dra_devcluster.agent.plugins.registration import Registrar
-from dra_devcluster.agent.plugins.wiping import SliceWiper
 from dra_kube import Api, KubeError, NotFound, Resource, ServerError, Unauthorized, Unreachable
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dra_devcluster.agent.processes.log_followers import LogFollowers, TooSlow
-from dra_devcluster.agent.processes.terminal import Input
+from dra_devcluster.agent.processes.logs import LogFollowers, TooSlow
+from dra_devcluster.agent.processes.process import Input
 from node_exec import session
 from one_node import OneNode
 from waiting import becomes

@@ -1,4 +1,12 @@
-"""Pods: defaults, what may change, and graceful deletion.
+"""Pods as a kind: what changes are allowed, and the health of devices.
+
+The health of devices in a pod's status (``allocatedResourcesStatus``): its names and its words.
+
+``claim:NAME`` or ``claim:NAME/REQUEST`` for the claims of the container, or a resource that it requests. From 1.37 on
+also ``claim:CLAIM/REQUEST`` for a claim that serves extended resources, if the pod's status records that it does so for
+this container (K37-EXT-02).
+
+Pods: defaults, what may change, and graceful deletion.
 
 A pod that has a node is marked first; the node agent ends its containers and deletes it with a grace of 0.
 A pod without a node, or one that has finished, goes at once.
@@ -6,7 +14,7 @@ A pod without a node, or one that has finished, goes at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,15 +26,61 @@ from dra_api.validation import FieldError, validate_pod_claim_status, validate_p
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.pods.defaults import admit_pod, default_pod, default_spec
+from dra_devcluster.apiserver.kinds.pods.pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
+from dra_devcluster.apiserver.kinds.pods.rules import status_faults, validate_new, validate_spec, validate_update
 from dra_devcluster.apiserver.kinds.priority import admit_priority
-from dra_devcluster.apiserver.storage.pod_state import has_ended
+from dra_devcluster.apiserver.storage.selectors import has_ended
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
-from .defaults import admit_pod, default_pod, default_spec
-from .pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
-from .resource_health import health_faults
-from .rules import status_faults, validate_new, validate_spec, validate_update
+_LISTS = {
+    "initContainerStatuses": "initContainers",
+    "containerStatuses": "containers",
+    "ephemeralContainerStatuses": "ephemeralContainers",
+}
+
+_WORDS = ("Healthy", "Unhealthy", "Unknown")
+_NO_RESOURCE = "must match one of the container's resource requirements"
+_NO_CLAIM = (
+    "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' "
+    "or 'claim:<claimName>' if request is empty"
+)
+
+
+def health_faults(pod: Json, release: Release) -> Iterator[Fault]:
+    """Names that mean nothing, names given twice, and unknown words for health."""
+    status = pod.get("status") or {}
+    for field, of_spec in _LISTS.items():
+        containers = {each["name"]: each for each in pod["spec"].get(of_spec) or ()}
+        for index, reported in enumerate(status.get(field) or ()):
+            known = _names(containers.get(reported.get("name"), {}), status, release)
+            seen: set[str] = set()
+            for number, resource in enumerate(reported.get("allocatedResourcesStatus") or ()):
+                name = resource.get("name", "")
+                path = f"status.{field}[{index}].allocatedResourcesStatus[{number}]"
+                if name not in known:
+                    yield faults.invalid(f"{path}.name", name, _NO_CLAIM if name.startswith("claim:") else _NO_RESOURCE)
+                elif name in seen:
+                    yield faults.duplicate(f"{path}.name", name)
+                seen.add(name)
+                for place, device in enumerate(resource.get("resources") or ()):
+                    if device.get("health", "") not in _WORDS:
+                        yield faults.unsupported(f"{path}.resources[{place}].health", device.get("health", ""), _WORDS)
+
+
+def _names(container: Json, status: Json, release: Release) -> set[str]:
+    resources = container.get("resources") or {}
+    names = set(resources.get("requests") or ()) | set(resources.get("limits") or ())
+    for claim in resources.get("claims") or ():
+        names |= {"/".join(filter(None, (f"claim:{claim['name']}", claim.get("request"))))}
+    extended = status.get("extendedResourceClaimStatus") or {} if release >= Release.V1_37 else {}
+    return names | {
+        f"claim:{extended.get('resourceClaimName')}/{mapping.get('requestName')}"
+        for mapping in extended.get("requestMappings") or ()
+        if mapping.get("containerName") == container.get("name")
+    }
+
 
 _RECORDS = ("extendedResourceClaimStatus", "resourceClaimStatuses", "nodeAllocatableResourceClaimStatuses")
 
