@@ -17,6 +17,11 @@ def from_served(resource: Resource, version: str, obj: Object) -> Object:
     return conversion.convert(obj, resource.api_version())
 
 
+def listed_item(resource: Resource, version: str, item: Object) -> Object:
+    """Return an item of a list, which leaves out its kind, in the shape of the resource's first version."""
+    return from_served(resource, version, {**item, "kind": resource.kind, "apiVersion": resource.api_version(version)})
+
+
 def to_served(resource: Resource, version: str, obj: Object) -> Object:
     """One of our objects in the shape of the version that the server serves."""
     if version == resource.versions[0]:

@@ -46,7 +46,7 @@ def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 
 
-class RawList(msgspec.Struct):
+class RawList(msgspec.Struct, rename="camel"):
     """The envelope of a Kubernetes list; the items stay bytes until each is decoded on its own.
 
     ``is_cut``: some items nest too deep, and ``TOO_DEEP`` stands for what was cut off.
@@ -55,6 +55,7 @@ class RawList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
     metadata: dict[str, Any] = {}
     kind: str = ""
+    api_version: str = ""
     is_cut: bool = False
 
 

@@ -8,7 +8,7 @@ apply with field ownership, finalizers, UID preconditions, bindings. What happen
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from dra_api.meta import Object, ObjectVersion
 from dra_api.values.times import format_time
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
+    RESOURCE_CLAIMS,
     AlreadyExists,
     ApiError,
     Conflict,
@@ -121,6 +122,22 @@ class FakeApi(FakeStore):
                 except DecodeError as error:
                     found.malformed.append((json.dumps(obj).encode(), error))
         return found
+
+    async def pages_as(
+        self, resource: Resource, kind: type[T], namespace: str | None = None, keep: Callable[[T], T] = lambda it: it
+    ) -> AsyncIterator[TypedList]:
+        """All objects in a single page."""
+        yield await self.list_as(resource, kind, namespace, keep)
+
+    async def rows(self, resource: Resource, namespace: str, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """Names and states of claims."""
+        assert (resource, *columns) == (RESOURCE_CLAIMS, "Name", "State")
+        listed, _ = await self._list(resource)
+        return [
+            (it["metadata"]["name"], "allocated" if (it.get("status") or {}).get("allocation") else "pending")
+            for it in listed
+            if it["metadata"].get("namespace") == namespace
+        ]
 
     async def list_versions(self, resource: Resource) -> tuple[list[ObjectVersion], str]:
         """What exists, and as of which revision."""

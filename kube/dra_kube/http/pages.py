@@ -49,13 +49,49 @@ class Page(NamedTuple):
     is_cut: bool
 
 
+class PageSizes:
+    """How many objects the next page asks for, by what is listed: any text."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, int] = {}
+
+    def asked(self, listed: str) -> int:
+        """Return how many objects the next page asks for."""
+        return self._objects.get(listed, FIRST_OBJECTS)
+
+    def too_large(self, listed: str) -> bool:
+        """A page was too large; return whether a smaller one can be asked for."""
+        return self._shrunk(listed, self.asked(listed) // _GROWTH_FACTOR)
+
+    def late(self, listed: str) -> bool:
+        """A page did not come in time; return whether a smaller one can be asked for."""
+        return self._shrunk(listed, 1)
+
+    def came(self, listed: str, objects: int, size: int, seconds: float) -> None:
+        """A page of so many objects and bytes came after so many seconds."""
+        asked = self.asked(listed)
+        fits = PAGE_BYTES * max(1, objects) // max(1, size)
+        if seconds > LATE_SECONDS / 2:
+            fits = min(fits, asked // 2)
+        self._objects[listed] = max(1, min(fits, asked * _GROWTH_FACTOR, MOST_OBJECTS))
+
+    def _shrunk(self, listed: str, objects: int) -> bool:
+        before = self.asked(listed)
+        self._objects[listed] = max(1, objects)
+        return before > 1
+
+
+def largest_page(objects: int) -> int:
+    """Return the bytes that a page may have which was asked to have at most so many objects."""
+    return LARGEST_OBJECT_BYTES if objects == 1 else LARGEST_PAGE_BYTES
+
+
 class Pages:
     """The lists of one client."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._objects: dict[tuple[str, str], int] = {}
-        """How many objects the next page asks for, by the path and the form of the answer."""
+        self._sizes = PageSizes()
         self._slots = asyncio.Semaphore(MOST_PAGES)
 
     async def of(self, path: str, selectors: Mapping[str, str], accept: str = "") -> AsyncGenerator[Page]:
@@ -64,19 +100,19 @@ class Pages:
         ``accept``: the form in which the objects are asked for; empty: whole objects. Raises what the transport raises,
         and Unreachable for what is no list.
         """
-        kind = path, accept
+        listed = f"{path} {accept}"
         headers = {"Accept": accept} if accept else {}
         token, version = "", ""
         while True:
             async with self._slots:
                 try:
-                    found, follows = await self._page(kind, {**selectors, **_continuing(token)}, headers)
+                    found = await self._page(listed, path, {**selectors, **_continuing(token)}, headers)
                 except AnswerTooLarge:
-                    if self._shrunk(kind, self._asked(kind) // _GROWTH_FACTOR):
+                    if self._sizes.too_large(listed):
                         continue
                     raise
                 except NoAnswerInTime:
-                    if self._shrunk(kind, 1):
+                    if self._sizes.late(listed):
                         continue
                     raise
                 except Gone as error:
@@ -85,6 +121,7 @@ class Pages:
                     token = error.continue_token
                     continue
                 version = version or str(found.metadata.get("resourceVersion") or "")
+                follows = found.metadata.get("continue") or ""
                 yield Page(found.items or [], version, found.is_cut)
             if not follows:
                 return
@@ -92,48 +129,35 @@ class Pages:
                 raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
             token = follows
 
-    def _asked(self, kind: tuple[str, str]) -> int:
-        return self._objects.get(kind, FIRST_OBJECTS)
-
-    def _shrunk(self, kind: tuple[str, str], objects: int) -> bool:
-        """Have the next page ask for so many objects; return whether that is less than before."""
-        before = self._asked(kind)
-        self._objects[kind] = max(1, objects)
-        return before > 1
-
-    async def _page(
-        self, kind: tuple[str, str], query: Mapping[str, str], headers: Mapping[str, str]
-    ) -> tuple[RawList, str]:
-        """One page, and the token of the next one, if there is one."""
-        path, asked = kind[0], self._asked(kind)
-        is_single = asked == 1
+    async def _page(self, listed: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> RawList:
+        asked = self._sizes.asked(listed)
         began = time.monotonic()
         content = await self._transport.request(
             "GET",
             path,
             query={**query, "limit": str(asked)},
             headers=headers,
-            largest=LARGEST_OBJECT_BYTES if is_single else LARGEST_PAGE_BYTES,
-            seconds=None if is_single else LATE_SECONDS,
+            largest=largest_page(asked),
+            seconds=None if asked == 1 else LATE_SECONDS,
         )
-        took = time.monotonic() - began
         found = self._list(path, content)
-        fits = PAGE_BYTES * max(1, len(found.items or ())) // max(1, len(content))
-        if took > LATE_SECONDS / 2:
-            fits = min(fits, asked // 2)
-        self._objects[kind] = max(1, min(fits, asked * _GROWTH_FACTOR, MOST_OBJECTS))
-        token = found.metadata.get("continue")
-        return found, token if isinstance(token, str) else ""
+        self._sizes.came(listed, len(found.items or ()), len(content), time.monotonic() - began)
+        return found
 
     def _list(self, path: str, content: bytes) -> RawList:
-        """The envelope of a page. Raises Unreachable for anything else, such as the page of a proxy."""
         try:
-            found = raw_list(content)
+            return list_in(content)
         except DecodeError as error:
             raise self._transport.is_no_server(f"{path}, a list,", str(error), content) from error
-        if not found.metadata or not (found.kind or "List").endswith("List"):
-            raise self._transport.is_no_server(f"{path}, a list,", "the answer is no list", content)
-        return found
+
+
+def list_in(content: bytes) -> RawList:
+    """Read a page. Raises DecodeError for anything else, such as what a proxy answers."""
+    found = raw_list(content)
+    follows = found.metadata.get("continue") or ""
+    if not found.metadata or not isinstance(follows, str) or not (found.kind or "List").endswith("List"):
+        raise DecodeError("the answer is no list")
+    return found
 
 
 def _continuing(token: str) -> dict[str, str]:

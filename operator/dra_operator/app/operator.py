@@ -181,6 +181,7 @@ class Operator:
         def loaded(resource: Resource, revision: str) -> None:
             audit.loaded(resource, revision)
             self.streams.expect(resource, loader.served[resource])
+            self.streams.loaded(resource, revision)
             cluster.storage.unseen = loader.unseen_storage()
 
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)

@@ -358,6 +358,15 @@ class Control:
         """Set when pods have to wait until the cache has all claims as of now (``listed``)."""
         return self._conflict_check.asked
 
+    def list_is_late(self, why: str) -> None:
+        """Pods that wait for that say so from now on; empty: they do not."""
+        self._conflict_check.obstacle = why
+
+    @property
+    def sees_others(self) -> bool:
+        """Whether all pods of other schedulers are in the cache, as far as is known."""
+        return self._sees_others()
+
     def listed(self, as_of: float) -> None:
         """The cache has all claims as they were on the server at this time of the loop, or later."""
         self._look_at_users(self._conflict_check.listed(as_of), after=0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -19,7 +19,7 @@ from dra_kube.access.connection import proxy_and_credentials
 from .fed import Fed
 from .kopf_settings import configure
 from .request_trace import observed
-from .tracing import trace_of
+from .tracing import Lists, trace_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +67,20 @@ def _log_in(operator: Fed, registry: kopf.OperatorRegistry, opened: Callable[[ai
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
             traces = trace_of(operator.streams, operator.deals_with), observed(operator.requests)
-            session = session_for(connection(), *traces)
+            lists = Lists(operator.streams, operator.deals_with)
+            session = session_for(connection(), *traces, middlewares=(lists,))
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error
         opened(session.aiohttp_session)
         return session
 
 
-def session_for(settings: Connection, *traces: aiohttp.TraceConfig) -> kopf.AiohttpSession:
+def session_for(
+    settings: Connection, *traces: aiohttp.TraceConfig, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
+) -> kopf.AiohttpSession:
     """Kopf's own connection, with the same address and credentials as ours; made anew when the server says 401.
 
-    ``traces`` get to know what Kopf asks and gets.
+    ``traces`` get to know what Kopf asks and gets; ``middlewares`` may change it.
     """
     authorization = settings.authorization()
     proxy, credentials = proxy_and_credentials(settings.proxy)
@@ -91,6 +94,7 @@ def session_for(settings: Connection, *traces: aiohttp.TraceConfig) -> kopf.Aioh
             proxy=proxy,
             proxy_auth=aiohttp.BasicAuth.decode(credentials, "utf-8") if credentials else None,
             trace_configs=list(traces),
+            middlewares=middlewares,
         )
     return kopf.AiohttpSession(server=settings.host, aiohttp_session=session)
 

@@ -4,8 +4,9 @@ Most events are echoes: the operator listed the object before Kopf did, or wrote
 start a task for each and call a handler, and the cache would drop it. So this module filters what Kopf reads. It
 removes known versions from a list, and from a watch, and so it does with deletions that the answer to a write has
 already shown. Once a second one of them becomes a bookmark, which says where the watch continues after an interruption
-and has no handler. News that can be taken in where it is read is left out as well. All else passes unchanged and in
-order: errors, what could not be taken in, and lines that cannot be read.
+and has no handler. News is taken in where it is read, in the order of the watch, and left out as well. All else passes
+unchanged and in order: errors, and what could not be taken in. What is no event at all (the page of a proxy) ends the
+watch, and so does a line of more than ``LARGEST_OBJECT_BYTES``.
 
 Two kinds of lines are changed. An object that nests deeper than Python's decoders go would end Kopf's watch of all
 others. It gets a text in the place of its spec, so that the operator finds it malformed. And a large pod, claim or
@@ -14,13 +15,16 @@ template is cut to what is read of it (``cut``).
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from dra_api.codec import RawList
 from dra_api.meta import ObjectVersion
 from dra_api.nesting import TOO_DEEP, shallow, was_cut
+from dra_kube.http.exchange import LARGEST_OBJECT_BYTES
 
 from .cut import CUT, LARGE_BYTES, cut_large
 
@@ -35,8 +39,6 @@ class News(NamedTuple):
     version: ObjectVersion
     content: msgspec.Raw
     is_deleted: bool = False
-    at_once: bool = False
-    """It may be taken in where it is read: an event that is not to be cut."""
 
 
 Knows = Callable[[News], bool]
@@ -55,16 +57,22 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 _EVENT, _OBJECT = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Object)
-_PAGE, _ITEMS = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder(list[msgspec.Raw])
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
+_SHOWN_BYTES = 80
+"""Of a line that is no event."""
 
 
 class KnownEvents:
-    """The events of one watch, as they come in pieces of any size. ``clock`` gives seconds."""
+    """The events of one watch, as they come in pieces of any size. ``clock`` gives seconds.
+
+    ``wrong`` says why the other side is no API server, once it has sent what is no event; empty until then.
+    """
 
     def __init__(self, knows: Knows, clock: Callable[[], float]) -> None:
         self._knows, self._clock = knows, clock
         self._rest = bytearray()  # a line of a megabyte comes in many chunks
         self._marked_at = -math.inf
+        self.wrong = ""
 
     def passed_on(self, chunk: bytes) -> bytes:
         """What Kopf gets of the lines that are complete now."""
@@ -73,27 +81,31 @@ class KnownEvents:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
         self._rest += rest
-        return b"".join([self._line(line) for line in lines])
-
-    def end(self) -> bytes:
-        """The line that the end of the watch cut off."""
-        rest = bytes(self._rest)
-        self._rest.clear()
-        return rest
+        if len(self._rest) > LARGEST_OBJECT_BYTES:
+            self._rest.clear()
+            self.wrong = f"an event is longer than {LARGEST_OBJECT_BYTES >> 20} MiB"
+        return b"".join([self._line(line) for line in lines if not self.wrong])
 
     def _line(self, line: bytes) -> bytes:
+        if not line.strip():
+            return b""
         try:
             event = _EVENT.decode(line)
+            if event.type not in _CHANGES and bytes(event.object).startswith(b"{"):
+                return line + b"\n"  # a bookmark, or an error of the server
             obj = _OBJECT.decode(event.object)
         except RecursionError:
-            return _unreadable(shallow(line)) + b"\n"
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return line + b"\n"
-        is_change = event.type in ("ADDED", "MODIFIED", "DELETED")
-        version, is_large = obj.metadata, len(line) > LARGE_BYTES
-        news = News(version, event.object, event.type == "DELETED", at_once=not is_large)
-        if not is_change or not self._knows(news):
-            return (_cut(event, obj) if is_change and obj.kind in CUT and is_large else line) + b"\n"
+            cut = _unreadable(shallow(line))
+            if cut != line:
+                return self._line(cut)
+            self.wrong = f"an event never closes: {line[:_SHOWN_BYTES]!r}"
+            return b""
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self.wrong = f"no event: {error}: {line[:_SHOWN_BYTES]!r}"
+            return b""
+        version = obj.metadata
+        if not self._knows(News(version, event.object, event.type == "DELETED")):
+            return (_cut(event, obj) if obj.kind in CUT and len(line) > LARGE_BYTES else line) + b"\n"
         now = self._clock()
         if now - self._marked_at < BOOKMARK_SECONDS:
             return b""
@@ -101,42 +113,27 @@ class KnownEvents:
         return BOOKMARK % version.resource_version.encode()
 
 
-def unknown_items(page: bytes, knows: Knows) -> bytes:
-    """A page of a list without the known versions; as it is, if it cannot be read."""
-    try:
-        content = _PAGE.decode(page)
-        items = _ITEMS.decode(content["items"])
-    except RecursionError:
-        cut = shallow(page)
-        return page if cut == page else unknown_items(cut, knows)
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
-        return page
-    left = list(_unknown(items, knows))
-    if len(page) > LARGE_BYTES:
-        kind, version = _text(content, "kind").removesuffix("List"), _text(content, "apiVersion")
-        left = [msgspec.Raw(cut_large(bytes(item), kind, version)) for item in left]
-    return msgspec.json.encode({**content, "items": left})
-
-
-def _unknown(items: list[msgspec.Raw], knows: Knows) -> Iterator[msgspec.Raw]:
-    for item in items:
+async def unknown_items(found: RawList, knows: Knows) -> bytes:
+    """A page of a list without the known versions. The event loop turns after each large item."""
+    kind, version = found.kind.removesuffix("List"), found.api_version
+    left: list[msgspec.Raw] = []
+    for item in found.items or ():
         try:
-            version = _OBJECT.decode(item).metadata
+            news = News(_OBJECT.decode(item).metadata, item)
         except msgspec.MsgspecError:
-            yield item
+            left.append(item)
         else:
-            if not knows(News(version, item)):
-                yield msgspec.Raw(_without_spec(bytes(item))) if was_cut(bytes(item)) else item
+            if not knows(news):
+                raw = _without_spec(bytes(item)) if was_cut(bytes(item)) else bytes(item)
+                left.append(msgspec.Raw(cut_large(raw, kind, version)))
+        if len(item) > LARGE_BYTES:
+            await asyncio.sleep(0)
+    return msgspec.json.encode({"kind": found.kind, "apiVersion": version, "metadata": found.metadata, "items": left})
 
 
 def _cut(event: _Event, obj: _Object) -> bytes:
     cut = cut_large(bytes(event.object), obj.kind, obj.api_version)
     return msgspec.json.encode({"type": event.type, "object": msgspec.Raw(cut)})
-
-
-def _text(content: dict[str, msgspec.Raw], field: str) -> str:
-    """A field of a list; empty if it is no text."""
-    return bytes(content.get(field, b"")).decode(errors="replace").strip('"')
 
 
 def _unreadable(line: bytes) -> bytes:

@@ -66,6 +66,8 @@ class Stream:
         self.due = now + self._limits.start
         """If Kopf does nothing before this time, it has stopped working."""
         self.refusal = ""
+        self.wrong_answers = 0
+        """How many watches in a row brought what is no event."""
 
     def asked(self, now: float) -> None:
         """A request goes out; Kopf gets an answer in time, or gives it up."""
@@ -131,6 +133,7 @@ class Streams:
         self.limits = limits or Limits()
         self.clock = clock
         self._streams: dict[Resource, Stream] = {}
+        self._loaded: dict[Resource, str] = {}
         self.listeners: list[Listener] = []
 
     def expect(self, resource: Resource, version: str) -> None:
@@ -138,9 +141,18 @@ class Streams:
         path = resource.path(version, None, None)
         self._streams.setdefault(resource, Stream(path, self.clock(), self.limits)).path = path
 
+    def loaded(self, resource: Resource, version: str) -> None:
+        """The cache has the kind as of a list of this resourceVersion, from where it can be watched."""
+        self._loaded[resource] = version
+
+    def take_loaded(self, resource: Resource) -> str:
+        """Return that version, once: later the server may not keep what happened since; empty if there is none."""
+        return self._loaded.pop(resource, "")
+
     def clear(self) -> None:
         """No kind is to be watched any more."""
         self._streams.clear()
+        self._loaded.clear()
 
     def begin(self) -> None:
         """A new Kopf starts: it has to list and watch every kind again."""

@@ -8,6 +8,7 @@ already (``known``).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from dra_api.codec import DecodeError, RawList
 from dra_kube import RESOURCE_CLAIMS, Resource
+from dra_kube.http.pages import LATE_SECONDS, MOST_PAGES, PageSizes, largest_page, list_in
 
 from dra_operator.kube import RIGHTS
 
@@ -26,7 +29,11 @@ ANSWER_SECONDS = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 CHUNK_BYTES = 64 * 2**10
 """Bytes that are read of a watch at once: some thirty pods."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 10.0  # after an answer of no API server
+_SHOWN_BYTES = 80
 _NEW = b'{"type":"ADDED",'
+_EMPTY = b'{"items":[],"metadata":{"resourceVersion":"%s"}}'
 _WRONG_VERSION_CODES = (
     410,
     504,
@@ -82,7 +89,6 @@ class _Requests:
             self._watched(resource, stream, response)
         else:
             stream.listed(now)
-            response.content = _Lessened(response, partial(self._knows, resource))  # type: ignore[assignment]
 
     def _watched(self, resource: Resource, stream: Stream, response: aiohttp.ClientResponse) -> None:
         stream.watched(self._streams.clock(), response)
@@ -111,18 +117,92 @@ class _Requests:
             stream.refused(self._streams.clock(), _refusal(ctx, message), ctx.retry_after)
 
 
-class _Lessened:
-    """The content of a list, without the items that are known."""
+class Lists:
+    """Keeps the lists of Kopf small: a middleware of the session that it is given.
 
-    def __init__(self, response: aiohttp.ClientResponse, knows: Knows) -> None:
-        self._content, self._knows = response.content, knows
+    Kopf asks for a fixed number of objects a page, and reads each page as a whole. Here a page has as many as fit
+    (``dra_kube.http.pages``), and items are taken in or left out one by one. The first list after the operator's own
+    brings nothing: Kopf watches from the version of that one, and the server is asked for one object only.
+
+    An answer of 200 that is no list counts as a connection that failed, so Kopf tries again after a growing pause.
+    """
+
+    def __init__(self, streams: Streams, knows: KnowsOf) -> None:
+        self._streams, self._knows = streams, knows
+        self._sizes = PageSizes()
+        self._slots = asyncio.Semaphore(MOST_PAGES)
+
+    async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Answer the request, by ``send`` or in place of it."""
+        query = request.url.query
+        found = next(self._streams.of_path(request.url.path), None) if request.method == "GET" else None
+        if found is None or query.get("watch") == "true":
+            return await send(request)
+        resource, _ = found
+        async with self._slots:
+            loaded = "" if "continue" in query else self._streams.take_loaded(resource)
+            response, page = await self._page(request, send, is_single=bool(loaded))
+            if page is None:
+                if loaded:
+                    self._streams.loaded(resource, loaded)
+                return response
+            left = _EMPTY % loaded.encode() if loaded else await unknown_items(page, partial(self._knows, resource))
+        response.content = _Content(response.content, left)  # type: ignore[assignment]
+        return response
+
+    async def _page(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType, *, is_single: bool
+    ) -> tuple[aiohttp.ClientResponse, RawList | None]:
+        """An answer, and the page that it is, of as much as fits; None for a refusal."""
+        path, began = request.url.path, time.monotonic()
+        while True:
+            asked = 1 if is_single else self._sizes.asked(path)
+            request.url = request.url.update_query(limit=str(asked))
+            try:
+                async with asyncio.timeout(None if asked == 1 else LATE_SECONDS):
+                    response = await send(request)
+                    if response.status >= 400:
+                        return response, None
+                    content = await _read(response, largest_page(asked))
+            except TimeoutError:
+                if asked == 1 or not self._sizes.late(path):
+                    raise
+                continue
+            if content is not None:
+                try:
+                    page = list_in(content)
+                except DecodeError as error:
+                    raise aiohttp.ClientConnectionError(f"{error}: {content[:_SHOWN_BYTES]!r}") from error
+                if not is_single:
+                    self._sizes.came(path, len(page.items or ()), len(content), time.monotonic() - began)
+                return response, page
+            if is_single or not self._sizes.too_large(path):
+                raise aiohttp.ClientConnectionError(f"a page of one object has more than {largest_page(1) >> 20} MiB")
+
+
+async def _read(response: aiohttp.ClientResponse, largest: int) -> bytes | None:
+    """The content, or None if it is larger; the connection then is closed."""
+    content = bytearray()
+    async for part in response.content.iter_any():
+        content += part
+        if len(content) > largest:
+            response.close()
+            return None
+    return bytes(content)
+
+
+class _Content:
+    """What is left of a list, as a reader of it."""
+
+    def __init__(self, reader: aiohttp.StreamReader, content: bytes) -> None:
+        self._reader, self._content = reader, content
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)
+        return getattr(self._reader, name)
 
     async def read(self) -> bytes:
         """The whole of it."""
-        return unknown_items(await self._content.read(), self._knows)
+        return self._content
 
 
 class _Reported:
@@ -150,10 +230,18 @@ class _Reported:
                     await asyncio.sleep(ANSWER_SECONDS)
                 if lines := self._events.passed_on(chunk):
                     yield lines
-            if rest := self._events.end():
-                yield rest
+                if self._events.wrong:
+                    await self._give_up(self._events.wrong)
+                self._stream.wrong_answers = 0
         finally:
             self._stream.ended(self._streams.clock(), self._watch)
+
+    async def _give_up(self, why: str) -> None:
+        """End a watch that no API server answers, after a pause that grows, since Kopf makes none."""
+        self._stream.refused(self._streams.clock(), f"WATCH is answered by no API server: {why}")
+        self._stream.wrong_answers += 1
+        await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** min(self._stream.wrong_answers, 10), LONGEST_PAUSE_SECONDS))
+        raise aiohttp.ClientPayloadError(why)
 
     def _is_new(self, chunk: bytes) -> bool:
         """Whether it holds nothing but an object that another writer created: no answer makes that known."""

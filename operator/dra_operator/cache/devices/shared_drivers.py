@@ -103,6 +103,10 @@ class SharedDrivers:
         known = (driver for name, driver in self._class_drivers.items() if wanted.has(name))
         return any(ANY_DRIVER in (driver, *drivers) or driver in drivers for driver in known)
 
+    def namespaces(self) -> set[str]:
+        """Return the namespaces whose pods or claims are filed."""
+        return {key.removeprefix("pod ").partition("/")[0] for key in (*self._drivers, *self._classes)}
+
     def __contains__(self, key: str) -> bool:
         return key in self._drivers or key in self._classes
 

@@ -56,6 +56,8 @@ class ConflictCheck:
         self._unlisted: dict[str, None] = {}
         self.asked = asyncio.Event()
         """Set when a claim waits for a list."""
+        self.obstacle = ""
+        """Why the list does not come, in words for pods that wait for it; empty if it is on its way."""
 
     def wrote(self, claim: ResourceClaim) -> None:
         """The server has answered that the claim is allocated as we wanted, to that write or to a later question."""

@@ -55,6 +55,8 @@ class Permit:
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:
             self._look_again(pod, plan)
+            if self._conflict_check.obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
+                await self._report.waits(pod, SCHEDULER_ERROR, self._conflict_check.obstacle)
             return None
         self.ended(pod, plan, bind_step)
         return Result.SCHEDULED
