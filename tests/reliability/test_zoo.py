@@ -7,20 +7,25 @@ cores: ``KOPF_DRA_ZOO=60 pytest -s tests/reliability/test_zoo.py`` also prints t
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import envtest
 import pytest
 import pytest_asyncio
 from rounds import LONG
 from zoo.asking import ASKING
-from zoo.cage import Cage, cage
+from zoo.cage import NEIGHBOUR, Cage, cage
 from zoo.crowding import CROWDING
+from zoo.gauges import Gauges, peak_memory, visiting
+from zoo.hoarding import HOARD, HOARDING, KINDS, hoard, stranger
 from zoo.placing import PLACING
 from zoo.restless import RESTLESS
 from zoo.sprawling import SPRAWLING
-from zoo.tenant import Beast
+from zoo.tenant import Beast, Tenant
 
 FULL = float(os.environ.get("KOPF_DRA_ZOO", "0"))
 """Seconds for each beast in the full form; 0 for the short one."""
@@ -30,7 +35,7 @@ MEMORY = 512 * 2**20
 SLACK = 1.0 if FULL else 5.0
 """The short form runs beside other tests: it finds what hangs, and leaves the rest to the full form."""
 IS_REAL = envtest.assets() is not None
-ALL = (*ASKING, *PLACING, *SPRAWLING, *CROWDING, *RESTLESS)
+ALL = (*ASKING, *PLACING, *SPRAWLING, *CROWDING, *RESTLESS, *HOARDING)
 BEASTS = [
     pytest.param(beast, id=beast.name, marks=() if FULL else LONG)
     for beast in ALL
@@ -59,6 +64,30 @@ async def test_a_hostile_tenant_costs_its_neighbours_nothing(den: Cage, beast: B
     assert gauges.delay < 2.0 * SLACK
     assert gauges.memory < MEMORY
     assert not den.operator.unexplained()
+
+
+HOARDED = HOARD if FULL else 40
+"""Large objects of each kind: 55 MB a kind in the short form."""
+START_MEMORY = MEMORY if FULL else 260 * 2**20
+"""An operator of an empty cluster has about 110 MiB; pages of 1,000 objects took 500 MiB in the short form."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_operator_starts_beside_a_hoard_and_its_neighbours_are_served(kind: str, tmp_path: Path) -> None:
+    """A start, as after a take-over, lists all that a tenant has stored."""
+    async with cage(tmp_path, seconds=1.0, scale=0.1) as den, AsyncExitStack() as stack:
+        tenant = Tenant(den.api, "hoarder")
+        await tenant.moves_in()
+        await stranger(tenant)
+        await tenant.each(hoard(tenant, kind, number) for number in range(HOARDED))
+        operator = await den.another_operator(stack)
+        gauges = Gauges()
+        async with visiting(den.kubeconfig, NEIGHBOUR, gauges):
+            await asyncio.sleep(FULL or 8.0)
+        assert gauges.delay < 2.0 * SLACK
+        print(f"\n{kind}: at most {peak_memory(operator.pid) >> 20} MiB, {gauges.line(kind)}")
+        assert peak_memory(operator.pid) < START_MEMORY
+        assert not operator.unexplained()
 
 
 def test_the_zoo_has_eighty_kinds() -> None:

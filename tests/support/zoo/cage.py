@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class Cage:
     port: int
     seconds: float
     scale: float
+    folder: Path = field(default_factory=Path)
     _serial: itertools.count[int] = field(default_factory=itertools.count)
 
     async def loose(self, beast: Beast) -> Gauges:
@@ -76,12 +77,21 @@ class Cage:
             await self._cleaned(tenant)
         return gauges
 
+    async def another_operator(self, stack: AsyncExitStack) -> OperatorProcess:
+        """Kill the operator and start the next one, which is ready when it has listed everything."""
+        await self.operator.kill()
+        self.operator = await stack.enter_async_context(_operator(self.kubeconfig, self.folder, self.port))
+        await self.operator.becomes_ready()
+        return self.operator
+
     async def _explained(self, beast: Beast, tenant: Tenant) -> None:
         """Each of its pods says what is true of it."""
 
         async def all_say_so() -> bool:
-            pods, _ = await self.api.list(PODS, tenant.namespace)
-            silent = {pod["metadata"]["name"]: _said(pod) for pod in pods if not re.search(beast.says, _said(pod))}
+            pods, _ = await self.api.list(
+                PODS, tenant.namespace, keep=lambda it: {"name": it["metadata"]["name"], "said": _said(it)}
+            )
+            silent = {pod["name"]: pod["said"] for pod in pods if not re.search(beast.says, pod["said"])}
             some = dict(itertools.islice(silent.items(), 3))
             assert not silent, f"{len(silent)} of {len(pods)} pods do not say {beast.says!r}, such as {some}"
             return True
@@ -93,7 +103,7 @@ class Cage:
 
         async def empty() -> bool:
             await tenant.moves_out()
-            return not any([(await self.api.list(it, tenant.namespace))[0] for it in (PODS, RESOURCE_CLAIMS)])
+            return not any([(await self.api.list_versions(it, tenant.namespace))[0] for it in (PODS, RESOURCE_CLAIMS)])
 
         await until("the tenant's pods and claims are gone", empty, PATIENCE)
 
@@ -115,13 +125,14 @@ async def cage(folder: Path, *, seconds: float, scale: float) -> AsyncIterator[C
         await stack.enter_async_context(node_stub(api))
         await _furnish(api, stack, max(100, round(RESIDENTS * scale)))
         port = _free_port()
-        command = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port), "--feature-gates", GATES]
-        log = folder / "operator.log"
-        operator = await stack.enter_async_context(
-            operator_process(kubeconfig, log, "operator", *command, checks=False)
-        )
+        operator = await stack.enter_async_context(_operator(kubeconfig, folder, port))
         await operator.becomes_ready()
-        yield Cage(kubeconfig, api, operator, port, seconds, scale)
+        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder)
+
+
+def _operator(kubeconfig: Path, folder: Path, port: int) -> AbstractAsyncContextManager[OperatorProcess]:
+    command = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port), "--feature-gates", GATES]
+    return operator_process(kubeconfig, folder / "operator.log", "operator", *command, checks=False)
 
 
 async def _furnish(api: Api, stack: AsyncExitStack, placed: int) -> None:

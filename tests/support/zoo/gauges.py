@@ -135,9 +135,18 @@ async def weighing(process: int, gauges: Gauges) -> AsyncIterator[None]:
         yield
 
 
+def peak_memory(process: int) -> int:
+    """The largest resident size that a process had so far, in bytes."""
+    return _status(process, "VmHWM")
+
+
 def _resident(process: int) -> int:
+    return _status(process, "VmRSS")
+
+
+def _status(process: int, name: str) -> int:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ class Tenant:
 
     async def moves_out(self) -> None:
         """All its objects are asked to go; finalizers of its own go first."""
-        claims, _ = await self.api.list(RESOURCE_CLAIMS, self.namespace)
+        claims, _ = await self.api.list(RESOURCE_CLAIMS, self.namespace, keep=lambda it: {"metadata": it["metadata"]})
         kept = [
             claim["metadata"]["name"] for claim in claims if OWN_FINALIZER in claim["metadata"].get("finalizers", ())
         ]

@@ -1,0 +1,74 @@
+"""Number times size: objects as large as the API server admits, by the hundred, and a pod of a scheduler that is none.
+
+Nothing has to be done with most of them: they are listed and watched, at start, by audits and before binds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from dra_kube import PERSISTENT_VOLUME_CLAIMS, Object
+
+from zoo.asking import request, spec
+from zoo.tenant import Act, Beast, Tenant
+
+LARGEST_BYTES = 1_390_000
+"""Of an object: etcd takes a little more, as kube-apiserver stores it."""
+HOARD = 400
+"""Objects of a kind in the full form: half a gigabyte."""
+SHARED = spec(request("req", kind="visitor"))
+"""A claim for devices of the driver whose devices the neighbour uses."""
+KINDS = ("claims", "pods", "templates", "volume claims")
+
+
+def labels(size: int = LARGEST_BYTES) -> Object:
+    """Labels of so many bytes in all; their number is not limited."""
+    return {f"label-{number:06d}.example.com/name": "x" * 60 for number in range(size // 110)}
+
+
+def parameters(size: int) -> list[Object]:
+    """Configuration of so many bytes in all, of which a claim may have 320 kB."""
+    text = "x" * 9_900
+    return [
+        {"opaque": {"driver": "gpu.example.com", "parameters": {"text": text}}} for _ in range(min(32, size // 10_000))
+    ]
+
+
+def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
+    """One of the objects, as large as they come."""
+    name = f"{kind.replace(' ', '-')}-{number}"
+    configured = {**SHARED, "devices": {**SHARED["devices"], "config": parameters(320_000)}}
+    if kind == "claims":
+        return tenant.claim(name, configured, labels=labels(LARGEST_BYTES - 330_000))
+    if kind == "templates":
+        return tenant.template(name, configured, labels=labels(LARGEST_BYTES - 330_000))
+    if kind == "pods":
+        return tenant.pod(name, labels=labels(), schedulerName="nobody")
+    room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    meta = {"name": name, "namespace": tenant.namespace, "labels": labels()}
+    return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": room})
+
+
+async def stranger(tenant: Tenant) -> None:
+    """A pod that names a scheduler which does not exist, for devices of the neighbour's driver."""
+    await tenant.claim("wanted", SHARED)
+    await tenant.pod("stranger", ["wanted"], schedulerName="nobody")
+
+
+def hoarding(*kinds: str) -> Act:
+    """So much of each kind, and the stranger."""
+
+    async def release(tenant: Tenant) -> None:
+        await stranger(tenant)
+        for kind in kinds:
+            await tenant.each(hoard(tenant, kind, number) for number in range(tenant.some(HOARD // len(kinds))))
+
+    return release
+
+
+HOARDING: tuple[Beast, ...] = (
+    *(Beast(f"{kind} of 1.4 MB by the hundred", hoarding(kind), r"^$", real=True) for kind in KINDS),
+    Beast("everything of 1.4 MB by the hundred", hoarding(*KINDS), r"^$", short=True),
+)
+"""Pods of another scheduler say nothing: it does not exist."""
