@@ -58,7 +58,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 _EVENT, _OBJECT = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Object)
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
-_SHOWN_BYTES = 80
+SHOWN_BYTES = 80
 """Of a line that is no event."""
 
 
@@ -98,10 +98,10 @@ class KnownEvents:
             cut = _unreadable(shallow(line))
             if cut != line:
                 return self._line(cut)
-            self.wrong = f"an event never closes: {line[:_SHOWN_BYTES]!r}"
+            self.wrong = f"an event never closes: {line[:SHOWN_BYTES]!r}"
             return b""
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self.wrong = f"no event: {error}: {line[:_SHOWN_BYTES]!r}"
+            self.wrong = f"no event: {error}: {line[:SHOWN_BYTES]!r}"
             return b""
         version = obj.metadata
         if not self._knows(News(version, event.object, event.type == "DELETED")):

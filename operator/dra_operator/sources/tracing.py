@@ -22,7 +22,7 @@ from dra_kube.http.pages import LATE_SECONDS, MOST_PAGES, PageSizes, largest_pag
 
 from dra_operator.kube import RIGHTS
 
-from .known import KnownEvents, Knows, News, unknown_items
+from .known import SHOWN_BYTES, KnownEvents, Knows, News, unknown_items
 from .streams import Stream, Streams
 
 ANSWER_SECONDS = 0.005
@@ -31,7 +31,6 @@ CHUNK_BYTES = 64 * 2**10
 """Bytes that are read of a watch at once: some thirty pods."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0  # after an answer of no API server
-_SHOWN_BYTES = 80
 _NEW = b'{"type":"ADDED",'
 _EMPTY = b'{"items":[],"metadata":{"resourceVersion":"%s"}}'
 _WRONG_VERSION_CODES = (
@@ -172,7 +171,7 @@ class Lists:
                 try:
                     page = list_in(content)
                 except DecodeError as error:
-                    raise aiohttp.ClientConnectionError(f"{error}: {content[:_SHOWN_BYTES]!r}") from error
+                    raise aiohttp.ClientConnectionError(f"{error}: {content[:SHOWN_BYTES]!r}") from error
                 if not is_single:
                     self._sizes.came(path, len(page.items or ()), len(content), time.monotonic() - began)
                 return response, page
