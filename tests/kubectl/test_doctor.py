@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import envtest
 import pytest
 import yaml
 from access import rules_of
 from dra_api.codec import convert
 from dra_api.leases import SETTINGS, Lease
+from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, User
@@ -24,22 +29,29 @@ from dra_operator.kubectl.doctor.operator_rights import RULES, Right, lease_righ
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks
 from dra_operator.kubectl.repair.write import repaired
+from dra_operator.scheduling.state import HOLD
 from fake_api import FakeApi
-from kubectl import ROOT
-from objects import user
+from kubectl import ROOT, kubectl_for
+from objects import owner, user
+from rbac_server import SERVERS
+from waiting import until
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
 GONE = user("gone")
 ALSO_GONE = user("gone-as-well")
+ALIVE = user("alive")
+PLAIN = {"containers": [{"name": "main", "image": "busybox:1.37"}]}
 ALLOCATION = {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "p", "device": "x"}]}}
 
 
-async def claim_of(api: Any, name: str, consumers: list[dict[str, str]]) -> dict[str, Any]:
-    body = {"metadata": {"name": name, "namespace": "default", "finalizers": [FINALIZER]}, "spec": SPEC}
-    made = await api.create(RESOURCE_CLAIMS, body)
-    made["status"] = {"allocation": ALLOCATION, "reservedFor": consumers} if consumers else {}
-    return dict(await api.update(RESOURCE_CLAIMS, made, "status"))
+async def claim_of(api: Any, name: str, consumers: list[dict[str, str]], **meta: Any) -> dict[str, Any]:
+    body = {"metadata": {"name": name, "namespace": "default", "finalizers": [FINALIZER], **meta}, "spec": SPEC}
+    made: dict[str, Any] = await api.create(RESOURCE_CLAIMS, body)
+    if not consumers:
+        return made
+    status = {"status": {"allocation": ALLOCATION, "reservedFor": consumers}}
+    return dict(await api.patch(RESOURCE_CLAIMS, name, status, "default", subresource="status"))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +79,87 @@ async def test_what_is_safe_is_repaired_after_a_yes(
     reserved = [entry["name"] for entry in left["reserved"]["status"].get("reservedFor") or []]
     assert reserved == ([] if is_repaired else ["gone", "gone-as-well"])
     assert ("claim default/ending: repaired" in capsys.readouterr().err) is bool(words or typed)
+
+
+def made_by(kind: str, folder: Path) -> AbstractAsyncContextManager[Path]:
+    """A server of the kind with a garbage collector and no claim controller, as the path of its kubeconfig."""
+
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[Path]:
+        if kind == "real":
+            binaries = envtest.assets()
+            assert binaries is not None
+            with envtest.real_api_server(binaries, folder) as kubeconfig:
+                yield kubeconfig
+        else:
+            async with DevApiServer(release=BUILT.get(kind, NEWEST)) as server:
+                yield server.write_kubeconfig(folder / "kubeconfig")
+
+    return serving()
+
+
+STAYS = {"kept-by-a-pod": [ALIVE], "kept-by-its-holder": []}
+"""Claims that keep their devices, and their consumers after a repair."""
+
+
+@pytest.mark.parametrize("kind", [each for each in SERVERS if each != "development"] + ["1.34", "1.37"])
+async def test_a_repair_leaves_nothing_that_no_controller_takes_away(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kube-controller-manager frees devices together with the last consumer of a claim, and in no other write."""
+    async with made_by(kind, tmp_path) as kubeconfig, Api(connection(str(kubeconfig))) as api:
+        pod = await api.create(PODS, {"metadata": {"name": "alive", "namespace": "default"}, "spec": PLAIN})
+        alive = {**ALIVE, "uid": pod["metadata"]["uid"]}
+        await claim_of(api, "alone", [GONE])
+        await claim_of(api, "of-two", [GONE, ALSO_GONE])
+        await claim_of(api, "kept-by-a-pod", [GONE, alive])
+        await claim_of(api, "in-deletion", [GONE])
+        await api.delete(RESOURCE_CLAIMS, "in-deletion", "default")
+        await claim_of(api, "made-for-it", [GONE])
+        owned = {"metadata": {"ownerReferences": [owner("gone")]}}
+        await api.patch(RESOURCE_CLAIMS, "made-for-it", owned, "default")
+        await claim_of(api, "kept-by-its-holder", [GONE], finalizers=[HOLD])
+
+        async def in_deletion() -> bool:
+            return "deletionTimestamp" in (await api.get(RESOURCE_CLAIMS, "made-for-it", "default"))["metadata"]
+
+        await until("the claim of a pod that is gone is in deletion", in_deletion)  # later it may change no more
+        words = ["doctor", "--kubeconfig", str(kubeconfig)]
+        assert await asyncio.to_thread(main, [*words, "--fix", "--yes"]) in (0, 3)
+        assert "not repaired" not in capsys.readouterr().err
+
+        async def without_those_of_nobody() -> dict[str, Any] | None:
+            """The garbage collector has taken away what belongs to a pod that is gone."""
+            left = {it["metadata"]["name"]: it for it in (await api.list(RESOURCE_CLAIMS, "default"))[0]}
+            return left if left.keys() == {"alone", "of-two", *STAYS} else None
+
+        left = await until("claims of pods that are gone are gone", without_those_of_nobody)
+        for name in ("alone", "of-two"):
+            assert left[name].get("status", {}) == {}, name
+            assert not left[name]["metadata"].get("finalizers"), name
+        for name, consumers in STAYS.items():
+            assert "allocation" in left[name]["status"]
+            names = [one["name"] for one in left[name]["status"].get("reservedFor") or ()]
+            assert names == [one["name"] for one in consumers]
+        await asyncio.to_thread(main, words)
+        said = capsys.readouterr().out
+        assert not [name for name in ("alone", "of-two") if f"default/{name} " in said]
+
+
+async def test_the_printed_commands_repair_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with DevApiServer() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with Api(connection(str(kubeconfig))) as api:
+            await claim_of(api, "alone", [GONE])
+            await asyncio.to_thread(main, ["doctor", "--kubeconfig", str(kubeconfig)])
+            said = capsys.readouterr().out
+            run = kubectl_for(kubeconfig, tmp_path)
+            (line,) = (line for line in said.splitlines() if line.startswith("  $ kubectl patch"))
+            for command in line.removeprefix("  $ ").split(" && "):
+                assert "patched" in await run(*shlex.split(command)[1:])
+            claim = await api.get(RESOURCE_CLAIMS, "alone", "default")
+    assert claim.get("status", {}) == {}
+    assert not claim["metadata"].get("finalizers")
 
 
 async def troubled(api: FakeApi) -> Any:

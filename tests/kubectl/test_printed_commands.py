@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 import yaml
@@ -141,7 +141,12 @@ def answers(
 def commands_in(line: str) -> Iterator[list[str]]:
     """A line of its own, or what stands in parentheses."""
     if line.startswith("  $ "):
-        yield shlex.split(line.removeprefix("  $ "))
+        words = shlex.split(line.removeprefix("  $ "))
+        while "&&" in words:
+            end = words.index("&&")
+            yield words[:end]
+            words = words[end + 1 :]
+        yield words
     for inside in re.findall(r"\((kubectl [^)]*)\)", line):
         yield shlex.split(inside)
 
@@ -220,11 +225,33 @@ def test_commands_with_other_texts_in_them_are_built_in_one_place() -> None:
     for file in (file for package in packages for file in (ROOT / package).rglob("*.py")):
         if file.name != "command_line.py":
             for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.JoinedStr) and by_hand(node):
+                if (isinstance(node, ast.JoinedStr) and by_hand(node)) or has_data_among_options(node):
                     wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}")
                 elif isinstance(node, ast.Attribute) and ast.unparse(node) in ("shlex.join", "shlex.quote"):
                     wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} quotes by itself")
     assert wrong == []
+
+
+def has_data_among_options(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether ``kubectl`` is called with a word that may be anything, instead of a name behind the options."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "kubectl":
+        return False
+    words = [each for arg in node.args for each in (arg.value.elts if starred(arg) else [arg])]  # type: ignore[attr-defined]
+    values = {place + 1 for place, word in enumerate(words) if isinstance(word, ast.Constant) and word.value == "-p"}
+    return not all(isinstance(word, ast.Constant) or place in values or is_option(word)
+                   for place, word in enumerate(words))  # fmt: skip
+
+
+def starred(arg: ast.expr) -> bool:
+    return isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Tuple)
+
+
+def is_option(word: ast.expr) -> bool:
+    """``f"--option={value}"``, or none of several such."""
+    if isinstance(word, ast.Starred) and isinstance(word.value, ast.IfExp) and isinstance(word.value.body, ast.List):
+        return all(map(is_option, word.value.body.elts))
+    first = word.values[0] if isinstance(word, ast.JoinedStr) else None
+    return isinstance(first, ast.Constant) and re.match(r"--[a-z-]+=", str(first.value)) is not None
 
 
 def by_hand(text: ast.JoinedStr) -> bool:

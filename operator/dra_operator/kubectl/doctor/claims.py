@@ -18,9 +18,10 @@ from dra_api.resource import (
 from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.facts.consumers import pods_of
 from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.scheduling.state import is_immediate
 from dra_operator.wording import counted, listed
 
-from .trouble import Diagnosis, Repair, unchanged
+from .trouble import Diagnosis, Operation, Repair, unchanged
 
 
 def claim_troubles(seen: Observed) -> Iterator[Diagnosis]:
@@ -60,8 +61,37 @@ def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Di
     names, is_one = listed(f"{name} (UID {uid})" for name, uid in pods), len(pods) == 1
     what = f"is reserved for {'pod' if is_one else 'pods'} {names}, which {'does' if is_one else 'do'} not exist"
     text = f"drop {'the reservation' if is_one else counted(len(pods), 'reservation')}"
-    repair = Repair(text, claim.metadata.namespace, claim.metadata.name, "status", operations, gone=pods)
+    then: list[Operation] = []
+    if len(gone) == len(claim.status.reserved_for or ()) and _is_freed_with_its_consumers(claim):
+        operations.append({"op": "remove", "path": "/status/allocation"})
+        text += ", and free the devices, which no other pod uses"
+        then = _without_finalizer(claim)
+    repair = Repair(text, claim.metadata.namespace, claim.metadata.name, "status", operations, gone=pods, then=then)
     yield Diagnosis.repairable("reservation", f"claim {claim.key}", what, repair)
+
+
+def _is_freed_with_its_consumers(claim: ResourceClaim) -> bool:
+    """Return whether the claim is to lose its devices with its last consumer, as controllers see to.
+
+    kube-controller-manager frees devices in the write that drops the last consumer, and in no other one: a repair that
+    left them would leave them for good. A claim with another finalizer has devices on somebody's account, such as an
+    immediate claim.
+    """
+    others = [name for name in claim.metadata.finalizers or () if name != FINALIZER]
+    return claim.status.allocation is not None and not others and not is_immediate(claim)
+
+
+def _without_finalizer(claim: ResourceClaim) -> list[Operation]:
+    """Return the patch that takes off the finalizer of a claim that has lost everything else, or nothing."""
+    if FINALIZER not in (claim.metadata.finalizers or ()):
+        return []
+    path = f"/metadata/finalizers/{(claim.metadata.finalizers or ()).index(FINALIZER)}"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": claim.metadata.uid},
+        {"op": "test", "path": "/status", "value": {}},
+        {"op": "test", "path": path, "value": FINALIZER},
+        {"op": "remove", "path": path},
+    ]
 
 
 def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:

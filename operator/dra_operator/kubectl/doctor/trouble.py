@@ -19,7 +19,8 @@ Operation = dict[str, Any]
 class Repair:
     """A JSON patch of a claim that takes effect only as long as the claim is as it was seen.
 
-    ``gone`` are the pods (name and UID) that must not exist: they are asked for right before the patch.
+    ``gone`` are the pods (name and UID) that must not exist: they are asked for right before the patch. ``then`` is a
+    patch of the claim itself that follows one of its status.
     """
 
     text: str
@@ -28,14 +29,26 @@ class Repair:
     subresource: str
     operations: Sequence[Operation]
     gone: Sequence[tuple[str, str]] = ()
+    then: Sequence[Operation] = ()
+
+    @property
+    def patches(self) -> list[tuple[str, Sequence[Operation]]]:
+        """The patches with the part of the claim that each is for, in their order."""
+        return [(self.subresource, self.operations), *([("", self.then)] if self.then else [])]
 
     @property
     def command(self) -> str:
         """The same for kubectl."""
-        part = [f"--subresource={self.subresource}"] if self.subresource else []
-        patch = json.dumps(self.operations, separators=(",", ":"))
-        words = ("patch", "resourceclaim", *part, "--type=json", "-p", patch)
-        return kubectl(*words, names=[self.name], namespace=self.namespace)
+        commands = [
+            kubectl(
+                *("patch", "resourceclaim", *([f"--subresource={part}"] if part else []), "--type=json"),
+                *("-p", json.dumps(operations, separators=(",", ":"))),
+                names=[self.name],
+                namespace=self.namespace,
+            )
+            for part, operations in self.patches
+        ]
+        return " && ".join(commands) if all(commands) else ""
 
 
 class Trouble(Fact, frozen=True):

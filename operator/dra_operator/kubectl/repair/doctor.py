@@ -45,7 +45,7 @@ async def _live(
     """Missing rights, notes on them, and the places of what was repaired."""
     async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
         lacks, notes = await operator_lacks(api, options.operator_account, needed_rights(seen))
-        rights = [*await missing_rights(api, fix=options.fix), *lacks]
+        rights = [*await missing_rights(api, fix=options.fix, release=seen.release), *lacks]
         done = set()
         for place, one in enumerate(found) if options.fix else ():
             if one.repair is None or not (options.yes or _is_wanted(one, one.repair)):

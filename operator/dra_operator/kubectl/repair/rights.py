@@ -11,6 +11,7 @@ from typing import Final
 
 from dra_api.api_resources import RESOURCE_CLAIMS, Resource
 from dra_api.command_line import kubectl
+from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Forbidden
 
 from dra_operator.kubectl.doctor.operator_rights import Right
@@ -28,12 +29,15 @@ MOST_TOLD_RIGHTS: Final = 8
 """Of one purpose."""
 REPAIRS: Final = (("patch", ""), ("patch", "status"))
 """What ``--fix`` does to claims."""
+ASKED_FROM_1_36: Final = (("patch", "binding"),)
+"""What an API server asks for besides, when an allocation or a reservation goes."""
 
 
-async def missing_rights(api: Api, *, fix: bool) -> list[Diagnosis]:
+async def missing_rights(api: Api, *, fix: bool, release: Release = NEWEST) -> list[Diagnosis]:
     """Rights to list and, with ``fix``, to repair; what the server does not answer is not missing."""
     asked = [(resource, "list", "") for resource in KINDS]
-    asked += [(RESOURCE_CLAIMS, *repair) for repair in REPAIRS] if fix else []
+    repairs = [*REPAIRS, *(ASKED_FROM_1_36 if release >= Release.V1_36 else ())]
+    asked += [(RESOURCE_CLAIMS, *repair) for repair in repairs] if fix else []
     allowed = await asyncio.gather(*(_is_allowed(api, *each) for each in asked))
     return list(_told(each for each, is_allowed in zip(asked, allowed, strict=True) if not is_allowed))
 

@@ -9,22 +9,21 @@ from dra_operator.kubectl.doctor.trouble import Repair
 
 
 async def repaired(api: Api, repair: Repair) -> str:
-    """Why it was not made; empty if it was."""
+    """Return why it was not made, or not completely; an empty text if it was."""
+    made = 0
     try:
         for name, uid in repair.gone:
             if await _exists(api, repair.namespace, name, uid):
                 return f"not repaired: pod {name} exists"
-        await api.patch(
-            RESOURCE_CLAIMS,
-            repair.name,
-            list(repair.operations),
-            repair.namespace,
-            kind="json",
-            subresource=repair.subresource or None,
-        )
+        for part, operations in repair.patches:
+            body = list(operations)
+            await api.patch(RESOURCE_CLAIMS, repair.name, body, repair.namespace, kind="json", subresource=part or None)
+            made += 1
     except NotFound:
-        return "nothing to repair any more: the claim is gone"
+        return "" if made else "nothing to repair any more: the claim is gone"
     except KubeError as error:
+        if made:
+            return f"repaired, but for the finalizer; run doctor again, the claim may have changed: {error}"
         return f"not repaired, the claim may have changed: {error}"
     return ""
 
