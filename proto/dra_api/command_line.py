@@ -25,11 +25,12 @@ def kubectl(
     namespace: str = "",
     of_names: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
+    then: Iterable[str] = (),
 ) -> str:
     """Return a command of kubectl, or an empty text if one of the names or labels cannot be one.
 
-    ``words`` are the verb and options, which this project writes; ``of_names`` are names that are part of an option's
-    value. ``names``, and ``labels`` as ``key=value``, stand behind ``--``.
+    ``words`` are the verb and options, and ``then`` what follows the names: this project writes both. ``of_names`` are
+    names that are part of such a word. ``names``, ``labels`` as ``key=value``, and ``then`` stand behind ``--``.
     """
     named, pairs = list(names), dict(labels or {})
     checked = [*named, *of_names, *([namespace] if namespace else [])]
@@ -37,7 +38,7 @@ def kubectl(
         return ""
     if any([*label_key(key), *label_value(value)] for key, value in pairs.items()):
         return ""
-    data = [*named, *(f"{key}={value}" for key, value in pairs.items())]
+    data = [*named, *(f"{key}={value}" for key, value in pairs.items()), *then]
     return shell("kubectl", *words, *(["-n", namespace] if namespace else []), *(["--", *data] if data else []))
 
 

@@ -17,13 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Call it with kubectl's arguments: what it printed comes back, on both streams, and the exit code is checked."""
+    """Call it with kubectl's arguments: what it printed comes back, on both streams.
+
+    The exit code is checked, unless ``code`` is None.
+    """
 
     program: str
     kubeconfig: Path
     home: Path
 
-    async def __call__(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
+    async def __call__(self, *arguments: str, stdin: str = "", code: int | None = 0) -> str:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -36,7 +39,9 @@ class Kubectl:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        assert process.returncode == code, f"kubectl {' '.join(arguments)}: {process.returncode}\n{output.decode()}"
+        assert code in (None, process.returncode), (
+            f"kubectl {' '.join(arguments)}: {process.returncode}\n{output.decode()}"
+        )
         return output.decode()
 
     async def read(self, *arguments: str) -> Any:

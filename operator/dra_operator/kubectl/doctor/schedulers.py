@@ -93,7 +93,7 @@ def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
             yield Diagnosis.of("territory", what, message, remedy=remedy, command=command)
         yield from _wrong(what, [rule.spec.taint], names, command)
     for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
-        command = kubectl("taint", "node", node.metadata.name, f"{SCHEDULER_KEY}-", of_names=[node.metadata.name])
+        command = kubectl("taint", "node", names=[node.metadata.name], then=[f"{SCHEDULER_KEY}-"])
         yield from _wrong(f"node {node.metadata.name}", node.spec.taints or (), names, command)
     for id_, taints in sorted(published.items()):
         if len(schedulers := schedulers_of(taints)) > 1:

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Final
 
 from dra_api.codec import to_dict
+from dra_api.command_line import kubectl
 from dra_api.core import Node
 from dra_api.resource import SCHEDULER_KEY, DeviceClass, DeviceTaintRule, DeviceTaintSelector
 
@@ -111,13 +112,19 @@ def _node_taint(seen: Observed, text: str, scheduler: str) -> Answer:
     nodes = [node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)]
     if not nodes:
         raise Problem(f"no node has the labels {text}")
-    words = ["kubectl", "taint", "nodes", "--selector", text, f"{SCHEDULER_KEY}={scheduler}:NoSchedule"]
+    taint = f"{SCHEDULER_KEY}={scheduler}:NoSchedule"
+    command = kubectl("taint", "nodes", f"--selector={text}", of_names=[scheduler], then=[taint])
+    if not command:
+        raise Problem(
+            f"the nodes cannot be tainted by a command: {text!r} or {scheduler!r} has characters it cannot have"
+        )
     which = f"{counted(len(nodes), 'node')}: {listed(sorted(nodes))}"
     notes = [
         f"{which}; pods of other schedulers stay away, unless they tolerate the taint",
         "nodes that come later need the taint as well: have their kubelets register with it (--register-with-taints)",
     ]
-    return Answer(lines=[shlex.join(words)], value={"nodes": sorted(nodes), "command": words}, names=nodes, notes=notes)
+    value = {"nodes": sorted(nodes), "command": shlex.split(command)}
+    return Answer(lines=[command], value=value, names=nodes, notes=notes)
 
 
 def _selectors(
