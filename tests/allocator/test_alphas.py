@@ -89,7 +89,7 @@ def test_a_request_for_all_fails_as_a_whole_on_a_node_without_the_feature() -> N
 def test_a_selector_that_fails_on_such_a_device_stays_fatal() -> None:
     """The check comes after selectors."""
     asked = [claim(request("r", 'device.attributes["drv"].missing == 1'))]
-    assert lab(skipping(device("a")), asked, features=SKIPPING).devices(PLAIN) == "error"
+    assert lab(skipping(device("a")), asked, features=SKIPPING).devices(PLAIN) == "nodeError"
 
 
 # --- compatibility groups ---
@@ -197,7 +197,7 @@ def test_a_refusal_names_the_counter_set() -> None:
     [
         (parts(part("a", "x"), part("b", set_="t")), {}, "none"),
         ([*parts(part("a", "x")), *parts(part("b"), name="q")], {}, [["r=drv/q/b"]]),
-        ([*parts(part("a", "x")), *parts(part("b"), name="q")], {"allocationMode": "All"}, "error"),
+        ([*parts(part("a", "x")), *parts(part("b"), name="q")], {"allocationMode": "All"}, "nodeError"),
         (parts(part("a"), part("b")), {"count": 2}, [["r=drv/p/a", "r=drv/p/b"]]),
     ],
     ids=["CG8", "CG9", "CG9 all", "CG9b"],
@@ -343,7 +343,7 @@ def test_an_expression_that_fails_on_a_device_ends_the_attempt_if_the_search_arr
     has_model = 'has(device.attributes["drv"].model)'
     assert derived(slices, computing("r", has_model, count=2)) == "none"
     assert derived(slices, computing("r", has_model)) == [["r=drv/p/d2"]]
-    assert derived(slices, computing("r", has_model, allocationMode="All")) == "error"  # the constraint is violated
+    assert derived(slices, computing("r", has_model, allocationMode="All")) == "nodeError"  # the constraint is violated
     late = pool(*_devices(THREE), device("d4"))
     assert derived(late, computing(count=2)) == [["r=drv/p/d1", "r=drv/p/d3"]]  # d4 is never tried
     assert failure(late, computing(count=3)).startswith(f"evaluate derived attribute {FAMILY} of request r on device")

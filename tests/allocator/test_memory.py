@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from allocator_agreement import comparable, laboratory
-from allocator_lab import OUTCOMES, Json, claim, device, device_class, lab, make_node, pool, request
+from allocator_lab import Json, claim, device, device_class, lab, make_node, outcome_kind, pool, request
 from allocator_problems import Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
@@ -91,7 +91,7 @@ def said(outcome: Outcome) -> tuple[object, ...]:
     """All that an outcome says, without share ids."""
     results = comparable(outcome.results) if isinstance(outcome, Allocated) else None
     why = getattr(outcome, "refusal", None) or str(getattr(outcome, "error", ""))
-    return OUTCOMES[type(outcome)], outcome.steps, results, why
+    return outcome_kind(outcome), outcome.steps, results, why
 
 
 def test_claims_that_ask_for_the_same_are_compiled_once_and_named_in_errors_each() -> None:
@@ -136,7 +136,7 @@ def test_a_class_configures_claims_that_ask_for_the_same_until_it_changes() -> N
 def test_what_pruning_adds_to_requests_stays_in_its_problem() -> None:
     made = lab(pool(device("a"), device("b")), [claim(request("r0"), request("r1"), request("r2"))])
     inventory, program = made.allocator.inventory, made.allocator.compile(made.claims)
-    states = NodeStates(inventory.features, inventory.compiled)
+    states = NodeStates(inventory.features, inventory.compiled, errors_stay=True)
     state = states.get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
     pruned, later = Problem(state, program), Problem(state, program)
     Pruner(pruned)
@@ -192,7 +192,7 @@ def test_what_a_node_keeps_of_claims_is_bounded_by_their_alternatives(monkeypatc
     ]
     made = lab(pool(*(device(f"d{number}") for number in range(4))), wanted)
     inventory = made.allocator.inventory
-    state = NodeStates(inventory.features, inventory.compiled).get(
+    state = NodeStates(inventory.features, inventory.compiled, errors_stay=True).get(
         inventory.view(make_node("n1")), made.usage, admin_exempt=False
     )
     two, one, other, four = (made.allocator.compile([it]) for it in made.claims)

@@ -10,7 +10,7 @@ from typing import Any
 
 import dra_operator.allocator.search.search as search_module
 import pytest
-from allocator_agreement import ask_oracle, check, comparable, disagreement, laboratory
+from allocator_agreement import REFERENCE_MISTAKES, ask_oracle, check, comparable, disagreement, laboratory
 from allocator_lab import Lab, difference
 from allocator_oracle import Answer, OutOfSteps, Problem, answer
 from allocator_problems import CrowdedMaker, Maker, make_case
@@ -36,7 +36,7 @@ from kit_cases import expected
 from rounds import a_third, fewer
 
 Json = dict[str, Any]
-AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
+AS_REFERENCE = dict.fromkeys(REFERENCE_MISTAKES, False)
 sources = st.randoms(use_true_random=False)
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

@@ -9,7 +9,7 @@ from allocator_lab import Answer, Json, Lab, claim, device, lab, make_node, pool
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
 from dra_api.resource import ResourceSlice
-from dra_operator.allocator import Features, NodeSelectionError
+from dra_operator.allocator import Features, NodeSelectionError, Refused, Semantics
 from dra_operator.allocator.published.node_selectors import matches as node_matches
 
 ONE = [claim(request("r"))]
@@ -26,7 +26,7 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
     "slices of another node": ([slice_("s", device("a"), node="n2")], "none", "none"),
     "slices for all nodes": ([slice_("s", device("a"), allNodes=True)], [["r=drv/p/a"]], [["r=drv/p/a"]]),
     "slices that name no nodes at all": ([slice_("s", device("a"), unknown=True)], "none", "none"),
-    "an incomplete pool": ([slice_("s", device("a"), count=2)], "none", "error"),
+    "an incomplete pool": ([slice_("s", device("a"), count=2)], "none", "nodeError"),
     "a pool completed by a slice of another node": (
         [slice_("s", device("a"), count=2), slice_("t", device("b"), count=2, node="n2")],
         [["r=drv/p/a"]],
@@ -45,7 +45,7 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
     "slices that do not agree how many they are, the first of which is wrong": (
         [slice_("t", device("b"), count=3), slice_("s", device("a"), count=2)],
         "none",
-        "error",
+        "nodeError",
     ),
     "a slice that has devices beside shared counters": (
         [slice_("s", device("a"), nodeName="n1", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}])],
@@ -67,7 +67,7 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
         "none",
         "none",
     ),
-    "a device name twice": ([slice_("s", device("a"), device("a"))], "nodeError", "error"),
+    "a device name twice": ([slice_("s", device("a"), device("a"))], "nodeError", "nodeError"),
     "a device name twice, on another node": (
         [slice_("s", device("a"), count=2), slice_("t", device("a"), count=2, node="n2")],
         [["r=drv/p/a"]],
@@ -101,7 +101,7 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
             slice_("t", count=2, nodeName="n1", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}]),
         ],
         "nodeError",
-        "error",
+        "nodeError",
     ),
     "an invalid pool of counters on another node": (
         [
@@ -123,8 +123,8 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
                 },
             },
         ],
-        "error",
-        "error",
+        [["r=drv/p/a"]],
+        [["r=drv/p/a"]],
     ),
 }
 
@@ -134,6 +134,16 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
 def test_what_a_node_sees_of(slices: list[Json], one: Answer, everything: Answer) -> None:
     assert lab(slices, ONE).devices() == one
     assert lab(slices, EVERYTHING).devices() == everything
+
+
+@pytest.mark.parametrize("what", [what for what, (_, _, everything) in SEES.items() if everything == "nodeError"])
+def test_the_reference_has_one_node_end_the_attempt_for_all(what: str) -> None:
+    assert lab(SEES[what][0], EVERYTHING, semantics=Semantics.reference()).devices() == "error"
+
+
+def test_the_reference_has_a_selector_that_cannot_be_parsed_end_the_attempt() -> None:
+    slices, _, _ = SEES["a selector that cannot be parsed"]
+    assert lab(slices, ONE, semantics=Semantics.reference()).devices() == "error"
 
 
 @pytest.mark.rule("AL-01")
@@ -255,5 +265,11 @@ def test_of_two_malformed_slices_the_same_one_is_named_in_whatever_order_they_ca
     slices = [
         slice_(name, device(name), count=2, nodeSelector={"nodeSelectorTerms": [term]}) for name in ("first", "second")
     ]
+    fault = "first: node selector: zone has the unsupported operator"
     for arrived in (slices, slices[::-1]):
-        assert str(getattr(lab(arrived, ONE).decide(), "error", "")).startswith("slice first: node selector: zone")
+        outcome = lab(arrived, ONE, semantics=Semantics.reference()).decide()
+        assert str(getattr(outcome, "error", "")).startswith(f"slice {fault}")
+        refused = lab(arrived, ONE).decide()
+        assert isinstance(refused, Refused)
+        (named,) = refused.refusal.pools
+        assert named.startswith(f"resource pool drv/p has devices for no node: ResourceSlice {fault}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from allocator_lab import (
     Answer,
+    Cel,
     Lab,
     claim,
     device,
@@ -31,6 +32,7 @@ from dra_operator.allocator import (
     Features,
     GaveUp,
     Inventory,
+    Semantics,
     Usage,
 )
 from dra_operator.allocator.search import search
@@ -117,23 +119,23 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         "none",
     ),
     "All fails when there is none": (lab([], [claim(request("r", allocationMode="All"))]), "none"),
-    "All with a constraint that one violates is fatal": (
+    "All with a constraint that one violates is an error of the node": (
         lab(MODELS, [claim(request("r", allocationMode="All"), constraints=[match("drv/model")])]),
-        "error",
+        "nodeError",
     ),
-    "All fails, or is fatal, by the first device that it cannot have": (
+    "All fails, or is an error of the node, by the first device that it cannot have": (
         lab(
             pool(device("a", k=1), device("b", k=1)),
             [claim(request("r"), request("q", allocationMode="All"), constraints=[match("drv/k"), distinct("drv/k")])],
         ),
-        "error",
+        "nodeError",
     ),
-    "All is fatal, not just impossible, with a used up device that a constraint forbids as well": (
+    "All is an error, not just impossible, with a used up device that a constraint forbids as well": (
         lab(
             pool(device("a", capacity={"mem": 4}, k=1, extra={"allowMultipleAllocations": True})),
             [claim(request("r"), request("q", allocationMode="All"), constraints=[distinct("drv/k")])],
         ),
-        "error",
+        "nodeError",
     ),
     "All fails with a device that is used up": (
         lab(
@@ -376,9 +378,9 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         ),
         [["r=drv/p/a", "q=drv/p/a"]],
     ),
-    "a selector that raises is fatal when its device is reached": (
+    "a selector that raises is an error of the node when its device is reached": (
         lab(pool(device("a"), device("b", k=1)), [claim(request("r", 'device.attributes["drv"].k == 1'))]),
-        "error",
+        "nodeError",
     ),
     "and harmless behind the first solution": (
         lab(pool(device("b", k=1), device("a")), [claim(request("r", 'device.attributes["drv"].k == 1'))]),
@@ -397,7 +399,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
             pool(device("a", extra=TAINT), device("b", k=1)),
             [claim(request("r", 'device.attributes["drv"].k == 1'))],
         ),
-        "error",
+        "nodeError",
     ),
     "and not for All on a device in use": (
         lab(
@@ -405,7 +407,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
             [claim(request("r", 'device.attributes["drv"].k == 1', allocationMode="All"))],
             usage=held("drv/p/a"),
         ),
-        "error",
+        "nodeError",
     ),
     "a request that asks for nothing known is fatal": (lab(MODELS, [claim(first_available("r"))]), "error"),
     "an unknown class is fatal": (lab(MODELS, [claim(request("r", deviceClassName="nope"))]), "error"),
@@ -421,6 +423,23 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
 @pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
 def test_gives(made: Lab, expected: Answer) -> None:
     assert made.devices() == expected
+
+
+def in_reference(made: Lab) -> Lab:
+    """The same problem under the reference's semantics."""
+    inventory = made.allocator.inventory
+    other = Inventory(inventory.features, language=Cel(inventory.features), semantics=Semantics.reference())
+    other.put_class(inventory.device_class("any") or pytest.fail("all problems here use this class"))
+    for pool_id in inventory.pools():
+        for slice_ in known.slices if (known := inventory.pool(pool_id)) else ():
+            other.put_slice(inventory.slice(slice_.name) or pytest.fail(slice_.name))
+    allocator = Allocator(other, new_share_id=lambda: "share")
+    return Lab(allocator, made.claims, made.usage, made.value)
+
+
+@pytest.mark.parametrize("what", [what for what, (_, expected) in GIVES.items() if expected == "nodeError"])
+def test_an_error_of_a_node_ends_the_attempt_for_all_in_the_reference(what: str) -> None:
+    assert in_reference(GIVES[what][0]).devices() == "error"
 
 
 def only_result(made: Lab) -> Any:

@@ -75,6 +75,7 @@ def test_every_answer_names_its_origin_and_only_recorded_ones_name_kubernetes() 
         ("random", "Kubernetes 1.36.2"),
         ("random", searched),
         ("semantics", "Kubernetes 1.36.2"),
+        ("semantics", searched),
         ("deviations", "the API documentation"),
         ("generated", searched),
         ("hard", searched),

@@ -71,8 +71,8 @@ def test_our_allocator_agrees(tmp_path: Path, semantics: str, only: str, cases: 
 def test_answers_by_other_semantics_are_distinguished_from_wrong_ones(tmp_path: Path) -> None:
     options = ["--only", "random/p*", "--semantics", "documented"]
     found = summary(tmp_path, *options, program=[*SIMULATE, "reference"], code=1)
-    assert found["total"] == {"agrees": 187, "known deviation": 13, "differs": 0, "no answer": 0}
-    assert found["families"]["random/poolstate"]["known deviation"] == 8
+    assert found["total"] == {"agrees": 163, "known deviation": 37, "differs": 0, "no answer": 0}
+    assert found["families"]["random/poolstate"]["known deviation"] == 13
     assert "Kubernetes 1.36.2" in found["not agreeing"][0]["why"]
 
 

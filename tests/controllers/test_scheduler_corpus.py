@@ -119,6 +119,10 @@ def normal(claim: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": meta, "spec": claim["spec"], "status": status}
 
 
+ERRORS_OF_ONE_NODE = {"CEL-runtime-error-for-one-of-three-nodes", "CEL-runtime-error-for-one-of-two-nodes"}
+"""The reference holds the pod back on all nodes, DEVIATE (allocator.md section 15)."""
+
+
 class CorpusLanguage:
     """The few selectors of the corpus."""
 
@@ -211,6 +215,10 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
 
     last = case["steps"][-1]
     pod = world.api[PODS, key]
+    if case["name"] in ERRORS_OF_ONE_NODE:
+        assert "CEL runtime error" in str(refusal(case))
+        assert pod["spec"].get("nodeName"), "another node fits"
+        return
     expected = {claim["metadata"]["name"]: normal(timed(claim)) for claim in last["claims"]}
     for name in undated(case) & expected.keys():
         expected[name]["status"].get("allocation", {}).pop("allocationTimestamp", None)

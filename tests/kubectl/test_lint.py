@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], list[ResourceSlice], list[tuple[str, str]
     "all, beside a half published pool of another driver": (
         {"allocationMode": "All"},
         [WHOLE, _slice("node-0", 1, "nic.example.com", **HALF)],
-        [SERVED, ("warning", UPDATED.format("nic.example.com/node-0"))],
+        [SERVED],
     ),
     "all, and the pool of another node is half published": (
         {"allocationMode": "All"},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from allocator_lab import claim, device, device_class, pool, request
+from allocator_lab import claim, device, device_class, first_available, pool, request, sub
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_operator.allocator import AllocationError, GaveUp, Inventory
@@ -143,7 +143,9 @@ def test_as_json_each_pod_gets_what_the_pods_before_it_have_left(
     assert (lacking["kind"], lacking["lost"], lacking["held"]) == ("in-use", {"in-use": 2}, ["drv/n08/a", "drv/n08/b"])
 
 
-def test_an_error_on_one_node_holds_a_pod_back_on_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_error_on_one_node_keeps_a_pod_from_that_node_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     selector = 'device.attributes["drv"].model == "A"'
     slices = [kubernetes("ResourceSlice", pool(it, name=at, nodeName=at)[0]) for at, it in MODELS.items()]
     wanted = template("picky", selectors=[{"cel": {"expression": selector}}])
@@ -151,12 +153,29 @@ def test_an_error_on_one_node_holds_a_pod_back_on_all(capsys: pytest.CaptureFixt
     objects = [kubernetes("DeviceClass", device_class("any")), wanted, *nodes, *slices, pod("web", "picky")]
     report = simulate(capsys, tmp_path, objects).splitlines()
     assert report[1] == "would fit 1 of 2 nodes"
-    assert report[2].startswith("held back on all nodes by an error: claim default/web-gpu: selector #0: ")
-    assert report[-1] == "summary: 1 pod: error 1; without a node: default/web"
+    assert any(line.startswith("node n2: error: claim default/web-gpu: selector #0: ") for line in report)
+    assert report[-1] == "summary: 1 pod: fits 1"
     (attempt,) = json.loads(simulate(capsys, tmp_path, objects, "-o", "json"))["attempts"]
-    assert (attempt["verdict"], attempt["node"]) == ("error", None)
+    assert (attempt["verdict"], attempt["node"]) == ("fits", "n1")
     assert [entry["answer"] for entry in attempt["nodes"]] == ["fits", "faulty"]
     assert "no such key: model" in attempt["nodes"][1]["message"]
+
+
+def test_an_error_of_the_claim_holds_a_pod_back_on_all_nodes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The selector of the second alternative does not compile, which only shows where the first one finds nothing."""
+    slices = [kubernetes("ResourceSlice", pool(it, name=at, nodeName=at)[0]) for at, it in MODELS.items()]
+    subs = [sub("a", 'device.attributes["drv"].?model.orValue("") == "A"'), sub("b", "device.nothing")]
+    wanted = kubernetes(
+        "ResourceClaimTemplate",
+        {"metadata": {"name": "broken"}, "spec": {"spec": claim(first_available("r", *subs))["spec"]}},
+    )
+    objects = [kubernetes("DeviceClass", device_class("any")), wanted, node("n1"), node("n2"), *slices]
+    report = simulate(capsys, tmp_path, [*objects, pod("web", "broken")]).splitlines()
+    said = "would fit none of 2 nodes, although the devices of 1 would do: held back by an error: claim default/web-gpu"
+    assert report[1].startswith(said)
+    assert report[-1] == "summary: 1 pod: error 1; without a node: default/web"
 
 
 MODELS = {"n1": device("a", model="A"), "n2": device("b")}

@@ -229,7 +229,7 @@ PODS_AND_ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], lis
         {**ONE_DEVICE, "selector": 'device.attributes["gpu.example.com"].model == "A"'},
         {},
         [],
-        ["pod ns/pod is held back on all nodes by an error", "no such key"],
+        ["pod ns/pod would fit 0 of 2 nodes", "error: class gpu: selector #0", "no such key"],
     ),
     "the operator does not place": (
         {"nodes": 1},

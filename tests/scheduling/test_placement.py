@@ -158,14 +158,29 @@ def test_a_cluster_without_nodes_says_so() -> None:
     assert answer.message == "0/0 nodes are available: the cluster has no nodes"
 
 
-def test_a_selector_that_fails_on_any_node_ends_the_attempt_although_another_node_fits() -> None:
-    """The order of the nodes must not decide whether the error is noticed (E2E-055)."""
+def test_a_selector_that_fails_on_one_node_keeps_the_pod_from_that_node_only() -> None:
     for good, bad in (("a", "b"), ("b", "a")):
         devices = allocator(**{good: ["x"], bad: ["odd"]})
         answer = decide(pod(), [claim("c", wants(selector="fails"))], [node("a"), node("b")], devices)
-        assert isinstance(answer, NoPlace)
-        assert answer.is_error
-        assert "CEL runtime error" in answer.message
+        assert isinstance(answer, Plan)
+        assert answer.node == good
+
+
+def test_a_selector_that_fails_is_named_if_no_node_fits() -> None:
+    """Also where the index over nodes leaves the node out, and among many others."""
+    names = [f"n{number:02}" for number in range(40)]
+    devices = allocator(**{names[-1]: ["odd"]})
+    asked = claim("c", wants(count=2, selector="fails"))
+    answer = decide(pod(), [asked], [node(name) for name in names], devices)
+    assert isinstance(answer, NoPlace)
+    assert not answer.is_error
+    assert "CEL runtime error" in answer.message
+
+
+def test_a_request_that_no_node_can_serve_ends_the_attempt() -> None:
+    answer = decide(pod(), [claim("c", wants(count=33))], [node("a"), node("b")], allocator(a=["x"]))
+    assert isinstance(answer, NoPlace)
+    assert answer.is_error
 
 
 def test_an_allocated_claim_decides_the_node() -> None:

@@ -103,7 +103,7 @@ def fitting() -> CycleState:
 
 
 def broken() -> CycleState:
-    return case(pod(), [claim("c", wants(selector="fails"))], [node("a")], allocator(a=["odd"]))
+    return case(pod(), [claim("c", wants(count=33))], [node("a")], allocator(a=["x"]))
 
 
 def stuck() -> CycleState:

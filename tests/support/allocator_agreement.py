@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from allocator_lab import OUTCOMES, Lab, case_lab
+from allocator_lab import Lab, case_lab, outcome_kind
 from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert, to_dict
@@ -24,6 +24,7 @@ from dra_operator.allocator import Allocated, Outcome, Semantics
 from dra_operator.allocator.search import search
 
 Json = dict[str, Any]
+REFERENCE_MISTAKES = ("newest_generation_only", "admin_ignores_allocations", "errors_stay_on_node")
 LIMIT = 4_000
 """Steps of the oracle: what takes longer is left out, and must be rare."""
 
@@ -59,7 +60,7 @@ def comparable(results: Sequence[AllocationResult]) -> list[Json]:
 
 def disagreement(outcome: Outcome, expected: Answer) -> str | None:
     """How the allocator's outcome differs from the oracle's answer; None when it does not."""
-    kind = OUTCOMES[type(outcome)]
+    kind = outcome_kind(outcome)
     if kind != expected.outcome:
         reason = getattr(outcome, "error", "") or getattr(outcome, "refusal", "")
         return f"{kind} ({reason}) instead of {expected.outcome} {expected.error}{comparable(expected.results)}"
@@ -71,7 +72,7 @@ def disagreement(outcome: Outcome, expected: Answer) -> str | None:
 def check(case: Json, *, as_reference: bool = False) -> list[str]:
     """The kinds of answer on the nodes of a case. Raises AssertionError when one of them differs."""
     lab = laboratory(case, Semantics.reference() if as_reference else Semantics())
-    mistakes = {"newest_generation_only": False, "admin_ignores_allocations": False} if as_reference else {}
+    mistakes = dict.fromkeys(REFERENCE_MISTAKES, False) if as_reference else {}
     kinds = []
     for node in case["nodes"]:
         expected = ask_oracle(case, node, **mistakes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
-from dra_cel import compile, device_selectors, prepare
+from dra_cel import PreparedDevice, compile, device_selectors, prepare
 from dra_operator.allocator import (
     Allocated,
     Allocator,
@@ -27,10 +27,11 @@ from dra_operator.allocator import (
     Refused,
     Semantics,
     Usage,
+    Weighed,
 )
 from dra_operator.allocator.problem.node_state import NodeStates
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.predicates import Language
+from dra_operator.allocator.published.predicates import DEFAULT_COST_UNITS, Language
 
 OUTCOMES = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
@@ -47,9 +48,18 @@ class Cel:
             consumable_capacity=features.consumable_capacity, list_attributes=self._lists
         )
 
-    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+    def compile(self, expression: str) -> Weighed:
         selector = compile(expression, self._environment)
-        return lambda driver, device: selector.matches(prepare(driver, device, list_attributes=self._lists))
+
+        def prepared(driver: str, device: Device) -> PreparedDevice:
+            return prepare(driver, device, list_attributes=self._lists)
+
+        return Weighed(
+            lambda driver, device: selector.matches(prepared(driver, device)),
+            DEFAULT_COST_UNITS,
+            lambda driver, device: selector.matches_in_parts(prepared(driver, device)),
+            selector,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,8 @@ class Lab:
     def problem(self) -> Problem:
         """The problem that a search on ``n1`` would begin with. Raises AllocationError."""
         inventory = self.allocator.inventory
-        states = NodeStates(inventory.features, inventory.compiled)
+        stays = inventory.semantics.errors_stay_on_node
+        states = NodeStates(inventory.features, inventory.compiled, errors_stay=stays)
         state = states.get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
         return Problem(state, self.allocator.compile(self.claims, self.value))
 
@@ -78,7 +89,7 @@ class Lab:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""
         outcome = self.decide(node)
         if not isinstance(outcome, Allocated):
-            return OUTCOMES[type(outcome)]
+            return outcome_kind(outcome)
         return [[f"{r.request}={DeviceId.of(r)}" for r in result.results] for result in outcome.results]
 
 
@@ -129,7 +140,7 @@ def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> s
     Claim configuration that the reference repeats per request is compared without the repetition, since
     allocator.md section 15 calls it a mistake.
     """
-    got = OUTCOMES[type(outcome)]
+    got = outcome_kind(outcome)
     if got != kind:
         return f"{got} instead of {kind}: {getattr(outcome, 'error', '') or getattr(outcome, 'refusal', '')}"
     if isinstance(outcome, Allocated):
@@ -138,6 +149,13 @@ def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> s
         if ours != theirs:
             return f"{ours} instead of {theirs}"
     return None
+
+
+def outcome_kind(outcome: Outcome) -> str:
+    """Return the word of the kit for an outcome; a fault of what one node sees is an error of the node."""
+    if isinstance(outcome, Failed) and outcome.is_of_node:
+        return "nodeError"
+    return OUTCOMES[type(outcome)]
 
 
 def make_node(name: str, **labels: str) -> Node:

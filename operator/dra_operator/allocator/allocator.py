@@ -119,16 +119,23 @@ class Decision:
         return Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
 
     def _refused(self, search: Search) -> None:
-        if self._refusal is None:
-            kind = NodeFailure if search.problem.view.invalid else Refused
+        fault = search.problem.fault if search.problem.is_faulty else None
+        if fault is not None:
+            self._failed(fault)
+        elif self._refusal is None:
+            is_faulty = search.problem.view.invalid or search.problem.is_faulty
+            kind = NodeFailure if is_faulty else Refused
             self._refusal = kind(self._node.metadata.name, partial(refuse, search.problem), self._steps)
             if self._second:
                 self._begin(admin_exempt=True)
                 return
-        self.outcome = self._refusal
+            self.outcome = self._refusal
+        else:
+            self.outcome = self._refusal  # the second attempt found nothing either
 
     def _failed(self, error: AllocationError) -> None:
-        self.outcome = self._refusal or Failed(self._node.metadata.name, error, self._steps)
+        is_of_node = self._inventory.semantics.errors_stay_on_node and error.is_of_node
+        self.outcome = self._refusal or Failed(self._node.metadata.name, error, self._steps, is_of_node)
 
 
 class Allocator:
@@ -156,13 +163,15 @@ class Allocator:
         self._kinds = Kinds(self.learned.mix)
         self._order = order
         self._orders = {name: device_order(name, self._kinds_of_mix) for name in (*DEVICE_ORDERS, LEAST_FRAGMENTATION)}
-        self._budget = budget
+        self.budget = budget
         self._new_share_id = new_share_id
         self._programs: dict[tuple[AttributeValue | None, tuple[int, ...]], ClaimProgram] = {}
         self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
         self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
-        self._states = NodeStates(inventory.features, inventory.compiled)
+        self._states = NodeStates(
+            inventory.features, inventory.compiled, errors_stay=inventory.semantics.errors_stay_on_node
+        )
 
     def _kinds_of_mix(self) -> Kinds:
         if self._kinds.mix is not self.learned.mix:
@@ -238,7 +247,7 @@ class Allocator:
             node,
             program,
             usage,
-            self._budget if budget is None else budget,
+            self.budget if budget is None else budget,
             self._new_share_id,
             self._orders[order or self._order],
         )

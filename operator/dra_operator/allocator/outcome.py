@@ -5,7 +5,7 @@
 | ``Allocated`` | one result per claim, in the order of the claims |
 | ``Refused`` | these claims do not fit this node |
 | ``NodeFailure`` | the same, and invalid pools were met on the way; other nodes may still fit |
-| ``Failed`` | bad input (claim, class, selector, slice): the attempt ends for all nodes |
+| ``Failed`` | bad input (claim, class, selector, slice): the attempt ends for all nodes, or for this one only |
 | ``GaveUp`` | the budget of steps is spent: whether it fits is not known |
 """
 
@@ -86,11 +86,13 @@ class NodeFailure(Unfit):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Fatal for the whole attempt, on every node; ``error`` names claim, class, selector or slice."""
+    """The claims cannot be decided; ``error`` names claim, class, selector or slice."""
 
     node: str
     error: AllocationError
     steps: int = 0
+    is_of_node: bool = False
+    """The fault is in what this node sees: another node may do. Otherwise no node is tried any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def _term(claim: ResourceClaim, slice_: Slice, device: Device, selector: NodeSel
         return terms[0]
     matched = first_match(parse(selector), node) if slice_.spec.per_device_node_selection else None
     if matched is None:
-        raise NodeSelectionError(
+        raise NodeSelectionError.of_node(
             f"claim {claim.key}: slice {slice_.name}, device {device.name}: a node selector with {len(terms)} terms "
             f"is not supported, exactly one is"
         )

@@ -44,8 +44,10 @@ def answer(problem: Problem, *, limit: int | None = None) -> Answer:
         if first.run():
             return Answer("allocated", _results(first), steps=first.steps)
     except Fault as fault:
-        return Answer("error", error=str(fault))
-    nothing = "nodeError" if any(not pool.valid for pool in pools) else "none"
+        stays = fault.of_node and problem.gates.errors_stay_on_node
+        return Answer("nodeError" if stays else "error", error=str(fault))
+    is_faulty = any(wanted.fault for claim in requests for wanteds in claim for wanted in wanteds)
+    nothing = "nodeError" if is_faulty or any(not pool.valid for pool in pools) else "none"
     wants_admin = any(wanted.admin for claim in requests for wanteds in claim for wanted in wanteds)
     if problem.gates.admin_ignores_allocations and wants_admin:
         return _second_attempt(problem, pools, Answer(nothing, steps=first.steps), limit)
@@ -71,7 +73,8 @@ def _requests(problem: Problem, pools: list[Pool], number: int, *, exempt: bool 
     claim = problem.claims[number]
     checked = [_request(problem, pools, request, exempt) for request in claim.spec.devices.requests or ()]
     if sum(min(wanted.count for wanted in alternatives) for alternatives in checked) > MOST_RESULTS:
-        raise Fault("too many devices")
+        exact = [[0 if wanted.collected is not None else wanted.count for wanted in one] for one in checked]
+        raise Fault("too many devices", of_node=sum(map(min, exact)) <= MOST_RESULTS)
     for constraint in claim.spec.devices.constraints or ():
         if constraint.match_attribute is None and (constraint.distinct_attribute is None or problem.gates.stable):
             raise Fault("empty constraint")
@@ -112,7 +115,12 @@ def _wanted(
         raise Fault("a class selector without CEL")
     wanted = Wanted(name, request, class_, spec)
     if spec.allocation_mode == "All":
-        wanted.collected = _collect(problem, pools, wanted, exempt)
+        try:
+            wanted.collected = _collect(problem, pools, wanted, exempt)
+        except Fault as fault:
+            if not (fault.of_node and problem.gates.errors_stay_on_node):
+                raise
+            wanted.collected, wanted.fault = [], str(fault)
     elif spec.allocation_mode != "ExactCount":
         raise Fault("unknown allocation mode")
     return wanted
@@ -120,8 +128,8 @@ def _wanted(
 
 def _collect(problem: Problem, pools: list[Pool], wanted: Wanted, exempt: bool) -> list[Candidate]:
     """Which devices a request for all of them means (section 7). Raises Fault."""
-    if any(not pool.complete or not pool.valid for pool in pools):
-        raise Fault("all devices are wanted, but a pool is incomplete or invalid")
+    if any(not pool.complete or not pool.valid for pool in pools if _may_mean(problem, wanted, pool)):
+        raise Fault("all devices are wanted, but a pool is incomplete or invalid", of_node=True)
     empty = Search(problem, pools, [], admin_exempt=exempt)
     return [
         candidate
@@ -129,6 +137,15 @@ def _collect(problem: Problem, pools: list[Pool], wanted: Wanted, exempt: bool) 
         if empty.selectable(wanted, candidate)
         and (not problem.gates.capacity or empty.capacity(wanted, candidate) is not None)
     ]
+
+
+def _may_mean(problem: Problem, wanted: Wanted, pool: Pool) -> bool:
+    """Whether a pool in trouble may have devices for the node that the request means (section 15)."""
+    if not problem.gates.errors_stay_on_node:
+        return True
+    if pool.complete and not any(slice_.spec.devices for slice_ in pool.slices):
+        return False
+    return wanted.may_mean(pool.driver)
 
 
 # --- results (section 12) -----------------------------------------------------------------------
@@ -198,7 +215,7 @@ def _node_selector(problem: Problem, grants: Sequence[Grant]) -> NodeSelector | 
         if per_device and len(terms) > 1:
             terms = tuple(term for term in terms if term_matches(problem.node, term))[:1]
         if len(terms) > 1:
-            raise Fault("a node selector with several terms")
+            raise Fault("a node selector with several terms", of_node=True)
         for term in terms:
             _add(fields, term.match_fields)
             _add(labels, term.match_expressions)

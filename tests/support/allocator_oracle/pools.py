@@ -40,7 +40,10 @@ class Candidate:
 
 
 def gather(problem: Problem) -> list[Pool]:
-    """All pools that have a relevant slice, unusable ones included. Raises Fault for a malformed node selector."""
+    """All pools that have a relevant slice, unusable ones included.
+
+    Raises Fault for a malformed node selector, unless errors stay on their node.
+    """
     relevant: dict[tuple[str, str], list[ResourceSlice]] = {}
     for slice_ in problem.slices:
         if _relevant(problem, slice_):
@@ -72,13 +75,12 @@ def _relevant(problem: Problem, slice_: ResourceSlice) -> bool:
     spec = slice_.spec
     if not problem.gates.partitionable and (spec.per_device_node_selection is not None or spec.shared_counters):
         return False
-    if spec.shared_counters:
+    if spec.shared_counters and not problem.gates.errors_stay_on_node:
         return True
     if spec.node_name or spec.all_nodes or spec.node_selector is not None:
-        return node_matches(problem.node, spec.node_name, spec.all_nodes, spec.node_selector)
+        return node_matches(problem, spec.node_name, spec.all_nodes, spec.node_selector)
     return bool(spec.per_device_node_selection) and any(
-        node_matches(problem.node, device.node_name, device.all_nodes, device.node_selector)
-        for device in spec.devices or ()
+        node_matches(problem, device.node_name, device.all_nodes, device.node_selector) for device in spec.devices or ()
     )
 
 
@@ -125,16 +127,22 @@ def _valid(problem: Problem, pool: Pool) -> bool:
 # --- node selection -----------------------------------------------------------------------------
 
 
-def node_matches(node: Node, name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
+def node_matches(problem: Problem, name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
     """The fields of a slice or device in their order of precedence. Raises Fault."""
+    node = problem.node
     if name:
         return name == node.metadata.name
     if all_nodes:
         return True
     if selector is None:
         return False
-    for term in selector.node_selector_terms or ():
-        _check(term)
+    try:
+        for term in selector.node_selector_terms or ():
+            _check(term)
+    except Fault:
+        if problem.gates.errors_stay_on_node:
+            return False
+        raise
     return any(term_matches(node, term) for term in selector.node_selector_terms or ())
 
 

@@ -18,7 +18,11 @@ Id = tuple[str, str, str]
 
 
 class Fault(Exception):
-    """Fatal for the attempt."""
+    """The claims cannot be decided. ``of_node``: because of what this node sees (section 15)."""
+
+    def __init__(self, text: str, *, of_node: bool = False) -> None:
+        super().__init__(text)
+        self.of_node = of_node
 
 
 class OutOfSteps(Exception):
@@ -32,6 +36,7 @@ class Gates:
     names: frozenset[str]
     newest_generation_only: bool = True
     admin_ignores_allocations: bool = True
+    errors_stay_on_node: bool = True
 
     @property
     def admin(self) -> bool:
@@ -129,6 +134,15 @@ class Problem:
         environment = device_selectors(consumable_capacity=self.gates.capacity, list_attributes=self.gates.lists)
         prepared = prepare(driver, device, list_attributes=self.gates.lists)
         return compile(expression, environment).matches(prepared)
+
+    def compiles(self, expression: str) -> bool:
+        """Whether a selector is one, whatever it says of devices."""
+        environment = device_selectors(consumable_capacity=self.gates.capacity, list_attributes=self.gates.lists)
+        try:
+            compile(expression, environment)
+        except Exception:
+            return False
+        return True
 
 
 def with_taints(slice_: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:

@@ -6,6 +6,7 @@ time, so there is nothing to undo but the last entry.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,9 @@ from dra_api.values.quantity import Quantity
 from .pools import Candidate, Pool, candidates, node_matches
 from .problem import Fault, OutOfSteps, Problem
 from .rules import allows, consumption, tolerated
+
+NAMED = re.compile(r'device\.driver == "([^"]*)"')
+"""A selector that is about the driver alone."""
 
 
 @dataclass
@@ -28,6 +32,13 @@ class Wanted:
     spec: ExactDeviceRequest | DeviceSubRequest
     collected: list[Candidate] | None = None
     """Mode All: what has to be taken."""
+    fault: str = ""
+    """Mode All: why that is not known."""
+
+    def may_mean(self, driver: str) -> bool:
+        """Whether no selector rules out all devices of a driver, as far as the problems have such selectors."""
+        named = [NAMED.fullmatch(selector.cel.expression) for selector in self.selectors if selector.cel]
+        return all(one is None or one[1] == driver for one in named)
 
     @property
     def count(self) -> int:
@@ -97,12 +108,23 @@ class Search:
             end = self._request(claim + 1, 0)
             return End.SOLVED if end is End.SOLVED else End.FAILED
         ends = set()
+        met: Fault | None = None
+        before = len(self.grants)
         for index, wanted in enumerate(self.requests[claim][request]):
-            end = self._devices(claim, request, wanted, 0, -1)
+            try:
+                end = self._devices(claim, request, wanted, 0, -1)
+            except Fault as fault:
+                if not (fault.of_node and self.problem.gates.errors_stay_on_node):
+                    raise
+                met = met or fault
+                del self.grants[before:]
+                continue
             if end is End.SOLVED:
                 self.chosen[claim, request] = index
                 return end
             ends.add(end)
+        if met is not None:
+            raise met
         return End.LIMIT if ends == {End.LIMIT} else End.FAILED
 
     def _devices(self, claim: int, request: int, wanted: Wanted, have: int, behind: int) -> End:
@@ -145,7 +167,7 @@ class Search:
             return False
         if not self._constraints(claim, wanted, candidate):
             if wanted.collected is not None:
-                raise Fault(f"request {wanted.name}: device {candidate.id} violates a constraint")
+                raise Fault(f"request {wanted.name}: device {candidate.id} violates a constraint", of_node=True)
             return False
         if share is None:
             return False  # for all devices, capacity is the last thing to look at
@@ -174,16 +196,20 @@ class Search:
         device = candidate.device
         if device.binding_conditions and not self.problem.gates.binding:
             return False
+        if self.problem.gates.errors_stay_on_node and not wanted.may_mean(candidate.pool.driver):
+            return False
         for selector in wanted.selectors:
             expression = selector.cel.expression if selector.cel else ""
             try:
                 selected = self.problem.selects(expression, candidate.pool.driver, device)
             except Exception as error:
-                raise Fault(f"request {wanted.name}: {expression} on {candidate.id}: {error}") from error
+                of_node = self.problem.compiles(expression)
+                text = f"request {wanted.name}: {expression} on {candidate.id}: {error}"
+                raise Fault(text, of_node=of_node) from error
             if not selected:
                 return False
         if candidate.slice_.spec.per_device_node_selection:
-            return node_matches(self.problem.node, device.node_name, device.all_nodes, device.node_selector)
+            return node_matches(self.problem, device.node_name, device.all_nodes, device.node_selector)
         return True
 
     def capacity(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity] | None:

@@ -1,4 +1,7 @@
-"""Faults of the input that end an attempt on all nodes (allocator.md sections 3, 4, 7, 12).
+"""Faults of the input (allocator.md sections 3, 4, 7, 12, 15).
+
+A fault of the claim or its class ends an attempt on all nodes. A fault of what a node sees (``is_of_node``) ends it
+on that node only, except under the reference's semantics.
 
 ::
 
@@ -14,9 +17,20 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class AllocationError(Exception):
-    """Fatal for the attempt: trying other nodes does not help."""
+    """The claims cannot be decided. ``is_of_node``: because of what one node sees, so another node may do."""
+
+    is_of_node = False
+
+    @classmethod
+    def of_node(cls, text: str) -> Self:
+        """Return an error of a kind that is otherwise the claim's, for one that is the node's."""
+        error = cls(text)
+        error.is_of_node = True
+        return error
 
 
 class ClaimError(AllocationError):
@@ -25,6 +39,8 @@ class ClaimError(AllocationError):
 
 class CapacityError(AllocationError):
     """A share of a device would consume a negative amount, or one that no quantity can say."""
+
+    is_of_node = True
 
 
 class SelectorError(AllocationError):
@@ -41,6 +57,8 @@ class NodeSelectionError(AllocationError):
 
 class PoolError(AllocationError):
     """A request wants all devices, but a pool is being updated or invalid, so that its devices are not known."""
+
+    is_of_node = True
 
 
 class NotEvaluated(AllocationError):

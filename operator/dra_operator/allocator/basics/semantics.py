@@ -25,9 +25,16 @@ class Semantics:
     rule_without_selector_selects_nothing: bool = True
     """A DeviceTaintRule without ``deviceSelector`` taints no device (PRJ-010). In the reference: all."""
 
+    errors_stay_on_node: bool = True
+    """A fault of what one node sees (a pool that is half published, a selector that fails on a device) keeps the claims
+    from that node only. In the reference it ends the attempt on all nodes (Kubernetes issues 141829 and 141214)."""
+
     @classmethod
     def reference(cls) -> Semantics:
         """As Kubernetes 1.36.2 behaves."""
         return cls(
-            newest_generation_only=False, admin_ignores_allocations=False, rule_without_selector_selects_nothing=False
+            newest_generation_only=False,
+            admin_ignores_allocations=False,
+            rule_without_selector_selects_nothing=False,
+            errors_stay_on_node=False,
         )

@@ -31,7 +31,8 @@ def refuse(problem: Problem, *, hints: bool = True) -> Refusal:
     """
     for domains in problem.domains:
         if all(domain.short for domain in domains):
-            closest = max(domains, key=lambda domain: domain.usable.bit_count() - domain.need)
+            known = [domain for domain in domains if domain.fault is None]
+            closest = max(known, key=lambda domain: domain.usable.bit_count() - domain.need)
             return _shortage(problem, closest, len(domains), hints=hints)
     for domains in problem.domains:
         for domain in domains:
@@ -82,6 +83,8 @@ def _refusal(
     needs: int = 0,
     lost: tuple[Tally, ...] = (),
 ) -> Refusal:
+    siblings = next(domains for domains in problem.domains if domain in domains)
+    faults = "".join(f"; {one.fault}" for one in siblings if one.fault is not None)
     matching = problem.matching(domain)
     busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
     return Refusal(
@@ -93,7 +96,7 @@ def _refusal(
         devices=offered.devices,
         matching=matching.bit_count(),
         lost=lost,
-        detail=why.detail,
+        detail=why.detail + faults,
         fix=why.fix,
         pools=_pools(offered),
         held=tuple(problem.view.id(device) for device in islice(each(busy), NAMED_DEVICES)),
@@ -103,4 +106,4 @@ def _refusal(
 
 
 def _pools(offered: Meant) -> tuple[str, ...]:
-    return (*(pool.complaint for pool in offered.troubled), *map(str, offered.outdated))
+    return (*(pool.complaint for pool in offered.troubled), *map(str, offered.outdated), *map(str, offered.unreadable))

@@ -127,6 +127,8 @@ def _unpublished(shortage: Shortage) -> Hint:
     offered = meant(shortage.problem, shortage.domain)
     if offered.troubled:
         return Hint("", "have the driver publish complete and valid pools")
+    if offered.unreadable:
+        return Hint("", "have the driver correct the node selectors")
     if offered.outdated:
         return Hint(
             "",

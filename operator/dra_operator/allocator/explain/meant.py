@@ -11,15 +11,17 @@ from typing import NamedTuple
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.pool_view import PoolView
-from dra_operator.allocator.published.pools import Superseded
+from dra_operator.allocator.published.pools import Superseded, Unreadable
 
 
 class Meant(NamedTuple):
-    """``devices``: how many. ``troubled``: pools that cannot be used, ``outdated``: those of older generations."""
+    """``devices``: how many. ``troubled``: pools that cannot be used, ``outdated``: those of older generations,
+    ``unreadable``: those with malformed node selectors."""
 
     devices: int
     troubled: list[PoolView]
     outdated: list[Superseded]
+    unreadable: list[Unreadable]
     names_driver: bool
     """The selectors name drivers, so that those of others are not counted."""
     mixed: bool
@@ -30,7 +32,8 @@ def meant(problem: Problem, domain: Domain) -> Meant:
     """What an alternative of a request can mean."""
     view = problem.view
     naming = problem.node.compiled.drivers(domain.alternative.expressions)
-    pools = [*(view_.pool for view_ in (*view.pools, *view.troubled)), *(old.pool for old in view.outdated)]
+    pools = [view_.pool for view_ in (*view.pools, *view.troubled)]
+    pools += [*(old.pool for old in view.outdated), *(one.pool for one in view.unreadable)]
     drivers = {pool.driver for pool in pools}
     drivers = {driver for driver in drivers if not any(one.excludes(driver) for one in naming)}
     usable = [pool for pool in view.pools if pool.pool.driver in drivers]
@@ -38,6 +41,7 @@ def meant(problem: Problem, domain: Domain) -> Meant:
         sum(len(pool.devices) for pool in usable),
         [pool for pool in view.troubled if pool.pool.driver in drivers],
         [old for old in view.outdated if old.pool.driver in drivers],
+        [one for one in view.unreadable if one.pool.driver in drivers],
         bool(naming),
         not naming and len({pool.pool.driver for pool in usable}) > 1,
     )

@@ -1,7 +1,7 @@
 """Which nodes can hold the requests at all, without looking at all nodes (design.md section 3).
 
 The index may let too many nodes through, never too few: taints, capacity, counters and constraints between ordinary
-requests are left to the decision itself. Nodes on which the attempt may end with an error (see ``error_nodes``) are let
+requests are left to the decision itself. Nodes on which the attempt may end for all nodes (see ``error_nodes``) are let
 through even if they lack devices, and have to be tried first (E2E-055).
 """
 
@@ -40,6 +40,12 @@ class Candidates:
     anywhere: bool
     wants: tuple[tuple[Want, ...], ...]
     refusal: Refusal | None
+    erring: tuple[DeviceCounts, ...] = ()
+    """The counts of alternatives with which the decision may end with an error on some node."""
+
+    def suspects(self) -> list[str]:
+        """Return the nodes on which the decision may end with an error: that may be why a pod does not fit there."""
+        return list(dict.fromkeys(node for counts in self.erring for node in counts.may_error()))
 
     def __contains__(self, node: object) -> bool:
         if self.anywhere or node in self.may_error:

@@ -52,6 +52,11 @@ class DeviceCounts(IncrementalAggregate[Count]):
         """Those of all devices that the query means, in use or not."""
         return self._pools_of.keys()
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether an attempt may end with an error on some node."""
+        return bool(self._fallible or self.cluster_wide_errors)
+
     def may_error(self) -> list[str]:
         """Nodes of their own pools on which an attempt would end with an error."""
         return sorted(self._fallible)

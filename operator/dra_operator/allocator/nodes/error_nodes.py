@@ -1,5 +1,9 @@
 """Nodes where an attempt could fail with an error, even if they have too few devices (E2E-055).
 
+A fault of the claims ends an attempt on all nodes: it shows on any node, or where a selector that does not compile
+meets a device (``find_faulty_claims``). Under the reference's semantics so does a fault of what one node sees
+(``find_error_nodes``):
+
 - A selector raises on one of their devices, or they see a pool that is malformed (all requests) or in trouble
   (requests for all devices): the device counts know.
 - Requests for all devices would take more of them than a claim may have.
@@ -31,10 +35,14 @@ CountsOf = Callable[[Alternative], DeviceCounts]
 
 @dataclass(frozen=True, slots=True)
 class ErrorNodes:
-    """``anywhere``: every node is one; ``nodes`` are those known by name."""
+    """``anywhere``: every node is one; ``nodes`` are those known by name.
+
+    ``erring``: the counts of alternatives that may end a decision with an error, on whichever nodes it matters.
+    """
 
     nodes: Collection[str]
     anywhere: bool
+    erring: tuple[DeviceCounts, ...]
 
 
 class Meeting(NamedTuple):
@@ -52,13 +60,32 @@ class Counted(NamedTuple):
     counts: DeviceCounts
 
 
+def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Callable[[str], bool]) -> ErrorNodes:
+    """Return the nodes on which a fault of the claims would show; the counts are up to date."""
+    numbers = range(len(program.claims))
+    anywhere = program.fault is not None or program.derives_attributes
+    anywhere |= any(_least_of_claim(program, number) > MOST_RESULTS for number in numbers)
+    alternatives = [other for stage in program.stages for other in stage.alternatives]
+    erring = tuple([counts for counts in map(counts_of, alternatives) if counts.has_errors])
+    if not erring or all(compiles(text) for other in alternatives for text in other.expressions):
+        return ErrorNodes((), anywhere, erring)
+    anywhere |= any(counts.cluster_wide_errors for counts in erring)
+    return ErrorNodes({node: None for counts in erring for node in counts.may_error()}, anywhere, erring)
+
+
+def _least_of_claim(program: ClaimProgram, number: int) -> int:
+    """The devices that a claim asks for on every node, those of requests for all devices left out."""
+    stages = [stage for stage in program.stages if stage.claim == number]
+    return sum(min(0 if other.everything else other.count for other in stage.alternatives) for stage in stages)
+
+
 def find_error_nodes(
     program: ClaimProgram,
     counts_of: CountsOf,
     conflicts_of: Callable[[Comparison], ConstraintConflicts],
     features: Features,
 ) -> ErrorNodes:
-    """The nodes of a program; the counts and conflicts are up to date."""
+    """Return the nodes of a program for the reference's semantics; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
     anywhere = program.fault is not None or program.derives_attributes
     needs = [[Counted(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
@@ -74,7 +101,7 @@ def find_error_nodes(
         anywhere |= conflicts.cluster_wide > 0
         path = [*needs[: meeting.stage], [Counted(1, counts_of(meeting.alternative))]]
         nodes.update((node, None) for node in conflicts.may_error() if _is_open(path, node))
-    return ErrorNodes(nodes, anywhere)
+    return ErrorNodes(nodes, anywhere, ())
 
 
 def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:

@@ -15,7 +15,7 @@ from dra_operator.allocator.usage import Usage
 from .candidates import Candidates, Want, scarcest
 from .constraint_conflicts import Comparison, ConstraintConflicts
 from .device_counts import DeviceCounts
-from .error_nodes import find_error_nodes, meetings
+from .error_nodes import ErrorNodes, find_error_nodes, find_faulty_claims, meetings
 from .incremental import Query
 
 Key = TypeVar("Key")
@@ -37,7 +37,7 @@ class NodeIndex:
         """The nodes that the program's requests may fit."""
         for _ in self.catch_up(program, usage):
             pass
-        error_nodes = find_error_nodes(program, self._counts_of, self._conflict, self._inventory.features)
+        error_nodes = self._error_nodes(program)
         wants: list[tuple[Want, ...]] = []
         together = self._together(program)
         for stage in program.stages:
@@ -45,8 +45,15 @@ class NodeIndex:
             if all(want.least > 0 for want in alternatives):
                 wants.append(alternatives)
         if error_nodes.anywhere or not wants:
-            return Candidates(error_nodes.nodes, True, (), None)
-        return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants))
+            return Candidates(error_nodes.nodes, True, (), None, error_nodes.erring)
+        return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants), error_nodes.erring)
+
+    def _error_nodes(self, program: ClaimProgram) -> ErrorNodes:
+        """Return the nodes on which the attempt may end for all nodes."""
+        inventory = self._inventory
+        if inventory.semantics.errors_stay_on_node:
+            return find_faulty_claims(program, self._counts_of, inventory.compiled.compiles)
+        return find_error_nodes(program, self._counts_of, self._conflict, inventory.features)
 
     def drivers(self, program: ClaimProgram, usage: Usage) -> Set[str] | None:
         """Of which drivers a device would have to come free so that the program fits; None if that is not known now.
@@ -79,6 +86,8 @@ class NodeIndex:
         for stage in program.stages:
             for alternative in stage.alternatives:
                 yield from self._counts_of(alternative).update(self._inventory, usage)
+        if self._inventory.semantics.errors_stay_on_node:
+            return  # what a constraint says of all devices of a node concerns that node alone
         for meeting in meetings(program, self._inventory.features):
             yield from self._conflict(meeting.comparison).update(self._inventory, usage)
 

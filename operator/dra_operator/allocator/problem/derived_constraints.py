@@ -74,7 +74,7 @@ class DerivedConstraint(Ledger):
         what = f"derived attribute {self._compared}"
         if isinstance(cause, CompileFailure):
             return DerivedAttributeError(f"compile {what} of request {request.name}: {cause}: correct the expression")
-        return DerivedAttributeError(
+        return DerivedAttributeError.of_node(
             f"evaluate {what} of request {request.name} on device {self._device_id(device)}: {cause}: correct the "
             f"expression, or leave the device out by a selector"
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from dra_operator.allocator.basics.errors import AllocationError
 from dra_operator.allocator.published.pool_view import Quantities
 from dra_operator.allocator.request.claim_program import Alternative
 
@@ -26,6 +27,7 @@ class Domain:
         "amounts",
         "claim",
         "collected",
+        "fault",
         "ledgers",
         "need",
         "number",
@@ -46,6 +48,8 @@ class Domain:
         reaches one."""
         self.collected = 0
         """Mode All: the devices that must all be taken."""
+        self.fault: AllocationError | None = None
+        """Mode All: why it is not known which devices the node has for it; then it has none."""
         self.need = 0
         self.amounts: Mapping[int, Quantities] = NO_AMOUNTS
         """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal
@@ -58,7 +62,7 @@ class Domain:
     def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
         """The same domain for one problem, which has made these ledgers so far."""
         own = Domain(self.alternative, self.claim, self.number)
-        own.usable, own.raised, own.collected = self.usable, self.raised, self.collected
+        own.usable, own.raised, own.collected, own.fault = self.usable, self.raised, self.collected, self.fault
         own.need, own.amounts, own.wanted = self.need, self.amounts, self.wanted
         if self.wanted:
             for key, make in self.wanted:
@@ -111,6 +115,8 @@ class Filtered(NamedTuple):
     """The first stage that cannot be served even alone; the number of stages if there is none."""
     wants_ledgers: bool
     """Some domain falls under a ledger."""
+    is_faulty: bool
+    """Of some domain it is not known which devices the node has for it (``Domain.fault``)."""
 
     @property
     def number_of_domains(self) -> int:

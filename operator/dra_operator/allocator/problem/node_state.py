@@ -35,6 +35,7 @@ class NodeState:
         compiled: Compiled,
         *,
         admin_exempt: bool,
+        errors_stay: bool,
     ) -> None:
         self.view = view
         self.usages = usages
@@ -43,6 +44,9 @@ class NodeState:
         self.compiled = compiled
         self.admin_exempt = admin_exempt
         """Admin access and ordinary allocations ignore each other."""
+        self.errors_stay = errors_stay
+        """A fault of what the node sees ends the alternative in which it is met, and with the last one the node's turn
+        (``Semantics.errors_stay_on_node``)."""
         self.in_use = 0
         """Devices that are held."""
         self.consumed = 0
@@ -100,7 +104,7 @@ class NodeState:
                 self.compiled.predicate(selector.expression)(id_.driver, published)
             except Exception as error:
                 return selector.error(claim, id_, published, error)
-        return SelectorError(
+        return SelectorError.of_node(
             f"claim {claim}, request {alternative.request}: a selector failed on device {id_}, but not when it was "
             f"evaluated once more: its language is not deterministic"
         )
@@ -172,9 +176,10 @@ class NodeStates:
 
     _NODES: Final = 16_384
 
-    def __init__(self, features: Features, compiled: Compiled) -> None:
+    def __init__(self, features: Features, compiled: Compiled, *, errors_stay: bool) -> None:
         self._features = features
         self._compiled = compiled
+        self._errors_stay = errors_stay
         self._known: Memo[tuple[str, bool], NodeState] = Memo(self._NODES)
 
     def get(self, view: NodeView, usage: Usage, *, admin_exempt: bool) -> NodeState:
@@ -182,6 +187,13 @@ class NodeStates:
         usages = [usage.pool(pool.pool) for pool in view.pools]
         known = self._known.get((view.name, admin_exempt))
         if known is None or known.view is not view or known.usages != usages:
-            known = NodeState(view, usages, self._features, self._compiled, admin_exempt=admin_exempt)
+            known = NodeState(
+                view,
+                usages,
+                self._features,
+                self._compiled,
+                admin_exempt=admin_exempt,
+                errors_stay=self._errors_stay,
+            )
             self._known.put((view.name, admin_exempt), known)
         return known

@@ -37,6 +37,8 @@ class Problem:
             self.own_domains()
         self._dead = known.dead
         """The first stage that cannot be served even alone."""
+        self.is_faulty = known.is_faulty
+        """It is not known what the node has for some request for all devices."""
         if program.derives_attributes:
             node.compiled.check_derived(
                 (it.usable.bit_count(), it.derived.values()) for domains in self.reached for it in domains
@@ -69,6 +71,14 @@ class Problem:
     def matching(self, domain: Domain) -> int:
         """The devices that the selectors of a domain select, in use or not."""
         return self.view.selected(domain.alternative.expressions, self.node.compiled).true
+
+    @property
+    def fault(self) -> AllocationError | None:
+        """Why it is not known what the node has for the first request that cannot be served, if that is the reason."""
+        if not self.is_faulty or self._dead == len(self.domains):
+            return None
+        faults = [domain.fault for domain in self.domains[self._dead]]
+        return faults[0] if all(faults) else None
 
     @property
     def hopeless(self) -> bool:

@@ -50,7 +50,7 @@ class Inventory:
     ) -> None:
         self.features = features or Features()
         self.semantics = semantics or Semantics()
-        self.compiled = Compiled(language)
+        self.compiled = Compiled(language, minds_other_drivers=not self.semantics.errors_stay_on_node)
         self._journal: Journal[PoolId] = Journal()
         self.version = 0
         """Grows with each change of a slice."""
@@ -63,6 +63,8 @@ class Inventory:
         self._local: dict[str, Counter[PoolId]] = {}
         self._multi_node: Counter[PoolId] = Counter()
         self._counters: Counter[PoolId] = Counter()
+        self._unreadable: Counter[PoolId] = Counter()
+        """How many slices have malformed node selectors, by pool."""
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
         self._views: Memo[str, tuple[int, Node, NodeView]] = Memo(self._NODES)
@@ -142,7 +144,7 @@ class Inventory:
         return self._multi_node
 
     def view(self, node: Node) -> NodeView:
-        """What a node sees. Raises NodeSelectionError for malformed node selectors of slices."""
+        """What a node sees. Raises NodeSelectionError for malformed node selectors, in the reference's semantics."""
         name = node.metadata.name
         known = self._views.get(name)
         if known is not None and known[0] == self.version and (known[1] is node or known[1] == node):
@@ -152,7 +154,8 @@ class Inventory:
         foreign = [view for view in self._troubled_counters() if view.pool not in own]
         outdated = sorted({*self._local.get(name, ())} - {view.pool for view in views})
         superseded = [self._pools[pool].superseded for pool in outdated]
-        made = NodeView(node, views, foreign, superseded, self.features)
+        unreadable = [one for pool in sorted(self._unreadable) if (one := self._pools[pool].unreadable) is not None]
+        made = NodeView(node, views, foreign, superseded, unreadable, self.features)
         self._views.put(name, (self.version, node, made))
         return made
 
@@ -176,7 +179,7 @@ class Inventory:
                 if not len(self._pools[before.pool]):
                     del self._pools[before.pool]
             if new is not None and self._is_known(new):
-                after = Slice(new, self.features)
+                after = Slice(new, self.features, self.semantics)
                 if after.pool not in self._pools:
                     self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
                 self._pools[after.pool].put(after)
@@ -197,6 +200,8 @@ class Inventory:
                 del self._local[slice_.owning_node]
         elif slice_.reach is Reach.MULTI_NODE:
             _count(self._multi_node, slice_.pool, change)
+            if slice_.malformed:
+                _count(self._unreadable, slice_.pool, change)
         elif slice_.reach is Reach.COUNTERS:
             _count(self._counters, slice_.pool, change)
         self._unchecked.add(slice_.pool)

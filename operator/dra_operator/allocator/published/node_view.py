@@ -23,7 +23,7 @@ from .capacity import Requests, consumption, fault
 from .columns import Column
 from .derived_column import DerivedColumn
 from .pool_view import PoolView, Quantities, Status
-from .pools import Superseded
+from .pools import Superseded, Unreadable
 from .predicates import Compiled, Verdicts
 from .slices import Slice, device_is_for
 
@@ -58,12 +58,15 @@ class NodeView:
         views: Sequence[PoolView],
         foreign: Sequence[PoolView],
         outdated: Sequence[Superseded] = (),
+        unreadable: Sequence[Unreadable] = (),
         features: Features | None = None,
     ) -> None:
         self.node = node
         self._features = features or Features()
         self.outdated = outdated
         """Pools whose slices for this node are all of older generations."""
+        self.unreadable = unreadable
+        """Pools that may be meant for this node, but do not say so in a way that can be understood."""
         self.name = node.metadata.name
         self.only_this_node = _only(self.name)
         """What an AllocationResult says of devices that can be used on this node only."""
@@ -96,7 +99,7 @@ class NodeView:
     def is_plain(self) -> bool:
         """No device has fields that a request may stumble over, and all are of this node alone."""
         special = self.binding | self.consuming | self.shareable | self.has_request_policy | self.skipping
-        is_usual = not (special or self.tainted or self.troubled or self.outdated)
+        is_usual = not (special or self.tainted or self.troubled or self.outdated or self.unreadable)
         return is_usual and all(map(_is_of_one_node, self.pools))
 
     def gather(self, bits: Callable[[PoolView], int]) -> int:

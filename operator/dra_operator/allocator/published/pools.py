@@ -33,12 +33,24 @@ class Superseded(NamedTuple):
         )
 
 
+class Unreadable(NamedTuple):
+    """A pool with a slice whose node selector is malformed, so that no node gets the devices that it is about."""
+
+    pool: PoolId
+    slice_name: str
+    fault: str
+
+    def __str__(self) -> str:
+        return f"resource pool {self.pool} has devices for no node: ResourceSlice {self.slice_name}: {self.fault}"
+
+
 class Pool:
     """All slices of a pool in the cluster, and its views."""
 
     def __init__(self, pool: PoolId, semantics: Semantics, *, partitionable: bool) -> None:
         self.id = pool
         self._newest_only = semantics.newest_generation_only
+        self._errors_stay = semantics.errors_stay_on_node
         self._partitionable = partitionable
         self._stale = False
         self._slices: dict[str, Slice] = {}
@@ -48,6 +60,7 @@ class Pool:
         self._generation = 0
         self._owning_node: str | None = None
         self._superseded: Superseded | None = None
+        self._unreadable: Unreadable | None = None
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -75,7 +88,7 @@ class Pool:
         self._views.clear()
         self._by_owning_node.clear()
         self._multi_node = []
-        self._superseded = None
+        self._superseded = self._unreadable = None
         self._generation = max((s.generation for s in self._slices.values()), default=0)
         for slice_ in self._slices.values():
             if slice_.reach is Reach.NODE and slice_.owning_node is not None:
@@ -88,7 +101,7 @@ class Pool:
     def view(self, node: Node) -> PoolView | None:
         """What the node sees: None when the pool has no relevant slice of its highest generation.
 
-        Raises NodeSelectionError for a malformed node selector in any of its slices.
+        A node selector that is malformed matches no node; in the reference's semantics it raises NodeSelectionError.
         """
         self._refresh()
         return self._view([*self._by_owning_node.get(node.metadata.name, ()), *self._concerning(node)])
@@ -108,9 +121,19 @@ class Pool:
 
     @property
     def malformed(self) -> bool:
-        """Some node selector cannot be parsed, so that looking at the pool may fail on any node."""
+        """Looking at the pool may fail on any node, because of a node selector that cannot be parsed."""
         self._refresh()
-        return any(s.malformed for s in self._multi_node)
+        return not self._errors_stay and any(s.malformed for s in self._multi_node)
+
+    @property
+    def unreadable(self) -> Unreadable | None:
+        """What of its newest generation is for no node, because a node selector is malformed."""
+        self._refresh()
+        if self._unreadable is None:
+            faulty = (s for s in self._multi_node if s.malformed and s.generation == self._generation)
+            first = min(faulty, key=lambda s: s.name, default=None)
+            self._unreadable = Unreadable(self.id, first.name, first.malformed) if first is not None else None
+        return self._unreadable
 
     @property
     def troubles_others(self) -> bool:

@@ -98,8 +98,10 @@ class Compiled:
     only once. ``kept`` decides which verdicts are remembered.
     """
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: Language, *, minds_other_drivers: bool = False) -> None:
         self._language = language
+        self._minds_other_drivers = minds_other_drivers
+        """A selector that fails on a device of a driver that is not meant is an error, as it is in the reference."""
         self.common: dict[str, None] = {}
         self.kept = KeptVerdicts()
         self.in_work = InWork()
@@ -118,6 +120,14 @@ class Compiled:
                 raise failure
 
             return fail
+
+    def compiles(self, expression: str) -> bool:
+        """Return whether the expression compiles."""
+        try:
+            self._language.compile(expression)
+        except Exception:
+            return False
+        return True
 
     def attribute(self, expression: str) -> Derive:
         """An expression whose value is an attribute; one that does not compile raises CompileFailure when called.
@@ -173,6 +183,13 @@ class Compiled:
         predicates = [self.predicate(expression) for expression in expressions]
         found = [one.drivers for one in predicates if isinstance(one, Weighed) and one.drivers is not None]
         return [drivers for drivers in found if drivers.names_driver]
+
+    def rules_out(self, expressions: Iterable[str], driver: str) -> bool:
+        """Return whether one of the expressions is about the driver, and false on all of its devices.
+
+        What the others say of such a device does not matter, nor whether they fail on it.
+        """
+        return not self._minds_other_drivers and any(one.excludes(driver) for one in self.drivers(expressions))
 
     def check(self, expressions: Iterable[str]) -> None:
         """Raises NotEvaluated for selectors that must not be evaluated in one go."""

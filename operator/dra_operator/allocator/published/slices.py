@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from enum import Enum
+from typing import Final
 
 from dra_api.core import Node, NodeSelector
 from dra_api.releases.release import Release
-from dra_api.resource import Device, ResourceSlice
+from dra_api.resource import Device, ResourceSlice, ResourceSliceSpec
+from msgspec.structs import replace
 
 from dra_operator.allocator.basics.errors import NodeSelectionError
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.ids import PoolId
 from dra_operator.allocator.basics.memo import Memo
+from dra_operator.allocator.basics.semantics import Semantics
 
 from .capacity import Requests, fault
 from .evaluated import Evaluated
@@ -26,41 +29,67 @@ from .kept_verdicts import Expressions
 from .node_selectors import first_match, parse
 from .predicates import Compiled, Verdicts
 
+NONE: Final = Verdicts(0, 0)
+
 
 class Reach(Enum):
     """Which nodes a slice may concern, before a node is looked at."""
 
     NODE = "the node it names"
     MULTI_NODE = "depends on the node"
-    COUNTERS = "all nodes up to 1.36: it defines shared counters"
+    COUNTERS = "all nodes, in the reference up to 1.36: it defines shared counters"
     NOWHERE = "none: it needs partitionable devices, which are off"
 
 
 class Slice:
     """One published slice, with the verdicts of the selectors evaluated on it so far."""
 
-    __slots__ = ("_all", "_evaluated", "_faulty", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
+    __slots__ = (
+        "_all",
+        "_evaluated",
+        "_faulty",
+        "devices",
+        "generation",
+        "malformed",
+        "name",
+        "pool",
+        "reach",
+        "sharing",
+        "spec",
+    )
 
-    def __init__(self, source: ResourceSlice, features: Features) -> None:
+    def __init__(self, source: ResourceSlice, features: Features, semantics: Semantics) -> None:
         self.name = source.metadata.name
         self.spec = source.spec
+        self.malformed = self._find_malformed()
+        """Why a node selector of the slice, or of one of its devices, cannot be understood; empty if all can be."""
+        if self.malformed and semantics.errors_stay_on_node:
+            self.spec = without_malformed(self.spec)
         self.pool = PoolId.of(source)
         self.generation = source.spec.pool.generation
-        self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
+        self.devices: tuple[Device, ...] = () if self.has_counters else self.spec.devices or ()
         """A slice with shared counters offers no devices, because it must not have any."""
         self._all = (1 << len(self.devices)) - 1
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
-        self.reach = self._reach(features)
+        self.reach = self._reach(features, semantics)
         self._evaluated = Evaluated()
         self._faulty: Memo[Requests, int] = Memo()
 
-    def _reach(self, features: Features) -> Reach:
-        """From 1.37 on the node fields of a slice with shared counters count (K37-BUG-16)."""
+    def _find_malformed(self) -> str:
+        per_device = self.spec.devices or () if self.spec.per_device_node_selection else ()
+        places = [("", self.spec.node_selector), *((f"device {one.name}: ", one.node_selector) for one in per_device)]
+        for place, selector in places:
+            if fault := _selector_fault(selector):
+                return f"{place}{fault}"
+        return ""
+
+    def _reach(self, features: Features, semantics: Semantics) -> Reach:
+        """The node fields of a slice with shared counters count, in the reference from 1.37 on (K37-BUG-16)."""
         spec = self.spec
         partitioned = spec.per_device_node_selection is not None or spec.shared_counters
         if partitioned and not features.partitionable_devices:
             return Reach.NOWHERE
-        if spec.shared_counters and features.release < Release.V1_37:
+        if spec.shared_counters and features.release < Release.V1_37 and not semantics.errors_stay_on_node:
             return Reach.COUNTERS
         return Reach.NODE if spec.node_name else Reach.MULTI_NODE
 
@@ -72,18 +101,6 @@ class Slice:
     def owning_node(self) -> str | None:
         """The only node that the slice is for, when it names one."""
         return self.spec.node_name if self.reach is Reach.NODE else None
-
-    @property
-    def malformed(self) -> bool:
-        """A node selector of the slice, or of one of its devices, cannot be parsed."""
-        per_device = self.devices if self.spec.per_device_node_selection else ()
-        try:
-            for selector in (self.spec.node_selector, *(device.node_selector for device in per_device)):
-                if selector is not None:
-                    parse(selector)
-        except NodeSelectionError:
-            return True
-        return False
 
     @property
     def ambiguous(self) -> bool:
@@ -109,6 +126,8 @@ class Slice:
         if known is None:
             if not expressions:
                 return Verdicts(self._all, 0)
+            if self._is_ruled_out(expressions, compiled):
+                return NONE
             compiled.check(expressions)
             for _ in self.evaluate(expressions, compiled):
                 pass
@@ -120,7 +139,7 @@ class Slice:
 
         After a drop, the next call continues with the device at which this one was.
         """
-        if expressions in self._evaluated.verdicts:
+        if expressions in self._evaluated.verdicts or self._is_ruled_out(expressions, compiled):
             return
         classes = tuple(itertools.takewhile(compiled.common.__contains__, expressions))
         if len(expressions) == 1 and classes:  # all classes at once: a language then prepares each device only once
@@ -133,6 +152,13 @@ class Slice:
         yield from self._evaluate(
             expressions, self._evaluated.verdicts.get(before) or Verdicts(self._all, 0), compiled, len(before)
         )
+
+    def _is_ruled_out(self, expressions: Expressions, compiled: Compiled) -> bool:
+        if not compiled.rules_out(expressions, self.pool.driver):
+            return False
+        self._evaluated.verdicts[expressions] = NONE
+        compiled.kept.added(expressions, self._evaluated)
+        return True
 
     def _evaluate(
         self, expressions: Expressions, within: Verdicts, compiled: Compiled, asked: int = 0
@@ -181,6 +207,28 @@ class Slice:
             return bool(spec.per_device_node_selection) and any(device_is_for(device, node) for device in self.devices)
         except NodeSelectionError as error:
             raise NodeSelectionError(f"slice {self.name}: {error}") from error
+
+
+def _selector_fault(selector: NodeSelector | None) -> str:
+    """Why a node selector cannot be parsed; empty if it can be."""
+    try:
+        if selector is not None:
+            parse(selector)
+    except NodeSelectionError as error:
+        return str(error)
+    return ""
+
+
+def without_malformed(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    """The same with node selectors that match no node, instead of those that cannot be parsed (section 15)."""
+
+    def readable(selector: NodeSelector | None) -> NodeSelector | None:
+        return NodeSelector(node_selector_terms=()) if _selector_fault(selector) else selector
+
+    devices = spec.devices
+    if devices is not None and spec.per_device_node_selection:
+        devices = tuple([replace(device, node_selector=readable(device.node_selector)) for device in devices])
+    return replace(spec, node_selector=readable(spec.node_selector), devices=devices)
 
 
 def selects(node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, node: Node) -> bool:

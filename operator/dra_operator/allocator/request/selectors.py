@@ -32,11 +32,15 @@ class RequestSelector(NamedTuple):
         return f"claim {claim}, request {self.request}"
 
     def error(self, claim: str, device: DeviceId, published: Device, cause: Exception) -> SelectorError:
-        """The fatal error of this selector on a device, with what the device does publish."""
+        """Return the error of this selector on a device, with what the device does publish.
+
+        A selector that does not compile is the claim's or the class's fault, on whichever device that shows.
+        """
         owner = f"class {self.class_}" if self.class_ else f"claim {claim}"
         attributes = ", ".join(sorted(published.attributes or ())) or "none"
         capacity = ", ".join(sorted(published.capacity or ())) or "none"
-        return SelectorError(
+        make = SelectorError if isinstance(cause, CompileFailure) else SelectorError.of_node
+        return make(
             f"{owner}: selector #{self.position}: CEL {_kind(cause)} error: {cause} "
             f"({self._user(claim)}; device {device} publishes attributes: {attributes}; capacity: {capacity}); "
             f"{_remedy(cause)}"

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from dra_api.resource import MOST_RESULTS
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.errors import ClaimError
+from dra_operator.allocator.basics.errors import AllocationError, ClaimError
 from dra_operator.allocator.problem.domain import Domain
 
 from .order import DeviceOrder
@@ -49,7 +49,7 @@ def enter(state: State, pruner: Pruner | None, stage: int, remaining: Remaining 
         return None
     only = stages[stage][0] if len(stages[stage]) == 1 else None
     if only is None or not only.need or _exceeds_limit(state, only):
-        return AlternativesFrame(stage, remaining)
+        return AlternativesFrame(state, stage, remaining)
     return _serve(state, pruner, stage, only, remaining)
 
 
@@ -72,11 +72,20 @@ def _exceeds_limit(state: State, domain: Domain) -> bool:
 class AlternativesFrame(Frame):
     """Which alternative serves the request, if there is a choice; limited when all of them exceed the limit."""
 
-    def __init__(self, stage: int, remaining: Remaining | None) -> None:
+    def __init__(self, state: State, stage: int, remaining: Remaining | None) -> None:
         self.stage = stage
         self.index = -1
         self._limited = True
         self._remaining = remaining
+        self._before = len(state.grants)
+        self._fault: AllocationError | None = None
+
+    def abandon(self, state: State, error: AllocationError) -> AllocationError | None:
+        """Give up the current alternative, in which the error was met. Return the first such error if none is left."""
+        self._fault = self._fault or error
+        while len(state.grants) > self._before:
+            state.give_back()
+        return None if self.index + 1 < len(state.problem.domains[self.stage]) else self._fault
 
     def advance(self, state: State) -> bool | None:
         domains = state.problem.domains[self.stage]
@@ -84,6 +93,8 @@ class AlternativesFrame(Frame):
             self.index += 1
             if not _exceeds_limit(state, domains[self.index]):
                 return True
+        if self._fault is not None:
+            raise self._fault
         self.outcome = BranchEnd.LIMIT if self._limited else BranchEnd.FAILED
         return False
 
@@ -217,14 +228,14 @@ class AllDevicesFrame(Frame):
         return True
 
     def _admit(self, state: State, device: int) -> bool:
-        """Raises ClaimError when the first ledger to refuse the device ends the attempt."""
+        """Raises ClaimError when the first ledger to refuse the device has to accept all of them."""
         domain, bit = self._domain, 1 << device
         if not domain.usable & bit & ~state.blocked(domain):
             return False
         refusing = next((ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)), None)
         if refusing is not None and refusing.ends_attempt:
             claim = state.problem.program.claims[domain.claim].key
-            raise ClaimError(
+            raise ClaimError.of_node(
                 f"claim {claim}, request {domain.alternative.request}: cannot add device "
                 f"{state.problem.view.id(device)} because a claim constraint would not be satisfied: all must have "
                 f"{refusing}; ask for a number of devices, or narrow the selectors"

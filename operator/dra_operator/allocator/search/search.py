@@ -13,6 +13,10 @@ does not matter.
 A branch ends in one of two ways: it fails, or it would exceed the 32 results of a claim (``LIMIT``). The
 latter skips an alternative, or abandons the previous request at once, since no other device changes it.
 
+An error of what the node sees (a selector that fails on a device, for instance) ends the alternative in which it is
+met: the nearest request behind it that has another one goes on with that. If its alternatives end as well, or there is
+no such request, the search ends with the error. Under the reference's semantics each error ends the search.
+
 Most searches succeed or fail within a few steps. One that has failed ``FAILURES_BEFORE_PRUNING`` times starts again
 with a pruner that cuts branches which cannot hold a solution: the first solution stays the same. A search may be given
 an order of devices (``order``), which counts until then.
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dra_operator.allocator.basics.errors import AllocationError
 from dra_operator.allocator.problem.problem import Problem
 
 from .frames import AlternativesFrame, Frame, enter
@@ -52,14 +57,17 @@ class Search:
     def run(self, steps: int) -> bool | None:
         """True: ``state.grants`` is the solution. False: there is none. None: not known yet.
 
-        Raises AllocationError when the search meets something fatal.
+        Raises AllocationError when the search ends with an error.
         """
         last = self.steps + steps
         while self.is_open and self.steps < last:
             if self._has_failed_often:
                 self._start_again()
             else:
-                self._advance(last)
+                try:
+                    self._advance(last)
+                except AllocationError as error:
+                    self._abandon_alternative(error)
         return self.solved
 
     @property
@@ -124,6 +132,21 @@ class Search:
                 self._pop(stack, state)
                 if not stack or self._has_failed_often:
                     return
+
+    def _abandon_alternative(self, error: AllocationError) -> None:
+        """Go on with the next alternative of the nearest request that has one. Raises the error if none has."""
+        if not (self.problem.node.errors_stay and error.is_of_node):
+            raise error
+        self._failures += 1
+        while self._stack:
+            frame = self._stack[-1]
+            if isinstance(frame, AlternativesFrame):
+                last = frame.abandon(self.state, error)
+                if last is None:
+                    return
+                error = last
+            self._stack.pop()
+        raise error
 
     def _pop(self, stack: list[Frame], state: State) -> None:
         frame = stack.pop()

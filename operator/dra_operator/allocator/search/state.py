@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dra_operator.allocator.basics.errors import AllocationError
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 
 from .order import DeviceOrder, Grant, ordered_from
@@ -40,8 +44,19 @@ class State:
             self.taken |= bit
         self.by_claim[domain.claim] = own | bit
         self.results[domain.claim] += 1
-        for ledger in domain.ledgers:
-            ledger.take(device, domain)
+        try:
+            for ledger in domain.ledgers:
+                ledger.take(device, domain)
+        except AllocationError:
+            self._undo_taking(domain, device, domain.ledgers[: domain.ledgers.index(ledger)])
+            raise
+
+    def _undo_taking(self, domain: Domain, device: int, took: Sequence[Ledger]) -> None:
+        """Undoes a ``take`` that failed behind these ledgers, so that another alternative can be tried."""
+        _, _, self.taken, self.by_claim[domain.claim] = self.grants.pop()
+        self.results[domain.claim] -= 1
+        for ledger in reversed(took):
+            ledger.give_back(device, domain)
 
     def give_back(self) -> None:
         """Undoes the latest ``take``."""

@@ -63,8 +63,6 @@ SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference"
 TRACE_COMMAND: Final = "dra_operator.commands.trace.command"
 """Loaded only for tables: it needs the libraries of the extra."""
 EXTRA: Final = frozenset({"numpy", "scipy"})
-SETTLED: Final = (Allocated, Failed)
-"""Outcomes after which no further node is tried."""
 _MANY_NODES: Final = 64  # nodes; with more of them the index is faster
 
 
@@ -281,16 +279,21 @@ def _decide(case: FileCase) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for node in case.nodes:
         outcomes.append(case.allocator.allocate(node, case.claims, case.usage))
-        if case.first and isinstance(outcomes[-1], SETTLED):
+        if case.first and _settles(outcomes[-1]):
             break
     return outcomes
+
+
+def _settles(outcome: Outcome) -> bool:
+    """Whether no further node is tried."""
+    return isinstance(outcome, Allocated) or (isinstance(outcome, Failed) and not outcome.is_of_node)
 
 
 def _choose(case: FileCase) -> list[Outcome]:
     """The outcome of the node that settles the case, if one does."""
     for node in _worth_trying(case):
         outcome = case.allocator.allocate(node, case.claims, case.usage)
-        if isinstance(outcome, SETTLED):
+        if _settles(outcome):
             return [outcome]
     return []
 
@@ -307,7 +310,7 @@ def _worth_trying(case: FileCase) -> Iterable[Node]:
 
 def _settling(outcomes: list[Outcome]) -> list[str]:
     """The name of the node that settled the case, if one did."""
-    return [outcome.node for outcome in outcomes if isinstance(outcome, SETTLED)]
+    return [outcome.node for outcome in outcomes if _settles(outcome)]
 
 
 def _node(outcome: Outcome) -> dict[str, Any]:
@@ -316,6 +319,7 @@ def _node(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, Allocated):
         fields["results"] = [to_dict(result) for result in outcome.results]
     elif isinstance(outcome, Failed):
+        fields["outcome"] = OUTCOMES[NodeFailure] if outcome.is_of_node else OUTCOMES[Failed]
         fields["error"] = str(outcome.error)
     elif isinstance(outcome, GaveUp):
         fields["error"] = str(outcome)

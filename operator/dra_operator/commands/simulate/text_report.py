@@ -60,9 +60,12 @@ def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: boo
         yield attempt.pre_filter_result.text
         return
     fits = sum(isinstance(answer, Fits) for _, answer in attempt.answers)
-    yield f"would fit {fits} of {counted(len(attempt.answers), 'node')}"
+    nodes = counted(len(attempt.answers), "node")
     if isinstance(attempt.outcome, NoPlace) and attempt.outcome.is_error:
-        yield f"held back on all nodes by an error: {attempt.outcome.message}"
+        but = f", although the devices of {fits} would do" if fits else ""
+        yield f"would fit none of {nodes}{but}: held back by an error: {attempt.outcome.message}"
+    else:
+        yield f"would fit {fits} of {nodes}"
     yield from _fitting(attempt)
     yield from _obstructed(attempt)
     yield from _lacking(attempt, inventory)

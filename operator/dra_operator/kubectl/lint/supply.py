@@ -14,6 +14,7 @@ from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim
 
 from dra_operator.allocator import (
     Allocated,
+    AllocationError,
     Failed,
     GaveUp,
     PoolError,
@@ -78,22 +79,25 @@ class Supply:
         """Why no node could serve the claim with all devices free; None if one could, or if that is not known.
 
         A warning if it is no fault of the claim, and may pass: a taint, or a pool that is being published or invalid.
-        A request for all devices minds such a pool of any driver (allocator.md section 7).
+        A request for all devices of a node waits for its pools of the drivers that it may mean (allocator.md
+        section 7).
         """
         refusals: list[Refusal] = []
-        pool_error: PoolError | None = None
+        errors: list[AllocationError] = []
         for state in self._made.cluster.loaded_nodes():
             outcome = self._made.allocator.allocate(state.node, [claim], Usage())
             if isinstance(outcome, Allocated | GaveUp):
                 return None
             if not isinstance(outcome, Failed):
                 refusals.append(outcome.refusal)
-            elif isinstance(outcome.error, PoolError):
-                pool_error = pool_error or outcome.error
+            elif outcome.is_of_node:
+                errors.append(outcome.error)
             else:
                 return Severity.ERROR, str(outcome.error)
-        if pool_error is not None:
-            return Severity.WARNING, str(pool_error)
+        if errors:
+            lasting = [error for error in errors if not isinstance(error, PoolError)]
+            first = min(map(str, lasting or errors))
+            return Severity.WARNING if len(lasting) < len(errors) else Severity.ERROR, first
         if not refusals:
             return None
         best = max(refusals, key=lambda one: one.closeness)
@@ -138,7 +142,7 @@ def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundi
     selectors = (*((class_.spec.selectors if class_ is not None else None) or ()), *(wanted.selectors or ()))
     found = supply.matching(selectors)
     if found.fault:
-        remedy = "no pod of the claim gets a node where such a device is; allow for devices without the name"
+        remedy = "a node where it meets such a device first takes no pod of the claim; allow for such devices"
         return manifest.finding(Severity.ERROR, path, f"{found.fault}; {remedy}")
     number, most = found.by_node.total(), max(found.by_node.values(), default=0)
     needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1

@@ -65,7 +65,8 @@ class Said:
         outline = self.outline
         ways = isinstance(self.answer, Obstructed) + (outline is not None)
         closeness = tuple(-each for each in outline.closeness) if outline is not None else ()
-        return (not isinstance(self.answer, Faulty), ways, closeness)
+        ends_attempt = isinstance(self.answer, Faulty) and not self.answer.is_of_node
+        return (not ends_attempt, ways, closeness)
 
 
 class NodeSaid(NamedTuple):

@@ -197,7 +197,7 @@ def _mapped(claim: ResourceClaim, result: DeviceRequestAllocationResult, mapping
     if mapping.device_multiplier is not None:
         return mapping.device_multiplier.nanos
     if result.consumed_capacity is None:
-        raise ClaimError(
+        raise ClaimError.of_node(
             f"claim {claim.key}: device {DeviceId.of(result)} maps capacity {mapping.capacity_key} to the node, but no "
             f"capacity of it is consumed: have its driver allow multiple allocations"
         )

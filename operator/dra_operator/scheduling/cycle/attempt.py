@@ -3,13 +3,13 @@
 An attempt looks at as few nodes as it can: those where allocated claims can be used, otherwise those that the index of
 the allocator names, the best first. The first one that fits is then the answer, unless another could get better
 alternatives. Nodes on which the claims may turn out to be faulty always come first: which node is best must not decide
-whether a broken claim is noticed (E2E-055).
+whether a broken claim is noticed. A fault of what one node sees keeps the pod from that node only (allocator.md 15).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import assert_never
 
 from dra_api.relations.references import is_pod_group
@@ -43,8 +43,12 @@ Answered = Callable[[str, NodeStatus], None]
 Work = Generator[Pause, Elapsed, None]
 
 
+MOST_UNDECIDED_NODES = 10  # nodes on which the allocator may give up in one attempt
+HASTE_FACTOR = 10  # after the first of them, the others together get about as much time as that one had
+
+
 class Aborted(Exception):
-    """The allocator gave up on a node, so the answer is unknown."""
+    """The allocator gave up on nodes, and no other node fits, so the answer is unknown."""
 
 
 class Attempt:
@@ -72,6 +76,8 @@ class Attempt:
         self._reasons = Reasons()
         self._lacking: list[Lacking] = []
         """Nodes whose devices do not serve the claims; why is worked out if no node fits."""
+        self._undecided: list[str] = []
+        """Nodes on which the allocator gave up, with its words."""
         self._unavailable: set[str] = set()
         self._elsewhere: set[Reason] = set()
         """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
@@ -108,7 +114,9 @@ class Attempt:
         return best(self.fits, self.question.scores)
 
     def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
-        """The answer when no node fits."""
+        """The answer when no node fits. Raises Aborted if that is not known of some."""
+        if self._undecided:
+            raise Aborted(self._undecided[0])
         nodes = len(self._nodes)
         demands: list[tuple[Demand, Candidates]] = []
         if self._allocations.nodes is not None:
@@ -229,10 +237,17 @@ class Attempt:
                 self._reasons.add(obstacle)
             case Lacking():
                 self._lacking.append(answer)
-            case Faulty(error):
-                raise error
+            case Faulty(error, is_of_node):
+                if not is_of_node:
+                    raise error
+                self._reasons.fail(error)
             case Undecided(why):
-                raise Aborted(f"node {state.name}: {why}")
+                self._undecided.append(f"node {state.name}: {why}")
+                self.question.haste = HASTE_FACTOR
+                if len(self._undecided) >= MOST_UNDECIDED_NODES:
+                    if not self.fits:
+                        raise Aborted(self._undecided[0])
+                    self._is_best = True  # of those that are known
             case _:
                 assert_never(answer)
 
@@ -279,7 +294,8 @@ class Attempt:
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
-        names = closest + self._nodes.spread(SAMPLE_NODES)
+        suspects = [name for _, candidates in demands for name in islice(candidates.suspects(), SAMPLE_NODES)]
+        names = closest + suspects + self._nodes.spread(SAMPLE_NODES)
         yield from self._try_all(name for name in dict.fromkeys(names) if name not in self._asked)
 
     def _refuse_excluded(self, demand: Demand, candidates: Candidates) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from dra_operator.allocator import Refusal, RefusedClaim
+from dra_operator.allocator import AllocationError, Refusal, RefusedClaim
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.wording import counted
 
 TOO_FEW_DEVICES: Final = Reason("too-few-devices", "cannot satisfy {subject} (too few free devices match)")
 
@@ -35,11 +36,17 @@ class Reasons:
         self.obstacles: Counter[Obstacle] = Counter()
         self._refused: Counter[RefusedRequest] = Counter()
         self._best: dict[RefusedRequest, Refusal] = {}
+        self._errors: Counter[str] = Counter()
+        """What cannot be decided, by the number of nodes."""
         self._lines: dict[RefusedRequest, Counter[str]] = {}
 
     def add(self, obstacle: Obstacle, nodes: int = 1) -> None:
         """So many nodes have the obstacle."""
         self.obstacles[obstacle] += nodes
+
+    def fail(self, error: AllocationError) -> None:
+        """A node on which the claims cannot be decided."""
+        self._errors[str(error)] += 1
 
     def refuse(self, refusal: Refusal) -> None:
         """A node whose devices do not serve the claims."""
@@ -60,7 +67,7 @@ class Reasons:
     @property
     def main(self) -> str:
         """What most nodes lack: the kind of an obstacle, or ``devices``."""
-        counts = Counter({"devices": self._refused.total(), "no-nodes": 0})
+        counts = Counter({"devices": self._refused.total() + self._errors.total(), "no-nodes": 0})
         for obstacle, nodes in self.obstacles.items():
             counts["devices" if obstacle.reason is TOO_FEW_DEVICES else obstacle.reason.name] += nodes
         return max(counts, key=lambda kind: counts[kind]) if counts.total() else "no-nodes"
@@ -71,6 +78,8 @@ class Reasons:
             return "0/0 nodes are available: the cluster has no nodes"
         reasons = [(count, obstacle.text) for obstacle, count in self.obstacles.items()]
         reasons += [(count, self._reason(request)) for request, count in self._refused.items()]
+        if self._errors:
+            reasons.append((self._errors.total(), self._error()))
         reasons.sort(key=lambda item: (-item[0], item[1]))
         line = ""
         for shown in range(SHOWN_REASONS, 0, -1):
@@ -81,6 +90,12 @@ class Reasons:
             if len(line) <= LONGEST_DIAGNOSIS_CHARACTERS:
                 return line
         return line[: LONGEST_DIAGNOSIS_CHARACTERS - 3] + "..."
+
+    def _error(self) -> str:
+        """The error of most nodes, of those of equally many the first by its text."""
+        text, _ = min(self._errors.items(), key=lambda item: (-item[1], item[0]))
+        others = len(self._errors) - 1
+        return f"error: {text}" + (f" ({counted(others, 'other error')} not shown)" if others else "")
 
     def _reason(self, request: RefusedRequest) -> str:
         best, lines = self._best[request], self._lines[request]

@@ -53,6 +53,8 @@ class PodFilter:
         self._has_devices = self._made is not None or any(claim.status.allocation is not None for claim in claims)
         self.volumes = cycle_state.volumes
         self._steps_per_node = steps_per_node(cycle_state.pod)
+        self.haste = 1
+        """The allocator gets so many times less time and steps for each node, once it has spent all on one of them."""
         self.device_order = ""
         """In which order devices are tried, if not in the allocator's own."""
         self.steps = 0
@@ -85,12 +87,15 @@ class PodFilter:
         if not demand.claims:
             plan = Plan(state.name, {}, demand.served, volumes=self.bindings(state))
             return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
-        decision = self._allocator.search(state.node, demand.program, self.usage, order=self.device_order)
+        budget = self._allocator.budget // self.haste
+        decision = self._allocator.search(
+            state.node, demand.program, self.usage, budget=budget, order=self.device_order
+        )
         began: Elapsed = None
         while (outcome := decision.advance(PAUSE_STEPS)) is None:
             elapsed = yield Pause.SEARCHING
             began = elapsed if began is None else began
-            if elapsed is not None and began is not None and elapsed - began > self.filter_timeout:
+            if elapsed is not None and began is not None and elapsed - began > self.filter_timeout / self.haste:
                 return Undecided("timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
         return self._answer(state, demand, outcome, elsewhere)
@@ -121,7 +126,7 @@ class PodFilter:
             plan = Plan(state.name, allocations, demand.served, demand.extended, self.bindings(state))
             return self._with_node_use(state, plan, outcome.score)
         if isinstance(outcome, Failed):
-            return Faulty(outcome.error)
+            return Faulty(outcome.error, is_of_node=outcome.is_of_node)
         if isinstance(outcome, GaveUp):
             return Undecided(outcome.text)
         return Lacking(demand, outcome)
@@ -142,7 +147,8 @@ class PodFilter:
         try:
             use = node_use(pod, held, self._allocator.published, extended, is_group_idle=self._state.is_group_idle)
         except AllocationError as error:
-            return Faulty(error)
+            stays = self._allocator.inventory.semantics.errors_stay_on_node
+            return Faulty(error, is_of_node=stays and error.is_of_node)
         if isinstance(use, Obstacle):
             return Obstructed(use)
         short = shortage(pod, self._nominations.loaded(state), use)

@@ -75,10 +75,15 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """Another node may do, but the reference ends the attempt."""
+    """The claims cannot be decided there.
+
+    ``is_of_node``: the fault is in what the node sees, and other nodes are tried. Otherwise it is the claims', and ends
+    the attempt.
+    """
 
     kind: ClassVar = "faulty"
     error: AllocationError
+    is_of_node: bool = False
 
     @property
     def text(self) -> str:

@@ -33,11 +33,12 @@ def plan(
 
     A generator that pauses every few milliseconds, so that the caller can let others run, and says at what; it
     returns the answer. A caller with a clock sends the seconds of search so far: a node that takes the allocator longer
-    than ``filter_timeout`` ends the attempt. ``answered`` gets the answer of each node. ``post_filter`` may make room
-    where no node fits. ``placement`` has strategies that prefer nodes; None: the first node that fits.
+    than ``filter_timeout`` counts as one that does not fit, and the answer is an error if no other one does.
+    ``answered`` gets the answer of each node. ``post_filter`` may make room where no node fits. ``placement`` has
+    strategies that prefer nodes; None: the first node that fits.
 
-    Errors of the input (a selector that fails on a device of one node) end the attempt, although another node might
-    do.
+    Faults of the claims end the attempt. A fault of what one node sees (a selector that fails on one of its devices)
+    keeps the pod from that node only.
     """
     statuses: dict[str, NodeStatus] = {}
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dra_operator.scheduling.state.node import LoadedNode
 
 from .filter import PodFilter
-from .node_status import Lacking, NodeStatus, Obstructed
+from .node_status import Faulty, Lacking, NodeStatus, Obstructed
 from .pause import Elapsed, Pause
 from .pre_filter import CycleState
 from .result import NoPlace, PostFilterResult
@@ -56,7 +56,7 @@ class Unschedulable:
         if isinstance(status, Obstructed):
             return not status.elsewhere and rules.may_end_with_pods(status.obstacle)
         if status is not None:
-            return isinstance(status, Lacking)
+            return isinstance(status, Lacking) or (isinstance(status, Faulty) and status.is_of_node)
         if self.question.allocations.nodes is not None:
             return False
         obstacle = rules.obstacle(state, self.question.demands.on(state).served)

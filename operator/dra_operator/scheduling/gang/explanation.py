@@ -8,7 +8,7 @@ from typing import Final
 
 from dra_operator.scheduling.cycle.diagnosis import TOO_FEW_DEVICES, Reasons
 from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS
-from dra_operator.scheduling.cycle.node_status import Lacking, Obstructed
+from dra_operator.scheduling.cycle.node_status import Faulty, Lacking, Obstructed
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.plan import plan
 from dra_operator.scheduling.cycle.result import NoPlace
@@ -38,6 +38,9 @@ def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pau
             left -= 1
             steps += EXPLANATION_STEPS
             reasons.refuse(answer.refusal)
+        elif isinstance(answer, Faulty) and left:
+            left -= 1
+            reasons.fail(answer.error)
         if steps >= PAUSE_STEPS:
             steps = 0
             yield Pause.SEARCHING

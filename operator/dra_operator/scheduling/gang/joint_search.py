@@ -263,7 +263,7 @@ class Search:
         self._overlay.place(frame.member.pod, plan)
 
     def _refused(self, frame: Frame, state: LoadedNode, answer: NodeStatus) -> None:
-        if isinstance(answer, Faulty):
+        if isinstance(answer, Faulty) and not answer.is_of_node:
             raise answer.error
         if isinstance(answer, Undecided):
             raise Aborted(f"node {state.name}: {answer.text}")
