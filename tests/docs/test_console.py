@@ -87,7 +87,7 @@ STORIES = {
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
     ),
     "roles, tokens and a stuck claim": Story(
-        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 4)),
+        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 5)),
         check="kubectl wait --for=delete resourceclaim/stuck --timeout=30s",
         words={"resourceclaim NAME": "resourceclaim stuck"},
         before={
@@ -108,6 +108,7 @@ ENGINE = "needs a container engine and a registry; .ci/image builds the image wi
 BY_CI = ".ci/run does it, in a fresh clone"
 INSTALLS = "installs into the environment in which the tests run"
 RECORDED = "tests/kubectl compares it with the recorded answer about a cluster in a file"
+CHART = "needs helm; tests/manifests/test_chart.py renders the chart where there is one"
 DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the image"
 NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/quality.md", "python docs/quality.py"): "needs data that is not in the repository, and hours",
@@ -122,7 +123,7 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("README.md", "(cd manifests/base && kustomize"): "needs kustomize, whose `edit` kubectl does not have",
     ("README.md", "kubectl apply -k"): DEPLOYED,
     ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
-    ("README.md", "helm install"): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
+    ("README.md", "helm install"): CHART,
     ("CONTRIBUTING.md", "make install"): BY_CI,
     (
         "CONTRIBUTING.md",
@@ -151,6 +152,12 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
     ("docs/kubernetes-1.37.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl rollout"): DEPLOYED,
+    ("docs/operating.md", "kubectl dra territory"): RECORDED,
+    ("docs/operating.md", "kubectl taint nodes"): "tests/reliability/test_mixed_queue.py taints one, on a real server",
+    (
+        "docs/operating.md",
+        "helm upgrade",
+    ): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
     ("docs/operating.md", "kubectl label"): DEPLOYED,
     ("docs/operating.md", "kubectl get resourceclaims"): DEPLOYED,
     ("docs/operating.md", "kubectl delete"): DEPLOYED,

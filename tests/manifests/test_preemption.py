@@ -1,4 +1,4 @@
-"""The component that turns preemption on sets what it says: the setting, and the right to end pods without devices."""
+"""The components that set something on the operator do what they say: preemption, and devices of one scheduler."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from dra_api.codec import convert
+from dra_api.resource import DeviceTaintRule, DeviceTaintSelector
+from dra_api.validation import validate_device_taint_rule
+from dra_operator.allocator import territory_taint
 from kubectl import ROOT
 
 KUBECTL = shutil.which("kubectl")
@@ -16,13 +21,34 @@ KUBECTL = shutil.which("kubectl")
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed: the component is NOT rendered")
 def test_the_operator_preempts_and_its_policy_lets_it_end_any_pod(tmp_path: Path) -> None:
-    up = os.path.relpath(ROOT / "manifests", tmp_path)
-    content = {"resources": [f"{up}/operator"], "components": [f"{up}/components/preemption"]}
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(content))
-    assert KUBECTL is not None
-    made = subprocess.run([KUBECTL, "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
-    objects = {it["kind"]: it for it in yaml.safe_load_all(made.stdout)}
+    objects = rendered(tmp_path, "preemption")
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert {"name": "DRA_OPERATOR_PREEMPTION", "value": "true"} in container["env"]
     variables = {it["name"]: it["expression"] for it in objects["ValidatingAdmissionPolicy"]["spec"]["variables"]}
     assert variables["endsAnyPod"] == "true"
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed: the component is NOT rendered")
+def test_the_operator_takes_only_its_own_devices(tmp_path: Path) -> None:
+    (container,) = rendered(tmp_path, "territory")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "DRA_OPERATOR_OWN_DEVICES_ONLY", "value": "true"} in container["env"]
+
+
+def rendered(folder: Path, component: str) -> dict[str, Any]:
+    """The objects of the operator with a component, by kind."""
+    up = os.path.relpath(ROOT / "manifests", folder)
+    content = {"resources": [f"{up}/operator"], "components": [f"{up}/components/{component}"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    assert KUBECTL is not None
+    made = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=True)
+    return {it["kind"]: it for it in yaml.safe_load_all(made.stdout)}
+
+
+def test_the_example_of_a_rule_gives_the_devices_of_the_shipped_driver_to_the_operator() -> None:
+    rule = convert(DeviceTaintRule, yaml.safe_load((ROOT / "manifests/examples/more/territory.yaml").read_text()))
+    driver = yaml.safe_load((ROOT / "manifests/plugin/simulated.yaml").read_text())["driverName"]
+    assert not validate_device_taint_rule(rule)
+    assert (rule.spec.taint, rule.spec.device_selector) == (
+        territory_taint("dra-scheduler"),
+        DeviceTaintSelector(driver=driver),
+    )
