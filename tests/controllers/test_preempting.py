@@ -935,6 +935,29 @@ def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
     assert nodes(played(story))["rival"]
 
 
+def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_cannot_be_tried() -> None:
+    """Its claim is gone: the others wait for it, and would keep what came free until it is there again."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low-0", held=True), pod("low-1", held=True))
+        world.api.add(RESOURCE_CLAIMS, Make.claim("own"))
+        world.api.add(PODS, of_gang(pod("g-0", 10, claims=[Make.use("own")])))
+        world.api.add(PODS, of_gang(pod("g-1", 10)))
+        world.start()
+        async with world.running():
+            await passes(world, REST * 2)
+            assert status(world, "g-1").get("nominatedNodeName")
+            world.api.drop(RESOURCE_CLAIMS, "ns/own")
+            await passes(world, REST * 2)
+            ends(world, "low-0")
+            ends(world, "low-1")
+            world.api.add(PODS, pod("rival", 9))
+            await passes(world, REST)
+            assert not status(world, "g-1").get("nominatedNodeName")
+
+    assert nodes(played(story))["rival"]
+
+
 def test_a_device_that_was_kept_in_vain_is_found_by_a_pod_that_was_tried_meanwhile() -> None:
     """It came free before the attempt of the rival, for which it was in use all the same."""
 

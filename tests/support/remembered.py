@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import types
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 _NO_MEMORY = (
@@ -13,6 +15,9 @@ _NO_MEMORY = (
     *(asyncio.AbstractEventLoop, asyncio.Task),
     *(asyncio.Event, asyncio.Lock, asyncio.Condition, asyncio.Semaphore),  # tasks that wait for them are no memory
 )
+
+
+_CONTAINERS = ("OrderedDict", "dict", "set", "list", "deque", "Counter", "defaultdict", "WeakValueDictionary")
 
 
 def sizes(root: object, without: tuple[type, ...] = ()) -> dict[str, int]:
@@ -35,6 +40,61 @@ def sizes(root: object, without: tuple[type, ...] = ()) -> dict[str, int]:
             found[path] = it.qsize()
         left.extend((path + step, part) for step, part in _parts(it))
     return found
+
+
+def by_attribute(root: object, without: tuple[type, ...] = ()) -> dict[str, int]:
+    """The largest size of each container by the class that has it and its attribute, such as ``Store._objects``."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    left: list[object] = [root]
+    while left:
+        it = left.pop()
+        if id(it) in seen or isinstance(it, (*_NO_MEMORY, *without)):
+            continue
+        seen.add(id(it))
+        for step, part in _parts(it):
+            if step.startswith(".") and isinstance(part, dict | list | set | frozenset | deque):
+                for kind in type(it).__mro__:
+                    name = f"{kind.__name__}{step}"
+                    found[name] = max(found.get(name, 0), len(part))
+            left.append(part)
+    return found
+
+
+def kept_by_classes(folder: Path) -> set[str]:
+    """The containers that classes in a folder begin with as empty ones, as ``by_attribute`` names them."""
+    found: set[str] = set()
+    for path in folder.rglob("*.py"):
+        for class_ in (it for it in ast.walk(ast.parse(path.read_text())) if isinstance(it, ast.ClassDef)):
+            for method in class_.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    found |= {f"{class_.name}.{name}" for name in _empty_ones(method)}
+    return found
+
+
+def _empty_ones(method: ast.FunctionDef) -> Iterator[str]:
+    for it in ast.walk(method):
+        if isinstance(it, ast.Assign):
+            places, values = it.targets[0], it.value
+            pairs = (
+                zip(places.elts, values.elts, strict=False)
+                if isinstance(places, ast.Tuple) and isinstance(values, ast.Tuple)
+                else [(places, values)]
+            )
+        elif isinstance(it, ast.AnnAssign) and it.value is not None:
+            pairs = [(it.target, it.value)]
+        else:
+            continue
+        yield from (place.attr for place, value in pairs if isinstance(place, ast.Attribute) and _is_empty(value))
+
+
+def _is_empty(value: ast.expr) -> bool:
+    if isinstance(value, ast.Dict | ast.List | ast.Set):
+        return not (value.keys if isinstance(value, ast.Dict) else value.elts)
+    if not isinstance(value, ast.Call) or value.args:
+        return False
+    maker = value.func.value if isinstance(value.func, ast.Subscript) else value.func
+    return isinstance(maker, ast.Name) and maker.id in _CONTAINERS
 
 
 def _parts(it: Any) -> Iterator[tuple[str, object]]:
