@@ -16,7 +16,6 @@ import pytest
 import yaml
 from aiohttp import ClientSession, TCPConnector
 from authority import Authority
-from dra_kube import door
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.serve import clerk, grpc_door
@@ -130,7 +129,7 @@ async def test_a_connection_that_asks_nothing_is_closed(greeting: bytes, monkeyp
 
 
 async def test_held_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(grpc_door, "MOST_CLIENT_CONNECTIONS", 3)
     async with serving() as (address, client), asyncio.timeout(20):
         host, _, port = address.rpartition(":")
         held = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
@@ -142,7 +141,7 @@ async def test_held_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch)
 async def test_the_connection_of_a_question_that_is_answered_outlasts_newcomers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(grpc_door, "MOST_CLIENT_CONNECTIONS", 3)
     held, may_answer, answer = threading.Event(), threading.Event(), Desk.answer
 
     def answer_when_told(desk: Desk, question: Question) -> Reply:

@@ -165,3 +165,23 @@ async def test_a_failure_of_a_check_reaches_the_asker() -> None:
         with pytest.raises(LookupError, match="gone"):
             await aside.call(main.ask("live", broken, nothing))
         assert await aside.call(main.ask("live", lambda: FINE, nothing)) == FINE
+
+
+async def test_who_asks_while_the_loop_is_busy_does_not_wait_as_long_again_as_the_one_before() -> None:
+    """Many who ask would hold all connections of the port meanwhile."""
+    main, waited, last = MainLoop(lambda: ""), list[float](), list[str]()
+
+    async def ask_twice() -> None:
+        for _ in range(2):
+            began = time.monotonic()
+            last.append(await main.ask("live", lambda: "new", "last", 2.0))
+            waited.append(time.monotonic() - began)
+
+    async with Aside() as aside:
+        asking = asyncio.create_task(aside.call(ask_twice()))
+        await asyncio.sleep(0)
+        compute(lambda: len(waited) == 2)
+        await asking
+        assert last == ["last", "last"]
+        assert waited[1] < waited[0] / 2
+        assert await aside.call(main.ask("live", lambda: "newer", "last")) == "newer", "not what was asked before"

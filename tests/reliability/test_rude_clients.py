@@ -42,11 +42,19 @@ GROUPS = {
     "hold": ["silent", "silent_before_tls", "half_a_head", "letter_by_letter", "one_request_then_silence"],
     "ask": ["asks_now_and_then", "again_and_again", "pipelines", "gone_at_once", "half_closed", "reads_nothing"],
     "send": ["wrong_bytes", "wrong_text", "huge_heads", "huge_bodies", "slow_bodies", "websockets"],
-    "speak": ["other_protocol", "http2_silent", "http2_streams", "http2_rapid_reset", "http2_pings"],
+    "speak": [
+        "other_protocol",
+        "http2_silent",
+        "http2_streams",
+        "http2_rapid_reset",
+        "http2_pings",
+        "http2_wrong_text",
+    ],
+    "question": ["large_questions"],
 }
 FINE = (Check("fine", []),)
 FLEET = Path(__file__).parents[1] / "kubectl" / "fleet.yaml"
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
 """That a person or a program waits where no kubelet asks."""
 
 
@@ -139,7 +147,15 @@ def _asking(address: str, context: ssl.SSLContext | None) -> Port:
             assert (await got.json())["answer"]["fits"]
 
     url = urlsplit(address)
-    return Port(url.hostname or "", url.port or 0, ask, FIT, is_tls=url.scheme == "https", patience=ANSWER_SECONDS)
+    return Port(
+        url.hostname or "",
+        url.port or 0,
+        ask,
+        FIT,
+        is_tls=url.scheme == "https",
+        patience=ANSWER_SECONDS,
+        descriptors=280,
+    )
 
 
 @asynccontextmanager
@@ -153,7 +169,7 @@ async def fit_grpc() -> AsyncIterator[Port]:
                 assert (await client.Ask(messages.Question(manifests=manifests), timeout=ANSWER_SECONDS)).fits
 
         host, _, port = address.rpartition(":")
-        yield Port(host, int(port), ask, FIT, patience=ANSWER_SECONDS, descriptors=200)
+        yield Port(host, int(port), ask, FIT, patience=ANSWER_SECONDS, descriptors=3 * 192 + 40)
 
 
 @asynccontextmanager
@@ -165,7 +181,9 @@ async def ui() -> AsyncIterator[Port]:
             async with ClientSession() as http, http.get(f"{address}api/waiting") as got:
                 assert got.status == 200
 
-        yield Port(url.hostname or "", url.port or 0, look, f"{url.path}api/overview", patience=ANSWER_SECONDS)
+        yield Port(
+            url.hostname or "", url.port or 0, look, f"{url.path}api/overview", patience=ANSWER_SECONDS, descriptors=280
+        )
 
 
 @asynccontextmanager
@@ -205,7 +223,7 @@ async def node_agent() -> AsyncIterator[Port]:
             async def scrape() -> None:
                 assert await api.raw_text("/api/v1/nodes/node-1/proxy/healthz") == "ok"
 
-            yield Port("127.0.0.1", port, scrape, "/healthz", patience=ANSWER_SECONDS)
+            yield Port("127.0.0.1", port, scrape, "/healthz", patience=ANSWER_SECONDS, descriptors=600)
 
 
 def server_connection(server: DevApiServer, folder: Path) -> Connection:

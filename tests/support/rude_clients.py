@@ -7,6 +7,7 @@ what the server answered, logged and kept open. A kind of rudeness is a function
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -52,7 +53,7 @@ class Target:
         return await asyncio.open_connection(self.host, self.port, ssl=context, limit=4096)
 
     def request(self, *headers: str, method: str = "GET", path: str = "") -> bytes:
-        lines = [f"{method} {path or self.path} HTTP/1.1", "Host: localhost", *headers, "", ""]
+        lines = [f"{method} {path or self.path} HTTP/1.1", f"Host: localhost:{self.port}", *headers, "", ""]
         return "\r\n".join(lines).encode("utf-8", "surrogateescape")
 
 
@@ -315,6 +316,20 @@ async def http2_rapid_reset(target: Target) -> None:
     await _many(target, 4, one)
 
 
+async def http2_wrong_text(target: Target) -> None:
+    """A question whose token is no text."""
+    head = _frame(1, 4, 1, _ASK + b"\x00\x0dauthorization\x02\xff\xfe")
+    await _many(target, 8, lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + head + _frame(0, 1, 1, bytes(5))))
+
+
+async def large_questions(target: Target) -> None:
+    """Questions that take as long as they may."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
+    body = json.dumps({"manifests": [pod], "max": True}).encode()
+    said = target.request(f"Content-Length: {len(body)}", "Content-Type: application/json", method="POST") + body
+    await _many(target, 30, lambda: _sent(target, said))
+
+
 async def http2_pings(target: Target) -> None:
     """Pings and settings without an end."""
     await _many(
@@ -330,6 +345,7 @@ KINDS: Final[dict[str, Rudeness]] = {
         silent, silent_before_tls, half_a_head, letter_by_letter, asks_now_and_then, one_request_then_silence,
         again_and_again, gone_at_once, half_closed, reads_nothing, wrong_bytes, wrong_text, huge_heads, huge_bodies,
         slow_bodies, pipelines, other_protocol, websockets, http2_silent, http2_streams, http2_rapid_reset, http2_pings,
+        http2_wrong_text, large_questions,
     )
 }  # fmt: skip
 """By name."""

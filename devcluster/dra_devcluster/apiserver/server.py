@@ -67,6 +67,8 @@ _CONTROLLERS = (
     DefaultScheduler,
 )
 _GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops
+_ALL_CONNECTIONS = 10_000
+_OTHER_COUNT = 128  # descriptors for files, and for connections through to nodes
 _HEAD_SECONDS = 32.0  # seconds that the TLS handshake and the head of a request may take, as kube-apiserver gives them
 _KEEP_ALIVE_SECONDS = 180.0  # seconds between two requests of a connection
 
@@ -254,8 +256,8 @@ class _Server(web.Server):
 
 
 def _most_connections() -> int:
-    """Half of the descriptors: a connection through to a node needs two of them."""
-    return max(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    """As many as there are descriptors, but for those of other purposes."""
+    return max(MOST_CONNECTIONS, min(_ALL_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_COUNT))
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

@@ -7,6 +7,7 @@ send 100 requests per second, and 10 at once.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,11 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
         api_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self._socket}")
+        before = os.umask(0o077)  # others of this machine may not ask which pods have which devices
+        try:
+            self._server.add_insecure_port(f"unix:{self._socket}")
+        finally:
+            os.umask(before)
         try:
             await self._server.start()
         except BaseException:  # cancelled, for example: a server that is never stopped complains

@@ -42,6 +42,7 @@ from .session import refuse, run_session
 ADDRESS = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.5
 _QUIET_SECONDS = 75.0
+_SESSION_CONNECTIONS = 512  # each log that is followed, and each session of exec, has one
 _LONGEST_FORWARD_BYTES = 16 * 2**20  # of a port forward; its frames end at 1 MiB
 
 
@@ -72,7 +73,7 @@ class NodeServer:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        self._door = open_door(self._runner, ADDRESS, 0, math.inf, keeps_alive=True)
+        self._door = open_door(self._runner, ADDRESS, 0, math.inf, most=_SESSION_CONNECTIONS, keeps_alive=True)
         _, self.port = await self._door.__aenter__()
         return self
 

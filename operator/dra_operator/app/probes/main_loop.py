@@ -43,13 +43,17 @@ class MainLoop:
         self._is_told = False
 
     async def ask(self, name: str, question: Callable[[], T], last: T, patience: float = PROBE_SECONDS) -> T:
-        """The answer of the loop; ``last`` if it has none in time. Askers of one name share an answer."""
+        """The answer of the loop; ``last`` if it has none in time. Askers of one name share an answer.
+
+        ``patience`` in seconds since the question was asked first: while the loop is busy, those who ask later do not
+        wait as long again, and many of them hold no connections.
+        """
         asked = self._asked.get(name)
-        if asked is None:
+        if asked is None or (asked.answer.done() and self._clock() - asked.since >= patience):
             answer = asyncio.run_coroutine_threadsafe(_answered(question), self._loop)
             asked = self._asked[name] = _Asked(self._clock(), answer)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(max(0.0, patience - (self._clock() - asked.since))):
                 answered: T = await asyncio.shield(asyncio.wrap_future(asked.answer))
                 return answered
         except TimeoutError:

@@ -31,7 +31,7 @@ from dra_operator.kubectl.observed.pipeline import TookTooLong
 from dra_operator.kubectl.reading.newest import Crowded
 from dra_operator.kubectl.whatif.outcome import PodFact
 
-from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
+from .clerk import IDLE_SECONDS, MOST_CLIENT_CONNECTIONS, MOST_QUESTION_BYTES, Busy, Clerk
 from .question import Question, Reply
 
 GRACE_SECONDS: Final = 1.0
@@ -69,7 +69,9 @@ async def grpc_door(
         stack.push_async_callback(server.stop, GRACE_SECONDS)
         receive = partial(_Relay, inside=inside, names=count(1), visits=visits)
         try:
-            _, taken = await stack.enter_async_context(welcoming(host, port, receive, tls=tls))
+            _, taken = await stack.enter_async_context(
+                welcoming(host, port, receive, tls=tls, most=MOST_CLIENT_CONNECTIONS)
+            )
         except OSError as error:
             raise Problem(f"cannot listen on {named}:{port}: {error.strerror}; choose another address") from error
         yield f"{named}:{taken}"
