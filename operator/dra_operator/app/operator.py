@@ -49,6 +49,7 @@ from dra_operator.sources.streams import Limits, Streams
 
 from .controller_manager import ControllerManager
 from .release_in_force import ReleaseInForce
+from .rights import RightsWatch, Work
 from .telemetry.metrics import AppMetrics
 from .telemetry.request_metrics import Requests
 
@@ -188,7 +189,9 @@ class Operator:
         reception = Reception(control, malformed_objects, audit, self.kinds, loader.served)
         if controller_manager is not None:
             reception.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
-        return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager)
+        is_preempting = options.preemption is not None
+        rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, is_preempting))
+        return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager, rights)
 
     def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:
         options = self.options
@@ -301,6 +304,10 @@ class Operator:
         """What is being decided about, in words, for a watch from another thread; empty if nothing is."""
         return self._parts.control.deciding if self._parts is not None else ""
 
+    def lacks_rights(self) -> list[str]:
+        """Return a line that names the rights which the operator needs and does not have, or nothing."""
+        return self._running.rights.troubles()
+
     def missing(self) -> list[Resource]:
         """Kinds that the server does not have, and without which claims cannot be handled."""
         return [resource for resource in self._running.loader.missing() if resource in REQUIRED]
@@ -340,6 +347,7 @@ class Operator:
             group.create_task(LastLook(parts.api, parts.control, parts.malformed_objects).run(), name="last look")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
+            group.create_task(parts.rights.run(), name="rights")
             group.create_task(parts.loader.look_for_missing(self._found_kinds), name="missing kinds")
 
 
@@ -355,6 +363,7 @@ class _Parts:
     loader: Loader
     reception: Reception
     controller_manager: ControllerManager | None
+    rights: RightsWatch
 
 
 def settle_memory() -> None:

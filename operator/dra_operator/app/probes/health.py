@@ -1,6 +1,7 @@
 """The checks behind ``/livez`` and ``/readyz``.
 
-Ready: the cache is complete and up to date. Every kind was listed, is watched, and its watch gives signs of life.
+Ready: the cache is complete and up to date, and the operator may do its work. Every kind was listed, is watched, and
+its watch gives signs of life; no right is missing.
 
 Live: only faults that a new process can mend count. An API server that is away or refuses us makes the operator
 unready, but not dead. The operator is dead when its controllers ended, or when Kopf ended again and again for
@@ -74,7 +75,8 @@ class Health:
             for resource, problem in self._operator.streams.states()
         ]
         release = Check("kubernetes", [], self._operator.in_force.note)
-        return [*checks, work, Check("listing", []), release, Check("kinds", missing), kopf, *watches]
+        rights = Check("rights", self._operator.lacks_rights())
+        return [*checks, work, Check("listing", []), release, Check("kinds", missing), rights, kopf, *watches]
 
     def liveness(self) -> tuple[Check, Check]:
         """Whether only a new process helps."""

@@ -14,7 +14,7 @@ from dra_api.command_line import kubectl
 from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Forbidden
 
-from dra_operator.kubectl.doctor.operator_rights import Right
+from dra_operator.app.rights import Right
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.reading.live import KINDS, LEASE_NAMESPACE
 from dra_operator.wording import listed
