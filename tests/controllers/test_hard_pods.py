@@ -58,7 +58,7 @@ async def test_hard_pods_hold_up_neither_easy_ones_nor_the_release_of_claims(wor
 async def test_a_pod_whose_plan_takes_long_says_so_meanwhile(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_operator.controllers.scheduling.scheduling_cycle.NOTED_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("dra_operator.controllers.scheduling.unreserve.NOTED_AFTER_SECONDS", 0.05)
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(NODES, make.node("hard"))
     for slice_ in partition_problem("hard"):

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from dra_kube import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
 from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers import WorkQueue
+from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, GenerationFailed, PlacementFailed
 from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.backoff import Backoff
+from dra_operator.controllers.work.failures import Failures
+from prometheus_client import CollectorRegistry
 
 A, B = Key("templates", "ns/a"), Key("release", "ns/b")
 
@@ -369,3 +382,50 @@ async def test_a_timer_outlasts_a_weak_look_and_strengthens_one_that_waits() -> 
     await asyncio.sleep(0.05)
     assert not is_weak(await queue.get())
     assert queue.depth == 0
+
+
+def caused(error: Exception, by: Exception) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+def busy() -> KubeError:
+    return TooManyRequests(429, "TooManyRequests", "busy")
+
+
+@pytest.mark.parametrize(
+    ("error", "longest"),
+    [
+        (busy(), 10),
+        (Unreachable("no answer"), 10),
+        (ServerError(500, "InternalError", "no"), 10),
+        (Conflict(409, "Conflict", "changed"), 10),
+        (PlacementFailed("the cluster changed"), 10),
+        (caused(BindingFailed("cannot bind"), busy()), 10),
+        (caused(GenerationFailed("cannot make it"), Unreachable("no answer")), 10),
+        (ZeroDivisionError("a bug"), 1000),
+        (caused(BindingRefused("cannot bind"), Forbidden(403, "Forbidden", "no")), 1000),
+        (caused(GenerationFailed("cannot make it"), Invalid(422, "Invalid", "no")), 1000),
+        (caused(BindingFailed("cannot bind"), TooManyRequests(429, "x", "busy", retry_after=30)), 30),
+    ],
+    ids=str,
+)
+async def test_a_server_that_may_answer_by_now_is_asked_every_ten_seconds_and_one_that_refuses_ever_more_seldom(
+    error: Exception, longest: float
+) -> None:
+    """Eight failures in a row were followed by 13 s, and 17 by ten minutes, whatever had failed."""
+    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.05, longest=1000, rate=10_000)))
+    failures, waits = Failures(CollectorRegistry()), []
+    retry = queue.retry
+
+    def noted(*given: Any) -> float:
+        waits.append(retry(*given))
+        return waits[-1]
+
+    queue.retry = noted  # type: ignore[assignment, method-assign]
+    for _ in range(20):
+        queue.add([A])
+        await queue.get()
+        failures.report(queue, A, error)
+    assert max(waits) == longest
+    queue.close()

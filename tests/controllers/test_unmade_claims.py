@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from dra_operator.controllers import OwnControllers
+from dra_operator.controllers import OwnControllers, TimeSettings
 from objects import Make
 
 
@@ -51,7 +51,7 @@ async def test_a_pod_whose_template_is_too_large_says_so_and_runs_when_it_is_rep
         assert world.node_of() == "node-0"
 
 
-async def test_a_pod_whose_template_cannot_be_read_points_to_the_events(world: World) -> None:
+async def test_a_pod_whose_template_cannot_be_read_says_so(world: World) -> None:
     world.furnish()
     template = Make.template()
     template["spec"]["spec"]["devices"] = 3
@@ -60,18 +60,41 @@ async def test_a_pod_whose_template_cannot_be_read_points_to_the_events(world: W
     world.start()
     async with world.running():
         await world.busy()
-        assert "events FailedResourceClaimCreation" in condition(world)
+        assert condition(world) == (
+            "waits for its claims, which cannot be made: PodResourceClaim entry-0: ResourceClaimTemplate ns/tmpl: "
+            "Expected `object`, got `int` - at `$.spec.devices`"
+        )
 
 
-async def test_a_pod_whose_claim_is_refused_points_to_the_events(world: World) -> None:
+async def test_a_pod_whose_claim_is_refused_to_a_controller_that_makes_others_points_to_the_events(
+    world: World,
+) -> None:
     world.controllers = OwnControllers(templates=False)
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    world.start()
+    world.control.placer.claim_came()
+    async with world.running():
+        await world.quiet()
+    assert condition(world) == (
+        'pod "ns/pod": ResourceClaim not created yet: if that lasts, events FailedResourceClaimCreation of the pod '
+        "say why"
+    )
+
+
+async def test_a_pod_whose_claim_nobody_makes_names_the_controller_that_is_missing_and_our_flag(world: World) -> None:
+    """A controller manager renews its Lease whether its claim controller runs or not, and no event says that."""
+    world.controllers = OwnControllers(templates=False, release=False, eviction=False)
     world.furnish()
     world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
     world.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
     await world.settle()
     assert condition(world) == (
-        'pod "ns/pod": ResourceClaim not created yet: if that lasts, events FailedResourceClaimCreation of the pod '
-        "say why"
+        'pod "ns/pod": ResourceClaim not created yet: claims are left to kube-controller-manager, which has made none '
+        "for any pod since this operator started. If no events FailedResourceClaimCreation of the pod say why, its "
+        "resourceclaim-controller does not run: take -resourceclaim-controller out of its --controllers, or start "
+        "dra-operator with --controllers templates,release,placement,allocation"
     )
 
 
@@ -84,6 +107,20 @@ async def test_a_young_pod_waits_in_silence(world: World) -> None:
     world.api.add(PODS, pod)
     world.start()
     for world.now, says in (("2026-01-01T00:00:29Z", False), ("2026-01-01T00:00:30Z", True)):
+        world.control.placer.claim_came()  # to another pod: whoever makes claims is busy
+        await world.attempt("ns/pod")
+        assert bool(condition(world)) is says
+
+
+async def test_where_no_pod_gets_a_claim_a_pod_says_so_before_five_seconds_are_over(world: World) -> None:
+    world.times = replace(world.times, unmade_claims=30.0, faulty_templates=TimeSettings().faulty_templates)
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    pod = Make.pod(claims=[Make.FROM_TEMPLATE])
+    pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.add(PODS, pod)
+    world.start()
+    for world.now, says in (("2026-01-01T00:00:03Z", False), ("2026-01-01T00:00:04Z", True)):
         await world.attempt("ns/pod")
         assert bool(condition(world)) is says
 

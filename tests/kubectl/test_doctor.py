@@ -23,9 +23,9 @@ from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, connection
+from dra_operator.app.rights import RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.claims import claim_troubles
-from dra_operator.app.rights import RULES, Right, lease_rights
 from dra_operator.kubectl.doctor.operator_rights import needed_rights
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks

@@ -38,6 +38,7 @@ from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
 from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
+from dra_operator.controllers.scheduling.patience import shows_reason
 from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
 from dra_operator.controllers.scheduling.preemption.preempt import Preemption
 from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
@@ -50,6 +51,7 @@ from dra_operator.controllers.work.dispatcher import Decided, Dispatcher, Postpo
 from dra_operator.controllers.work.failures import Failures
 from dra_operator.controllers.work.gauges import CacheChanges, DeviceGauges, QueueGauges, WaitingGauges
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.work.late_work import LateWork
 from dra_operator.controllers.work.line import Rank
 from dra_operator.controllers.work.metrics import (
     ClaimCollector,
@@ -103,6 +105,11 @@ def _keys_of(obj: Object) -> Keys:
         case ResourcePoolStatusRequest():
             return (Key("pool-status", obj.key),)
     return NOTHING
+
+
+def _is_given_claims(before: Pod, now: Pod) -> bool:
+    """Return whether a claim was recorded in the pod between its two versions."""
+    return len(now.status.resource_claim_statuses or ()) > len(before.status.resource_claim_statuses or ())
 
 
 def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
@@ -178,6 +185,7 @@ class Control:
         preempts = self._preemption(context, registry, preemption)
         self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
         handlers = self._handlers(client, registry, now)
+        self._late_work = LateWork(self.queues.all(), self._shows_reason, clock)
         self._crews = self._hire(times, Failures(registry), handlers, writing.metrics.attempted)
 
     def _writers(
@@ -202,11 +210,9 @@ class Control:
         legacy_names: bool,
     ) -> ClaimGenerator:
         cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
-        later, soon = (
-            partial(self.queues.add_after, seconds=it) for it in (times.unmade_claims, times.faulty_templates)
-        )
+        later = partial(self.queues.add_after, seconds=times.faulty_templates)
         return ClaimGenerator(
-            cluster, claims, pods, self.events, maker, ours, names, pauses, later, soon, legacy_names=legacy_names
+            cluster, claims, pods, self.events, maker, ours, names, pauses, later, legacy_names=legacy_names
         )
 
     def _scheduling_context(
@@ -223,7 +229,10 @@ class Control:
         first = Deference(cluster, asyncio.get_running_loop().time, times.grace)
         place = self.queues.of("placement")
         tell = self.group_conditions.waits
-        return SchedulingContext(cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell)
+        failure = self.generator.failure
+        return SchedulingContext(
+            cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell, failure
+        )
 
     def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
         cluster, claims, wake = self.cluster, self._claims, self.queues.add
@@ -296,6 +305,10 @@ class Control:
             ),
         )
 
+    def _shows_reason(self, key: Key) -> bool:
+        pod = self.cluster.pods.get(key.object)
+        return pod is None or shows_reason(pod)
+
     async def _decide(self, key: str) -> Decided | Postponed:
         self.deciding = f"pod {key}"
         try:
@@ -337,6 +350,9 @@ class Control:
         now = store.get(key)
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             self.queues.of("placement").settled(Key("placement", key))
+            self.placer.is_over(now)
+        elif isinstance(now, Pod) and isinstance(before, Pod) and _is_given_claims(before, now):
+            self.placer.claim_came()
         self._note(source, before, now)
 
     def _shown(self, obj: Object) -> None:
@@ -402,6 +418,8 @@ class Control:
         self._news.by_source[source] += 1
         if before is None or (now is not None and now.metadata.uid == before.metadata.uid):
             return
+        if isinstance(before, Pod):
+            self.placer.is_over(before)
         for key in _keys_of(before):
             self.queues.of(key.controller).forget(key)
 
@@ -445,6 +463,7 @@ class Control:
         try:
             async with asyncio.TaskGroup() as group:
                 events = group.create_task(self.events.run(), name="events")
+                late_work = group.create_task(self._late_work.run(), name="late work")
                 try:
                     async with asyncio.TaskGroup() as crews:
                         for crew in self._crews:
@@ -452,6 +471,7 @@ class Control:
                 finally:
                     await self.events.flush(1.0)
                     events.cancel()
+                    late_work.cancel()
         finally:
             self.queues.close()
             if self._looks_again is not None:

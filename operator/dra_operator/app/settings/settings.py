@@ -38,7 +38,9 @@ class RetrySettings(Struct, frozen=True):
     """When what failed is tried again; each field is a setting of its own, named after the group."""
 
     first: Annotated[_Wait, _about("seconds before the first retry; doubled with each failure in a row")]
-    longest: Annotated[_Wait, _about("longest wait between retries, in seconds")]
+    longest: Annotated[
+        _Wait, _about("longest wait between retries, in seconds; at most 10 unless the API server refuses for good")
+    ]
     rate: Annotated[_Rate, _about("retries per second, which the namespaces with failures share evenly")]
     burst: Annotated[_Count, _about("retries before the rate counts")]
 

@@ -28,7 +28,7 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, by_entry, counting_claim
-from dra_operator.controllers.shared.errors import GenerationFailed, PodVanished
+from dra_operator.controllers.shared.errors import ControllerError, GenerationFailed, PodVanished
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
@@ -46,8 +46,7 @@ CLAIMS_AT_ONCE = 100
 class ClaimGenerator:
     """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8).
 
-    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while;
-    ``say_soon`` those of pods whose claims cannot be made.
+    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while.
     """
 
     def __init__(
@@ -61,23 +60,29 @@ class ClaimGenerator:
         names_being_written: NamesBeingWritten,
         pauses: GrowingPauses,
         say_later: Callable[[Key], None],
-        say_soon: Callable[[Key], None],
         *,
         legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
         self._names_being_written, self._legacy_names = names_being_written, legacy_names
         self._events, self._maker, self._controllers = events, maker, controllers
-        self._pauses, self._say_later, self._say_soon = pauses, say_later, say_soon
+        self._pauses, self._say_later = pauses, say_later
+        self._failed: dict[str, tuple[str, str]] = {}
+        """By the key of a pod: its UID, and why its claims could not be made."""
         self.repair = ClaimRepair(cluster, claims, pods)
+
+    def failure(self, pod: Pod) -> str:
+        """Return why the pod's claims could not be made when that was tried last, or an empty text."""
+        uid, text = self._failed.get(pod.key, ("", ""))
+        return text if uid == pod.metadata.uid else ""
 
     async def handle(self, key: str) -> None:
         """Make, record and reserve one pod's claims. The first entry that fails ends the round and leads to an
         event."""
         pod = self._cluster.pods.get(key)
+        self._failed.pop(key, None)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
-        say = self._say_later
         ours = self._controllers.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:
             if ours or self._controllers.templates:
@@ -86,13 +91,13 @@ class ClaimGenerator:
                 await self._serve(pod)
         except PodChanged:
             return  # its successor, which was read, has brought the key here again
-        except GenerationFailed:
-            say = self._say_soon
+        except (ControllerError, KubeError) as error:
+            self._failed[key] = (pod.metadata.uid, f"waits for its claims, which cannot be made: {error}")
             raise
         finally:
             pod = self._cluster.pods.get(key)
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
-                say(Key("placement", key))
+                self._say_later(Key("placement", key))
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}

@@ -38,6 +38,8 @@ class SchedulingContext:
     """Of pods that give claims up again and again."""
     group_waits: Callable[[Pod, str, str], None]
     """Told of a pod for what reason it waits, and its PodGroup."""
+    claim_failure: Callable[[Pod], str]
+    """Return why the claims of a pod could not be made when that was tried last, or an empty text."""
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

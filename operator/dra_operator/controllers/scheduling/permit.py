@@ -20,7 +20,7 @@ from dra_kube.spans import span
 from dra_operator.controllers.shared.errors import BindingRefused
 from dra_operator.controllers.work.dispatcher import Result
 from dra_operator.kube import EventReason
-from dra_operator.scheduling import Plan
+from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.claims import Readiness
 from dra_operator.scheduling.rules import VolumeWait
 from dra_operator.scheduling.state import is_at_gate, is_placeholder
@@ -54,9 +54,11 @@ class Permit:
             self._cluster.storage.written(pod.metadata.uid)
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:
-            self._look_again(pod, plan)
-            if self._conflict_check.obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
-                await self._report.waits(pod, SCHEDULER_ERROR, self._conflict_check.obstacle)
+            waits_for, obstacle = self._look_again(pod, plan), self._conflict_check.obstacle
+            if obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
+                await self._report.waits(pod, SCHEDULER_ERROR, obstacle)
+            elif waits_for:
+                await self._report.goes_on_waiting(pod, SCHEDULER_ERROR, waits_for)
             return None
         self.ended(pod, plan, bind_step)
         return Result.SCHEDULED
@@ -82,19 +84,23 @@ class Permit:
             return False
         return self._conflict_check.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
 
-    def _look_again(self, pod: Pod, plan: Plan) -> None:
-        """The pod has its devices but cannot be bound yet: come back when that may have changed."""
+    def _look_again(self, pod: Pod, plan: Plan) -> str:
+        """Have the pod, which has its devices and cannot be bound yet, looked at when that may have changed.
+
+        Return for what it waits, or an empty text if that is seen at once.
+        """
         claims = self._claims_of(pod)
         unbound = self.await_volumes(pod, plan)
         wait = self._conflict_check.wait(claims)
         if wait > 0:
             # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
             self._context.look_again(pod.key, UNSEEN_LOOK_SECONDS if wait == math.inf else wait)
-            return
+            return ConflictCheckDue(tuple(claims)).text
         if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
             waiting = f"waiting for binding conditions for device on node {plan.node}"
             self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._context.look_again(pod.key)
+        return ""
 
     def await_volumes(self, pod: Pod, plan: Plan) -> bool:
         """Whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""

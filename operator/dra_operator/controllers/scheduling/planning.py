@@ -36,6 +36,8 @@ class InProgress(Generic[T]):
     """What the plan gets to know of them, once it has begun."""
     is_interrupted: bool = False
     """Others have run since it began."""
+    is_noted: bool = False
+    """The pod says that it is being planned."""
 
     async def advance(self, turn: float) -> T | None:
         """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
@@ -64,8 +66,6 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
         super().__init__(planning)
         self.cycle_state, self.tried_at = cycle_state, tried_at
         """``tried_at``: how often something had come free when it began."""
-        self.is_noted = False
-        """The pod says that it is being planned."""
 
     @property
     def pod(self) -> Pod:

@@ -5,6 +5,10 @@ What a pod is told is therefore spaced. The first two reasons are told at once; 
 (``growing_pauses``), from a second to a minute. The pod is looked at again at the end of each, so that the last reason
 is told in any case.
 
+A pod may be put off again and again without a reason that is worth a write: it defers to another scheduler for a
+moment, or a write failed and is repeated. When that lasts (``silence``), it says so like any other reason
+(``goes_on_waiting``). And a reason that is put off itself is told at the latest when it has stood as long.
+
 A write of the reason without an answer may take effect after a later reason was told. As long as the API server may
 still carry it out, the pod is looked at again, so that it shows the last reason in the end.
 """
@@ -23,7 +27,7 @@ from dra_operator.controllers.shared.last_events import Announced
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.recently import Recently
 from dra_operator.controllers.shared.timing import ROUNDING_SECONDS, BackoffSettings
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.work.growing_pauses import REMEMBERED_THINGS, GrowingPauses
 from dra_operator.kube import EventReason, EventRecorder, PodWriter, may_have_happened
 from dra_operator.scheduling.state import GATED, claim_behind, is_at_gate, is_placeholder
 
@@ -40,7 +44,7 @@ class WaitingReport:
     """A pod has a condition and an event, a claim an event: its status has no conditions of its own.
 
     ``later`` brings a key back after so many seconds; ``late_writes``: seconds in which a write may still land.
-    ``group_waits`` is told what the PodGroup of a pod waits for.
+    ``group_waits`` is told what the PodGroup of a pod waits for. ``silence``: see ``TimeSettings``.
     """
 
     def __init__(
@@ -52,17 +56,55 @@ class WaitingReport:
         later: Callable[[Key, float], None],
         late_writes: float,
         group_waits: Callable[[Pod, str, str], None],
+        silence: float,
     ) -> None:
+        self._silence, self._silent = silence, Recently(clock)
+        self._put_off: dict[str, tuple[str, float]] = {}
+        """By the UID of a pod: what it is to be told after a pause, and since when."""
+        self._clock = clock
         self._late_writes, self._group_waits = late_writes, group_waits
         self._cluster, self._pods, self._events, self._later = cluster, pods, events, later
         self._pauses, self._unanswered = GrowingPauses(clock, REPORT_PAUSES, later), Recently(clock)
         self._announced = Announced()
+
+    def begin(self, pod: Pod) -> None:
+        """Note that an attempt begins: the pod's silence counts from the first one after it was told something."""
+        if pod.metadata.uid not in self._silent:
+            self._silent.add(pod.metadata.uid)
+
+    def silence_left(self, pod: Pod) -> float | None:
+        """Return the seconds that the pod may still be put off without a word, or None if it was told something."""
+        age = self._silent.age(pod.metadata.uid)
+        return self._silence - age if age is not None else None
+
+    def is_over(self, pod: Pod) -> None:
+        """Note that the pod is not put off: nothing has to be said."""
+        self._silent.discard(pod.metadata.uid)
+
+    async def goes_on_waiting(self, pod: Pod, reason: str, why: str) -> None:
+        """Report why a pod is put off, if that has lasted too long; otherwise have it looked at again then.
+
+        Raises as ``waits``.
+        """
+        left = self.silence_left(pod)
+        if left is not None and left > 0:
+            self._later(Key("placement", pod.key), left + ROUNDING_SECONDS)
+        elif left is not None:
+            await self.waits_after(pod, reason, why)
+
+    async def waits_after(self, pod: Pod, reason: str, message: str) -> None:
+        """Report the reason of a pod that was put off before, without beginning to count anew. Raises as ``waits``."""
+        await self._waits(pod, reason, message, alone=True)
 
     async def waits(self, pod: Pod, reason: str, message: str, *, alone: bool = False) -> None:
         """Report the reason, unless the pod shows it already. ``alone``: it is none of the pod's PodGroup.
 
         Raises KubeError when the condition cannot be written, and PodVanished.
         """
+        self._silent.discard(pod.metadata.uid)
+        await self._waits(pod, reason, message, alone=alone)
+
+    async def _waits(self, pod: Pod, reason: str, message: str, *, alone: bool) -> None:
         if is_placeholder(pod):
             self._tell_of_claim(pod, message)
             return
@@ -76,9 +118,11 @@ class WaitingReport:
                 condition.reason,
                 condition.message,
             ) == (reason, message):
+                self._put_off.pop(pod.metadata.uid, None)
                 return
-        if self._pauses.puts_off(pod.metadata.uid, Key("placement", pod.key)):
+        if self._has_to_pause(pod, f"{reason}: {message}"):
             return
+        self._put_off.pop(pod.metadata.uid, None)
         self._pauses.did(pod.metadata.uid)
         tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
         self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
@@ -91,6 +135,23 @@ class WaitingReport:
                 self._unanswered.add(pod.metadata.uid)
             raise
 
+    def _has_to_pause(self, pod: Pod, words: str) -> bool:
+        """Return whether the pod was told other things too often to be told this now; it is looked at again then."""
+        uid, key = pod.metadata.uid, Key("placement", pod.key)
+        if not self._pauses.puts_off(uid, key):
+            return False
+        known, since = self._put_off.get(uid, ("", 0.0))
+        if known != words:
+            since = self._clock()
+            self._put_off.pop(uid, None)
+            self._put_off[uid] = (words, since)
+            if len(self._put_off) > REMEMBERED_THINGS:
+                del self._put_off[next(iter(self._put_off))]
+        left = since + self._silence - self._clock()
+        if left > 0:
+            self._later(key, left + ROUNDING_SECONDS)
+        return left > 0
+
     def _look_when_settled(self, pod: Pod) -> None:
         """If the last write without an answer may still land, see then whether the pod shows what it was told last."""
         age = self._unanswered.age(pod.metadata.uid)
@@ -102,6 +163,8 @@ class WaitingReport:
     def forget(self, pod: Pod) -> None:
         """It has what it waited for: the same reason is news again."""
         self._announced.forget(pod.metadata.uid)
+        self._silent.discard(pod.metadata.uid)
+        self._put_off.pop(pod.metadata.uid, None)
 
     def _tell_of_claim(self, pod: Pod, message: str) -> None:
         claim = self._cluster.claims.get(claim_behind(pod))

@@ -1,5 +1,9 @@
 """A waiting pod gets a node and devices: decide, then carry out (scheduling.md section 4).
 
+A pod that is put off without a word says for what it waits once that has lasted: ``decide`` is the one place through
+which every attempt goes, so no case can be forgotten. What put it off last is in ``Decided.waits_for``, or is the error
+that broke the attempt off.
+
 A pod of another scheduler that waits at our scheduling gate gets its devices in the same way, and then its gate is
 opened instead of a node assigned (``bind_step``).
 
@@ -15,11 +19,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from dra_api.core import Pod
+from dra_kube import KubeError
 from dra_kube.spans import span
 
 from dra_operator.allocator import Allocator
@@ -35,11 +41,12 @@ from dra_operator.cache import (
     DeviceTaken,
     WakeConditions,
 )
-from dra_operator.controllers.shared.errors import PlacementFailed
+from dra_operator.controllers.shared.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
 from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postponed, Result
+from dra_operator.controllers.work.failures import is_held_back, pause_asked_for
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,
@@ -83,20 +90,22 @@ from .gang.gang_binding import GangBinding
 from .gang.gangs import Gangs
 from .immediate_claim import AllocateImmediate
 from .mix_learner import MixLearner, MixMemory
-from .patience import Patience, shows_reason
+from .patience import Patience
 from .permit import Permit
 from .planning import PlanInProgress
 from .preemption.make_room import MakesRoom
 from .remove_gate import RemoveGate
-from .report import WaitingReport
+from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from .unmade_claims import age, awaited_claim, template_fault
 from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_GANG = (GROUP_MISSING, GROUP_GATED, GROUP_UNSUPPORTED, GANG_MALFORMED, GANG_CROWDED)
-NOTED_AFTER_SECONDS = 1.0
-"""Seconds of planning after which a pod says that it is being planned."""
+
+
+CLAIMS_COME_SECONDS = 5.0
+"""Seconds after a claim of any pod in which whoever makes claims counts as busy with others."""
 
 
 class SchedulingCycle:
@@ -124,8 +133,16 @@ class SchedulingCycle:
         self._allocate_immediate = AllocateImmediate(self._cluster)
         clock, later = asyncio.get_running_loop().time, context.queue.add_after
         report = WaitingReport(
-            self._cluster, pods, context.events, clock, later, self._times.late_writes, context.group_waits
+            self._cluster,
+            pods,
+            context.events,
+            clock,
+            later,
+            self._times.late_writes,
+            context.group_waits,
+            self._times.silence,
         )
+        self._report, self._clock, self._claim_came_at = report, clock, -math.inf
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
         self._patience = Patience(context.delayed_deletion, clock)
@@ -134,8 +151,68 @@ class SchedulingCycle:
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
         self._put_aside: dict[str, PlanInProgress] = {}
 
+    def is_over(self, pod: Pod) -> None:
+        """Note that the pod is gone, or has its node."""
+        self._report.forget(pod)
+
+    def claim_came(self) -> None:
+        """Note that a claim was recorded in a pod: claims are being made."""
+        self._claim_came_at = self._clock()
+
     async def decide(self, key: str) -> Decided | Postponed:
         """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
+        pod = self._cluster.applicant(key)
+        if pod is not None:
+            self._report.begin(pod)
+        try:
+            decided = await self._attempt(key)
+        except Exception as error:
+            if self._is_to_be_told(key, error):
+                return Decided(partial(self._fail, key, error))
+            raise
+        if isinstance(decided, Postponed):
+            return decided
+        if decided.follow_up is not None:
+            return decided._replace(follow_up=partial(self._carry_out, key, decided.follow_up))
+        if pod is None or not decided.waits_for:
+            if pod is not None:
+                self._report.is_over(pod)
+            return decided
+        if (left := self._report.silence_left(pod) or 0.0) > 0:
+            self._context.look_again(key, left + ROUNDING_SECONDS)
+            return decided
+        waits = partial(self._report.goes_on_waiting, pod, SCHEDULER_ERROR, decided.waits_for)
+        return decided._replace(follow_up=waits)
+
+    async def _carry_out(self, key: str, follow_up: FollowUp) -> Result | None:
+        try:
+            return await follow_up()
+        except Exception as error:
+            if self._is_to_be_told(key, error):
+                await self._fail(key, error)
+            raise
+
+    def _is_to_be_told(self, key: str, error: Exception) -> bool:
+        """Return whether the pod is to say that attempts fail: the next one may come after its silence is over."""
+        pod = self._cluster.applicant(key)
+        if pod is None or self._cluster.is_bound(pod) or isinstance(error, PodVanished | BoundElsewhere):
+            return False
+        if (left := self._report.silence_left(pod)) is None:
+            return False  # this attempt told more
+        spent = self._times.silence - left
+        return 2 * spent + pause_asked_for(error) >= self._times.silence and not is_held_back(error)
+
+    async def _fail(self, key: str, error: Exception) -> Result | None:
+        """Have the pod say what fails. Raises the error."""
+        pod = self._cluster.applicant(key)
+        is_expected = isinstance(error, KubeError | ControllerError)
+        text = str(error) if is_expected else f"the operator failed unexpectedly, its log says where: {error!r}"
+        if pod is not None:
+            with suppress(KubeError, ControllerError):  # the next attempt tells it
+                await self._report.waits_after(pod, SCHEDULER_ERROR, f"{text}; {AGAIN}")
+        raise error
+
+    async def _attempt(self, key: str) -> Decided | Postponed:
         attempt = self._put_aside.pop(key, None)
         if self._gangs.puts_off(key):
             return Decided()
@@ -200,7 +277,7 @@ class SchedulingCycle:
                 return Decided(partial(self._unreserve.let_go, pod, claims), clears_up=True)
             case Deferring(_, _, seconds):
                 self._context.look_again(pod.key, seconds)
-                return Decided()
+                return Decided(waits_for=found.text)
             case NotTried():
                 return self._not_tried(pod, found)
             case Stolen(claim, devices):
@@ -209,12 +286,12 @@ class SchedulingCycle:
                 wake_on = GETTING_READY if isinstance(found, GettingReady) else VOLUMES_PENDING
                 self._cluster.set_wake_conditions(pod.key, wake_on)
                 self._context.look_again(pod.key, seconds + 1)  # a change of the claims comes earlier
-                return Decided()
+                return Decided(waits_for=found.lasting)
             case VolumesFailed(failure, held):
                 return Decided(partial(self._unreserve.after_volumes, pod, held, failure))
             case WriteUnderWay():
                 self._cluster.set_wake_conditions(pod.key, ANOTHER_WRITE)
-                return Decided()  # the end of the other pod's write brings this one here again
+                return Decided(waits_for=found.text)  # the end of the other pod's write brings this one here again
 
     def _not_tried(self, pod: Pod, found: NotTried) -> Decided:
         obstacle, stale = found.obstacle, found.stale
@@ -233,13 +310,15 @@ class SchedulingCycle:
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
 
     def _await_claims(self, pod: Pod, obstacle: Obstacle) -> Decided:
-        fault = template_fault(self._cluster, pod, obstacle)
-        silent = self._times.unmade_claims if fault is None else self._times.faulty_templates
+        fault = template_fault(self._cluster, pod, obstacle) or self._context.claim_failure(pod)
+        are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
+        silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
         left = silent - age(pod, self._context.clock())
         if left > 0:
-            self._context.look_again(pod.key, left + ROUNDING_SECONDS)
+            self._context.look_again(pod.key, min(left, self._times.faulty_templates) + ROUNDING_SECONDS)
             return Decided()
-        return self._refuse(pod, NoPlace(fault or awaited_claim(obstacle), obstacle.reason.name))
+        text = fault or awaited_claim(obstacle, self._controllers, are_made=self._claim_came_at > -math.inf)
+        return self._refuse(pod, NoPlace(text, obstacle.reason.name))
 
     def _snapshot(self, defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""
@@ -283,7 +362,7 @@ class SchedulingCycle:
                 decision = await attempt.advance(self._times.time_slices.turn)
             if decision is None:
                 self._put_aside[pod.key] = attempt
-                return Postponed(attempt.spent, self._note(attempt))
+                return Postponed(attempt.spent, self._unreserve.note(attempt, pod))
             if isinstance(decision, Plan):
                 return Decided(self._take(attempt, decision), attempt.spent)
         if not decision.is_error:
@@ -298,13 +377,6 @@ class SchedulingCycle:
         """How long the pod may wait for devices before it is told; 0 also if the answer has more to do than to tell."""
         does_more = decision.nominated is not None or decision.stuck or decision.leftovers
         return 0.0 if does_more or not attempt.cycle_state.wanted_classes else self._patience.seconds_left(attempt.pod)
-
-    def _note(self, attempt: PlanInProgress) -> Callable[[], Awaitable[None]] | None:
-        """For a pod that has shown no reason yet, and takes long: what is going on. Once per attempt."""
-        if attempt.is_noted or attempt.spent < NOTED_AFTER_SECONDS or shows_reason(attempt.pod):
-            return None
-        attempt.is_noted = True
-        return partial(self._unreserve.is_being_planned, attempt.pod, attempt.spent)
 
     def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""

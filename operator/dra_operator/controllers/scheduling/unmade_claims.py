@@ -13,6 +13,7 @@ from dra_api.core import Pod
 from dra_api.values.times import parse_time
 
 from dra_operator.cache import Cluster
+from dra_operator.controllers.shared.own_controllers import NAMES, OwnControllers
 from dra_operator.scheduling.state import Obstacle, size_refusal
 
 
@@ -22,9 +23,20 @@ def age(pod: Pod, now: datetime) -> float:
     return (now - created).total_seconds() if created is not None else 0.0
 
 
-def awaited_claim(obstacle: Obstacle) -> str:
-    """For what the pod waits where nothing is known to be wrong."""
-    return f"{obstacle.text}: if that lasts, events FailedResourceClaimCreation of the pod say why"
+def awaited_claim(obstacle: Obstacle, controllers: OwnControllers, *, are_made: bool) -> str:
+    """Return for what the pod waits where nothing is known to be wrong.
+
+    ``are_made``: a claim of another pod was made since this process began, so whoever makes them is at work.
+    """
+    events = "events FailedResourceClaimCreation of the pod say why"
+    if controllers.templates or are_made:
+        return f"{obstacle.text}: if that lasts, {events}"
+    ours = ",".join(name for name in NAMES if name in ("templates", "release") or getattr(controllers, name))
+    return (
+        f"{obstacle.text}: claims are left to kube-controller-manager, which has made none for any pod since this "
+        f"operator started. If no {events}, its resourceclaim-controller does not run: take -resourceclaim-controller "
+        f"out of its --controllers, or start dra-operator with --controllers {ours}"
+    )
 
 
 def template_fault(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str | None:

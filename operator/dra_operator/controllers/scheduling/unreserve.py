@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from dra_api.core import Pod
 from dra_api.relations.references import group_consumer, is_reserved_for, stands_for
@@ -31,9 +32,15 @@ from dra_operator.wording import counted
 
 from .bind_step import BindStep
 from .context import SchedulingContext
+from .patience import shows_reason
+from .planning import InProgress
 from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 
 logger = logging.getLogger(__name__)
+
+
+NOTED_AFTER_SECONDS = 1.0
+"""Seconds of planning after which a pod says that it is being planned."""
 
 
 class Unreserve:
@@ -86,6 +93,18 @@ class Unreserve:
         if news := bind_step.news(pod, node or ""):
             self._context.events.post(*news)
         return Result.SCHEDULED
+
+    def note(self, attempt: InProgress[Any], pod: Pod) -> Callable[[], Awaitable[None]] | None:
+        """Return what to tell the pod of an attempt that takes long, once per attempt, or None.
+
+        Either its plan took long, or others had precedence for long.
+        """
+        is_late = (self._report.silence_left(pod) or 0.0) <= 0
+        is_news = attempt.spent >= NOTED_AFTER_SECONDS and not shows_reason(pod)
+        if attempt.is_noted or not (is_late or is_news):
+            return None
+        attempt.is_noted = True
+        return partial(self.is_being_planned, pod, attempt.spent)
 
     async def is_being_planned(self, pod: Pod, spent: float) -> None:
         """A pod whose plan takes long says so, until there is an answer."""

@@ -95,10 +95,13 @@ class TimeSettings:
     """Between two attempts of one pod to make room for itself, and from the start until the first one."""
     unmade_gang_claims: float = 5.0
     """From the first pod of a gang that could be planned until it says for whose claims it waits."""
+    silence: float = 4.0
+    """From the moment when a pod is put off without a word until it says for what it waits."""
     unmade_claims: float = 30.0
-    """The age at which a pod says that it waits for its claims: a busy kube-controller-manager makes 20 a second."""
-    faulty_templates: float = 5.0
-    """The age at which it says that a template of its claims is missing or too large."""
+    """The age at which a pod says that it waits for its claims while other pods get theirs: a busy
+    kube-controller-manager makes 20 a second."""
+    faulty_templates: float = 4.0
+    """The age at which it says so where no pod gets any, or a template is missing or too large."""
     late_writes: float = 60.0
     """From a write without an answer until it has no effect any more: what an API server gives a request by default."""
     binding_timeout: float = BINDING_TIMEOUT_SECONDS

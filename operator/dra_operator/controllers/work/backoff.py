@@ -4,16 +4,23 @@ Two rules, the longer wait counts: each key doubles its own wait with every fail
 namespace draw from one bucket, so that ten thousand keys that fail for the first time do not overload a broken API
 server. The namespaces share the retries evenly: ten thousand keys of one of them do not delay the one key of another.
 
+A server that refuses is asked ever more seldom. One that did not answer, or was busy, may answer by now, and pods wait
+for it: such a failure is followed by a wait of at most ``PASSING_SECONDS``.
+
 Attempts to place pods have waits of their own: a thousand pods with a broken selector must neither use up the bucket of
 the claims that others wait for, nor be planned again a thousand times a second.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from dra_operator.cache import Key
 from dra_operator.controllers.shared.timing import BackoffSettings
+
+PASSING_SECONDS = 10.0
+"""Longest seconds between two attempts while the server does not answer; as long kube-scheduler backs off at most."""
 
 
 class Buckets:
@@ -45,13 +52,16 @@ class Backoff:
         self._waits = waits
         self._failures: dict[Key, int] = {}
 
-    def failed(self, key: Key) -> float:
-        """Count a failure; how long to wait before the next attempt."""
+    def failed(self, key: Key, at_most: float = math.inf) -> float:
+        """Count a failure; return the seconds before the next attempt.
+
+        ``at_most``: the longest wait after this failure, unless too many keys of the namespace fail.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         first, longest = self._waits.first, self._waits.longest
         own = longest if failures > 30 else min(first * 2**failures, longest)
-        return max(own, self._buckets.draw(key.namespace))
+        return max(min(own, at_most), self._buckets.draw(key.namespace))
 
     def succeeded(self, key: Key) -> None:
         """The key starts from the shortest wait again."""

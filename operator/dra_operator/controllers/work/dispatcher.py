@@ -59,12 +59,14 @@ class Decided(NamedTuple):
     """The end of a decision: what to carry out, and the seconds that it took to search.
 
     ``clears_up``: this only clears up what an earlier failure left, and does not end its back-off. Otherwise a write
-    that the server never answers would be repeated without a pause.
+    that the server never answers would be repeated without a pause. ``waits_for``: why nothing is done for a pod that
+    is put off, as a clause about the pod; it says so itself when that lasts.
     """
 
     follow_up: FollowUp | None = None
     spent: float = 0.0
     clears_up: bool = False
+    waits_for: str = ""
 
 
 NOTHING = Decided()

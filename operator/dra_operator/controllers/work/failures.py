@@ -9,18 +9,42 @@ A failure is a warning if its words are new for the key. The same words again, a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 
-from dra_kube import ApiError, Conflict, KubeError, NotLeading
+from dra_kube import (
+    ApiError,
+    Conflict,
+    KubeError,
+    NotLeading,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from prometheus_client import CollectorRegistry, Counter
 
 from dra_operator.cache import Key
-from dra_operator.controllers.shared.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
+from dra_operator.controllers.shared.errors import (
+    BindingFailed,
+    BindingRefused,
+    BoundElsewhere,
+    ControllerError,
+    PlacementFailed,
+    PodVanished,
+)
 from dra_operator.controllers.shared.logbook import tell
 
+from .backoff import PASSING_SECONDS
 from .queue import WorkQueue
 
 logger = logging.getLogger(__name__)
+
+PASSING = (
+    *(Unreachable, ServerError, TooManyRequests, Unauthorized, Conflict, NotLeading),
+    *(PlacementFailed, BindingFailed),
+)
+"""Errors after which the same attempt may succeed a moment later."""
 
 
 class Failures:
@@ -48,7 +72,7 @@ class Failures:
                 self._told.pop(key, None)
             queue.done(key, rest, is_over=is_over)
             return
-        seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
+        seconds = queue.retry(key, max(rest, pause_asked_for(error)), _longest_wait(error))
         is_expected = isinstance(error, KubeError | ControllerError)
         self._errors.labels(key.controller, "expected" if is_expected else "unexpected").inc()
         fields = {"controller": key.controller, "object": key.object, "again_in": f"{seconds:.3g}s"}
@@ -60,7 +84,7 @@ class Failures:
 
     def _is_news(self, key: Key, error: Exception) -> bool:
         passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
-        if passes or any(isinstance(one, NotLeading) for one in _causes(error)) or self._told.get(key) == str(error):
+        if passes or is_held_back(error) or self._told.get(key) == str(error):
             return False
         self._told[key] = str(error)
         return True
@@ -73,8 +97,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _pause_asked_for(error: BaseException) -> float:
-    """Seconds that the error asks for, or that the server asked for in one that caused it."""
+def _longest_wait(error: BaseException) -> float:
+    """Return the longest back-off after the error: short, unless the server refuses for good."""
+    passes = any(isinstance(one, PASSING) for one in _causes(error)) and not isinstance(error, BindingRefused)
+    return PASSING_SECONDS if passes else math.inf
+
+
+def is_held_back(error: BaseException) -> bool:
+    """Return whether a write was held back since another process may lead. Readiness and the leader's log say so."""
+    return any(isinstance(one, NotLeading) for one in _causes(error))
+
+
+def pause_asked_for(error: BaseException) -> float:
+    """Return the seconds that the error asks for, or that the server asked for in one that caused it."""
     if isinstance(error, PlacementFailed) and error.pause:
         return error.pause
     pauses = (one.retry_after for one in _causes(error) if isinstance(one, ApiError) and one.retry_after)

@@ -28,7 +28,7 @@ import asyncio
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dra_operator.cache import Key, WeakKey, WideKey
 from dra_operator.controllers.shared.timing import BackoffSettings
@@ -64,7 +64,8 @@ class WorkQueue:
         self._weak: set[Key] = set()
         """Those of them that only weak adds want."""
         self._postponed: set[Key] = set()
-        self._working: set[Key] = set()
+        self._working: dict[Key, float] = {}
+        """The keys that workers have, and since when; the oldest is the first."""
         self._shares = Shares(workers)
         self._again: dict[Key, Key] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -135,7 +136,7 @@ class WorkQueue:
             self._weak.discard(key)
             key = WeakKey(*key)
         self._postponed.discard(key)
-        self._working.add(key)
+        self._working[Key(*key)] = self._loop.time()
         self._shares.take(key.namespace)
         if not self._shares.may_take(key.namespace):
             self._line.stand_aside(key.namespace)
@@ -156,14 +157,16 @@ class WorkQueue:
             self._make_ready(wanted)
         self._notice()
 
-    def retry(self, key: Key, at_least: float = 0.0) -> float:
-        """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Returns the seconds.
+    def retry(self, key: Key, at_least: float = 0.0, at_most: float = math.inf) -> float:
+        """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Return the seconds.
+
+        ``at_most``: see ``Backoff.failed``.
 
         After a change in the meantime, which may be the remedy, the key comes back sooner (unless the queue is firm),
         but never at once: a failure whose own writes wake the key would repeat forever.
         """
         self.retries += 1
-        seconds = self._backoff.failed(key)
+        seconds = self._backoff.failed(key, at_most)
         if self._finish(key) is not None and not self._firm:
             seconds = min(seconds, SOON_SECONDS)
         seconds = max(seconds, at_least)
@@ -211,6 +214,14 @@ class WorkQueue:
         """Seconds for which the oldest of them has waited."""
         return self._loop.time() - next(iter(self._ready.values())) if self._ready else 0.0
 
+    def taken(self) -> Iterator[tuple[Key, float]]:
+        """Yield the keys that are being worked on, each with the seconds since it was taken, the oldest first."""
+        return ((key, self._loop.time() - since) for key, since in self._working.items())
+
+    def ready(self) -> Iterator[tuple[Key, float]]:
+        """Yield the keys that could be worked on, each with the seconds for which it has waited, the oldest first."""
+        return ((key, self._loop.time() - since) for key, since in self._ready.items())
+
     def is_working(self, key: Key) -> bool:
         """Whether a worker has the key, or writes what it decided about it."""
         return key in self._working
@@ -242,7 +253,7 @@ class WorkQueue:
     def _leave(self, key: Key) -> None:
         if key not in self._working:
             return
-        self._working.discard(key)
+        del self._working[key]
         self._shares.give_back(key.namespace)
         self._line.call_back(self._shares.may_take)
 

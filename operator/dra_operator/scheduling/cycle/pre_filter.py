@@ -111,12 +111,21 @@ class GettingReady:
     @property
     def text(self) -> str:
         """With every condition that is awaited."""
+        return f"waits up to {self.seconds:.0f} s for {self._awaited}"
+
+    @property
+    def lasting(self) -> str:
+        """The same without the seconds, which differ at each look."""
+        return f"waits for {self._awaited}"
+
+    @property
+    def _awaited(self) -> str:
         awaited = (
             f"claim {claim.key}, device {device}: {', '.join(conditions)} not True"
             for claim in self.claims
             for device, conditions in unready(claim)
         )
-        return f"waits up to {self.seconds:.0f} s for binding conditions: {'; '.join(awaited)}"
+        return f"binding conditions: {'; '.join(awaited)}"
 
 
 @dataclass(frozen=True, slots=True)

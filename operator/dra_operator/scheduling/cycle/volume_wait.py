@@ -31,8 +31,16 @@ class VolumesPending:
     @property
     def text(self) -> str:
         """A clause about the pod."""
-        names = ", ".join(self.claims)
-        return f"waits up to {self.seconds:.0f} s for {names} to be bound on node {self.node}"
+        return f"waits up to {self.seconds:.0f} s for {self._awaited}"
+
+    @property
+    def lasting(self) -> str:
+        """The same without the seconds, which differ at each look."""
+        return f"waits for {self._awaited}"
+
+    @property
+    def _awaited(self) -> str:
+        return f"{', '.join(self.claims)} to be bound on node {self.node}"
 
 
 @dataclass(frozen=True, slots=True)

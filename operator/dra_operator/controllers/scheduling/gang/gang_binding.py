@@ -25,7 +25,7 @@ from dra_operator.controllers.scheduling.planning import has_devices, has_room, 
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.shared.errors import BindingRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.work.dispatcher import Result
-from dra_operator.scheduling import Plan
+from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.gang import JointPlan
 from dra_operator.scheduling.rules import NO_BINDINGS
 from dra_operator.scheduling.state import title
@@ -83,7 +83,8 @@ class GangBinding:
                 self._cluster.storage.written(part.pod.metadata.uid)
         unready = [it for it, its in zip(parts, claims, strict=True) if not self._permit.may_bind(it.pod, its)]
         if unready:
-            self._look_again(attempt, unready, [claim for its in claims for claim in its])
+            if waits_for := self._look_again(attempt, unready, [claim for its in claims for claim in its]):
+                await self._report.goes_on_waiting(attempt.leader, SCHEDULER_ERROR, waits_for)
             return None
         await self._end(attempt, parts, claims)
         return Result.SCHEDULED
@@ -157,17 +158,21 @@ class GangBinding:
             await self._report.waits(attempt.leader, SCHEDULER_ERROR, text)
         raise error
 
-    def _look_again(self, attempt: GangAttempt, unready: Sequence[Part], claims: Sequence[ResourceClaim]) -> None:
-        """All have their devices, and cannot be bound yet: devices get ready, or volumes are being bound."""
+    def _look_again(self, attempt: GangAttempt, unready: Sequence[Part], claims: Sequence[ResourceClaim]) -> str:
+        """Have the pods, which have their devices and cannot be bound yet, looked at when that may have changed.
+
+        Return for what they wait, or an empty text if that is seen at once.
+        """
         for part in unready:
             self._permit.await_volumes(self._cluster.pods.get(part.pod.key) or part.pod, part.plan)
         if self._context.writing.conflict_check.wait(claims) > 0:
             wait = self._context.writing.conflict_check.wait(claims)
             self._context.look_again(attempt.leader.key, min(wait, UNSEEN_LOOK_SECONDS))
-            return
+            return self._context.writing.conflict_check.obstacle or ConflictCheckDue(tuple(claims)).text
         for part in unready:
             self._context.look_again(part.pod.key)
         self._context.look_again(attempt.leader.key, UNSEEN_LOOK_SECONDS)
+        return ""
 
 
 def _errors(answers: Iterable[object]) -> list[BaseException]:

@@ -160,7 +160,7 @@ class Gangs:
         if gang.key in self._leaders:
             self._asked.setdefault(gang.key, set()).add(pod.key)
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return Decided()
+            return Decided(waits_for=f"waits with gang {gang.title}, which is being planned")
         refusal = self._refusals.get(gang.key)
         if refusal is not None and self._waits_with(refusal, gang, wanted, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
@@ -171,13 +171,13 @@ class Gangs:
         self._unmade.pop(gang.key, None)
         if self._context.pauses.puts_off(gang.key, Key("placement", pod.key)):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-            return Decided()  # it gave devices back again and again
+            return Decided(waits_for=f"waits with gang {gang.title}, which gave devices back again and again")
         holding = {it.key for it in waiting if self._cluster.holds_devices(it)}
         if len(holding) >= wanted and pod.key not in holding:  # they are about to be bound, and this one joins them
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             self._asked.setdefault(gang.key, set()).add(pod.key)
             self._context.look_again(pod.key, JOIN_LOOK_SECONDS)
-            return Decided()
+            return Decided(waits_for=f"waits until the pods of gang {gang.title} that have devices are bound")
         waiting.sort(key=lambda it: it.key not in holding)
         self._refusals.pop(gang.key, None)  # an attempt that comes to no end leaves none to wait with
         self._leaders[gang.key] = pod.key
@@ -249,7 +249,7 @@ class Gangs:
             return Decided(partial(self._tell_of_lack, pod, text))
         if gang.key in self._leaders:
             self._asked.setdefault(gang.key, set()).add(pod.key)
-            return Decided()
+            return Decided(waits_for=text)
         self._leaders[gang.key] = pod.key
         return Decided(partial(self._give_up, gang, pod, text))
 
@@ -284,7 +284,7 @@ class Gangs:
                 raise
             if answer is None:
                 self._put_aside[attempt.leader.key] = attempt
-                return Postponed(attempt.spent)
+                return Postponed(attempt.spent, self._unreserve.note(attempt, attempt.leader))
             if isinstance(answer, tuple) and not isinstance(answer, Unready):
                 if any(self._is_unsure(pod) for pod in attempt.members if pod is not attempt.leader):
                     return self._wait_for_mate(attempt)
@@ -314,7 +314,8 @@ class Gangs:
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
         if not isinstance(unready.found, NotTried):
             self._over(attempt.gang)
-            return Decided(None, attempt.spent)
+            text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
+            return Decided(None, attempt.spent, waits_for=text)
         self._remember(Refusal(attempt, {unready.pod.key: unready.found.obstacle}))
         if self._makes_room is not None:
             self._makes_room.forget_gang(attempt.gang)
@@ -333,7 +334,8 @@ class Gangs:
             self._mate_looks[attempt.gang.key] = now + MATE_LOOK_SECONDS
             self._context.look_again(attempt.leader.key, MATE_LOOK_SECONDS)
         self._over(attempt.gang)
-        return Decided(None, attempt.spent)
+        text = f"waits with gang {attempt.gang.title} for a write to another pod of it"
+        return Decided(None, attempt.spent, waits_for=text)
 
     def _refuse(self, attempt: GangAttempt, decision: NoPlace) -> Decided:
         self._remember(Refusal(attempt))

@@ -1,0 +1,506 @@
+"""Every place at which a key is put off, and where people see why once that has lasted for five seconds.
+
+``PLACES`` has a line for each call that puts a key off: the module and function, the call, and where it is seen. A new
+place fails the test until it has a line. What a line says is played: on a loop whose time is a number, for six seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from controllers_world import FEW, World
+from dra_api.values.times import format_time
+from dra_kube import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+    TooManyRequests,
+    Unreachable,
+)
+from dra_operator import controllers
+from dra_operator.allocator import Features
+from dra_operator.controllers import OwnControllers, TimeSettings
+from dra_operator.controllers.claims import delayed_deletion
+from dra_operator.controllers.scheduling import patience, permit
+from dra_operator.controllers.scheduling.gang import gangs
+from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
+from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.scheduling import Pause
+from dra_operator.scheduling.state import Gang
+from fake_api import Call, Effect, FakeApi
+from history_kit.clock import VirtualLoop
+from objects import Make, Obj
+from volume_lab import storage_class, store, uses, volume_claim
+
+ROOT: Final = Path(controllers.__file__).parent
+SECONDS: Final = 6.0
+VERBS: Final = frozenset(
+    {
+        *("look_again", "_look_again", "add_after", "puts_off", "_later", "later", "_say_later", "call_later"),
+        *("retry", "postpone", "sleep", "wait", "_hold", "hold", "acquire", "stand_aside", "has_time", "may_try"),
+        *("Decided", "Postponed"),
+    }
+)
+"""Calls by which a key, or a worker that has one, is made to wait; ``Decided`` if it has nothing to carry out."""
+
+PLACES: Final = """
+claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the garbage collector has 0.8 s
+claims/generate.py ClaimGenerator.handle _say_later  said: claim-refused
+claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
+claims/generate_for_group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
+claims/names_being_written.py NamesBeingWritten.over wait  warned: names-unanswered
+claims/protect.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
+claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
+control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
+control.py Control._look_at_users add_after  said: unseen-allocation
+control.py Control.hold look_again  below 5 s: at once
+control.py Control.started wait  no pod: the process starts, which readiness says
+control.py Control._after call_later  no pod: invariants are checked
+pools/pool_status.py PoolReporter.handle add_after  no pod: a question about pools is answered
+pools/pool_status.py PoolReporter._answer add_after  no pod: a question about pools is answered
+scheduling/context.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
+scheduling/gang/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
+scheduling/gang/gang_binding.py GangBinding._come_back look_again  said: gang-refused
+scheduling/gang/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
+scheduling/gang/gang_binding.py GangBinding._look_again look_again  said: gang-unseen-allocation
+scheduling/gang/gangs.py Gangs.not_tried look_again  below 5 s: at once
+scheduling/gang/gangs.py Gangs.begin Decided  said: gang-unanswered
+scheduling/gang/gangs.py Gangs.begin puts_off  said: gang-pauses
+scheduling/gang/gangs.py Gangs.begin look_again  said: gang-joins
+scheduling/gang/gangs.py Gangs._await_claims look_again  said: gang-lacks-claims
+scheduling/gang/gangs.py Gangs._await_claims Decided  said: gang-lacks-claims
+scheduling/gang/gangs.py Gangs._is_unsure look_again  below 5 s: at once
+scheduling/gang/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
+scheduling/gang/gangs.py Gangs.go_on Postponed  said: slow-plan
+scheduling/gang/gangs.py Gangs._wait Decided  said: gang-unanswered
+scheduling/gang/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
+scheduling/gang/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
+scheduling/gang/gangs.py Gangs._tell_all puts_off  warned: gang-unanswered
+scheduling/gang/gangs.py Gangs._over look_again  below 5 s: at once
+scheduling/gang/group_conditions.py GroupConditions.waits puts_off  said: refused
+scheduling/permit.py Permit.write _look_again  said: unseen-allocation
+scheduling/permit.py Permit.write wait  below 5 s: arithmetic of the conflict check
+scheduling/permit.py Permit.may_bind wait  below 5 s: arithmetic of the conflict check
+scheduling/permit.py Permit._look_again wait  below 5 s: arithmetic of the conflict check
+scheduling/permit.py Permit._look_again look_again  said: unseen-allocation
+scheduling/permit.py Permit.await_volumes wait  said: volumes
+scheduling/planning.py InProgress.advance sleep  below 5 s: one turn of the loop
+scheduling/preemption/preempt.py Preemption.post_filter _look_again  said: refused
+scheduling/preemption/preempt.py Preemption.for_gang _look_again  said: refused
+scheduling/preemption/preempt.py Preemption._may_begin _look_again  said: refused
+scheduling/preemption/preempt.py Preemption._may_begin may_try  said: refused
+scheduling/preemption/preempt.py Preemption._find_none _look_again  said: refused
+scheduling/preemption/preempt.py Preemption._nominate _look_again  said: refused
+scheduling/preemption/turns.py PreemptionTurns.may_try _later  said: refused
+scheduling/preemption/turns.py PreemptionTurns._call _later  said: refused
+scheduling/preemption/turns.py PreemptionTurns._later _look_again  said: refused
+scheduling/report.py WaitingReport.goes_on_waiting _later  said: unseen-allocation
+scheduling/report.py WaitingReport._has_to_pause puts_off  said: other-reason
+scheduling/report.py WaitingReport._has_to_pause _later  said: other-reason
+scheduling/report.py WaitingReport._look_when_settled _later  said: refused
+scheduling/scheduling_cycle.py SchedulingCycle.decide look_again  said: deferring
+scheduling/scheduling_cycle.py SchedulingCycle._attempt puts_off  warned: gang-unanswered
+scheduling/scheduling_cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
+scheduling/scheduling_cycle.py SchedulingCycle._begin look_again  said: deferring
+scheduling/scheduling_cycle.py SchedulingCycle._begin Decided  said: deferring, another-write, volumes
+scheduling/scheduling_cycle.py SchedulingCycle._await_claims look_again  said: claim-not-made
+scheduling/scheduling_cycle.py SchedulingCycle._await_claims Decided  said: claim-not-made
+scheduling/scheduling_cycle.py SchedulingCycle._go_on look_again  below 5 s: SILENT_SECONDS of patience
+scheduling/scheduling_cycle.py SchedulingCycle._go_on Decided  below 5 s: SILENT_SECONDS of patience
+scheduling/scheduling_cycle.py SchedulingCycle._go_on Postponed  said: slow-plan
+scheduling/unreserve.py Unreserve.confirm look_again  said: allocation-unanswered
+scheduling/unreserve.py Unreserve.confirm_bind_step look_again  said: binding-unanswered
+scheduling/unreserve.py Unreserve.let_go look_again  below 5 s: at once
+scheduling/unreserve.py Unreserve.give_up_held look_again  said: gang-refused
+taints/evict.py PodEvictor.handle add_after  no pod: it has its node, and is evicted
+taints/evict.py PodEvictor._evict add_after  no pod: it has its node, and is evicted
+taints/rule_reports.py RuleReporter.look_later add_after  no pod: a rule reports
+taints/rule_reports.py RuleReporter.handle sleep  no pod: a rule reports
+taints/rule_reports.py RuleReporter._news add_after  no pod: a rule reports
+taints/rule_reports.py _in_parts sleep  no pod: a rule reports
+work/dispatcher.py module Decided  no pod: a constant
+work/dispatcher.py _turns_of_others sleep  below 5 s: 5 ms
+work/dispatcher.py Dispatcher.run acquire  warned: no-slot
+work/dispatcher.py Dispatcher._next postpone  said: slow-plan
+work/dispatcher.py Dispatcher._pause sleep  below 5 s: one turn
+work/failures.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
+work/growing_pauses.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
+work/late_work.py LateWork.run sleep  below 5 s: a look each second
+work/queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
+work/queue.py WorkQueue.get stand_aside  warned: no-share
+work/queue.py WorkQueue.done _hold  said: refused
+work/queue.py WorkQueue.retry _hold  said: binding-refused-for-now
+work/queue.py WorkQueue.idle wait  no pod: tests wait
+work/queue.py WorkQueue._hold call_later  said: binding-refused-for-now
+work/queues.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
+work/rounds.py Rounds._plan call_later  said: refused
+work/workers.py Workers._work sleep  below 5 s: one turn of the loop
+"""
+SEEN: Final = ("said", "warned", "below 5 s", "no pod")
+
+
+def lines() -> Iterator[tuple[str, str, str]]:
+    """The place, where it is seen, and by which plays or why not."""
+    for line in PLACES.strip().splitlines():
+        place, _, rest = line.partition("  ")
+        seen, _, why = rest.partition(": ")
+        yield place, seen, why
+
+
+def places() -> Iterator[str]:
+    """All calls of ``VERBS`` in the room of controllers, as in ``PLACES``."""
+
+    def within(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if isinstance(child, ast.Call) and (verb := called(child)) in VERBS and puts_off(child, verb):
+                yield f"{file} {'.'.join(names) or 'module'} {verb}"
+            yield from within(child, (*names, child.name) if is_scope else names)  # type: ignore[attr-defined]
+
+    for path in sorted(ROOT.rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        yield from within(ast.parse(path.read_text()), ())
+
+
+def called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def puts_off(call: ast.Call, verb: str) -> bool:
+    """Whether it is no decision that has something to carry out."""
+    if verb != "Decided":
+        return True
+    return not call.args or (isinstance(call.args[0], ast.Constant) and call.args[0].value is None)
+
+
+def test_every_place_at_which_a_key_is_put_off_has_a_line() -> None:
+    found, listed = set(places()), [place for place, _, _ in lines()]
+    assert sorted(found - set(listed)) == [], "say in PLACES where people see it, and play it"
+    assert sorted(set(listed) - found) == [], "there is no such place any more"
+    assert len(listed) == len(set(listed))
+
+
+def test_every_line_names_a_play_or_a_reason() -> None:
+    for place, seen, why in lines():
+        assert seen in SEEN, place
+        assert why, place
+        if seen in ("said", "warned"):
+            assert set(why.split(", ")) <= {name for name, *_ in PLAYS}, place
+
+
+def test_a_decision_without_a_follow_up_says_for_what_the_pod_waits() -> None:
+    """Where it has no words the pod is silent: only these may be, each for less than five seconds, or for a reason."""
+    mute = set()
+    for path in sorted((ROOT / "scheduling").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or called(node) != "Decided" or not puts_off(node, "Decided"):
+                continue
+            if not any(word.arg == "waits_for" for word in node.keywords):
+                mute.add(f"{path.name} {ast.unparse(node)}")
+    assert mute == {
+        "gangs.py Decided()",  # of _await_claims, which has a time of its own
+        "scheduling_cycle.py Decided()",  # of _await_claims as well, and for a pod that has its node or is not ours
+        "scheduling_cycle.py Decided(None, attempt.spent)",  # patience
+    }
+
+
+def test_what_counts_as_short_is_short() -> None:
+    assert patience.SILENT_SECONDS < 5
+    assert delayed_deletion.COLLECTOR_SECONDS + delayed_deletion.MOST_EXTRA_SECONDS < 5
+    assert permit.UNSEEN_LOOK_SECONDS <= 5
+    assert gangs.MATE_LOOK_SECONDS < 5
+    times = TimeSettings()
+    assert max(times.silence, times.faulty_templates) < 5 >= times.unmade_gang_claims
+
+
+# --- plays ---
+
+
+def base() -> World:
+    """A node with a device, a claim that is free, and a pod that wants it."""
+    world = World(Features())
+    world.times = TimeSettings(workers=FEW)
+    world.furnish(devices=2)
+    world.api.add(RESOURCE_CLAIMS, Make.claim("claim"))
+    world.api.add(PODS, pod("pod", [Make.use("claim")]))
+    return world
+
+
+def pod(name: str, claims: list[Obj]) -> Obj:
+    made = Make.pod(name, claims=claims)
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    return made
+
+
+def with_template(world: World) -> World:
+    world.api.drop(PODS, "ns/pod")
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.api.add(PODS, pod("pod", [Make.FROM_TEMPLATE]))
+    return world
+
+
+def gang(world: World, size: int = 2) -> World:
+    world.api.drop(PODS, "ns/pod")
+    for number in range(size):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"claim-{number}"))
+        member = pod(f"pod-{number}", [Make.use(f"claim-{number}")])
+        member["metadata"]["annotations"] = {"dra.kopf.dev/gang": "gang", "dra.kopf.dev/gang-size": "2"}
+        world.api.add(PODS, member)
+    return world
+
+
+def failing(world: World, error: Callable[[], Exception], is_hit: Callable[[Call], bool]) -> World:
+    world.api.before = lambda call: error() if is_hit(call) else None
+    return world
+
+
+def unanswered(world: World, is_hit: Callable[[Call], bool]) -> World:
+    """The requests go out and have no answer, as long as the play lasts."""
+    request = world.api.request
+
+    async def held(call: Call, effect: Effect) -> Obj:
+        if is_hit(call):
+            await asyncio.Event().wait()
+        return await request(call, effect)
+
+    world.api.request = held  # type: ignore[method-assign]
+    return world
+
+
+def is_binding(call: Call) -> bool:
+    return call.sub == "binding"
+
+
+def is_of_claims(call: Call) -> bool:
+    return call.plural == "resourceclaims" and call.verb in ("patch", "update")
+
+
+def is_record(call: Call) -> bool:
+    return call.plural == "pods" and call.verb == "update" and call.sub == "status"
+
+
+def busy(retry_after: float | None = None) -> Callable[[], Exception]:
+    return lambda: TooManyRequests(429, "TooManyRequests", "the server is busy", retry_after=retry_after)
+
+
+def refused() -> World:
+    world = base()
+    world.api.drop(NODES, "node-0")
+    return world
+
+
+def deferring() -> World:
+    world = base()
+    world.times = TimeSettings(workers=FEW, grace=60.0)
+    for number in range(2):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"theirs-{number}"))
+        world.api.add(PODS, Make.pod(f"theirs-{number}", claims=[Make.use(f"theirs-{number}")], schedulerName="other"))
+    return world
+
+
+def unseen(world: World) -> World:
+    """Another scheduler may be at work, and a list of the claims is never answered."""
+    world.sees_others = False
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    world.api.list_as = never  # type: ignore[assignment, method-assign]
+    return world
+
+
+def another_write() -> World:
+    world = base()
+    world.api.add(PODS, pod("pod-2", [Make.use("claim")]))
+    return unanswered(world, is_of_claims)
+
+
+def devices_not_ready() -> World:
+    world = base()
+    world.features = Features(binding_conditions=True)
+    (published,) = world.api.of(RESOURCE_SLICES)
+    for device in published["spec"]["devices"]:
+        device |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    return world
+
+
+def volumes() -> World:
+    world = base()
+    store(world.api, storage_class("fast", "csi.example.com"), volume_claim("scratch", class_name="fast"))
+    world.api.change(PODS, "ns/pod", lambda it: it["spec"].update(volumes=uses("scratch")))
+    return world
+
+
+def nobody_makes_claims() -> World:
+    world = with_template(base())
+    world.controllers = OwnControllers(templates=False, release=False, eviction=False)
+    return world
+
+
+def claim_refused() -> World:
+    return failing(
+        with_template(base()),
+        lambda: Forbidden(403, "Forbidden", "exceeded quota: devices"),
+        lambda call: call.plural == "resourceclaims" and call.verb == "create",
+    )
+
+
+def bug() -> World:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    return at_the_start(base(), lambda placer, _: setattr(placer, "_snapshot", broken))
+
+
+def at_the_start(world: World, change: Callable[[SchedulingCycle, str], object]) -> World:
+    """Change the operator before it decides; the second argument is the UID of the pod."""
+    done: list[bool] = []
+
+    def once(api: FakeApi) -> None:
+        if not done:
+            done.append(True)
+            uid = str(next(iter(api.of(PODS)))["metadata"]["uid"])
+            change(world.control.placer, uid)
+
+    world.others.append(once)
+    return world
+
+
+def gang_key(placer: SchedulingCycle) -> str:
+    found = placer._cluster.gang_of(next(iter(placer._cluster.pods)))
+    assert isinstance(found, Gang)
+    return found.key
+
+
+def often(pauses: GrowingPauses, what: str) -> None:
+    """It was done so often that it has to pause for a minute."""
+    for _ in range(20):
+        pauses.did(what)
+
+
+def slow_plan() -> World:
+    def endless(*_: object) -> Iterator[Pause]:
+        while True:
+            time.sleep(0.01)
+            yield Pause.SEARCHING
+
+    return at_the_start(base(), lambda placer, _: setattr(placer, "_plan", endless))
+
+
+def many(world: World, pods: int, namespace: str = "ns") -> World:
+    """So many more pods, whose claims are allocated at once and bound without an answer."""
+    for number in range(pods):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"more-{number}"))
+        world.api.add(PODS, pod(f"more-{number}", [Make.use(f"more-{number}")]))
+    return world
+
+
+def no_slot() -> World:
+    world = World(Features())
+    world.times = TimeSettings(workers=FEW | {"placement": 2})
+    world.furnish(devices=20)
+    return unanswered(many(world, 10), is_binding)
+
+
+def gang_lacks_claims() -> World:
+    world = gang(base())
+    world.controllers = OwnControllers(templates=False, release=False, eviction=False)
+    world.api.change(PODS, "ns/pod-1", lambda it: it["spec"].update(resourceClaims=[{"name": "x", **_from_template()}]))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    return world
+
+
+def _from_template() -> Obj:
+    return {"resourceClaimTemplateName": "tmpl"}
+
+
+PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
+    ("refused", refused, "0/0 nodes"),
+    ("deferring", deferring, "lets other schedulers decide first"),
+    ("unseen-allocation", lambda: unseen(base()), "waits for a list of all claims"),
+    ("another-write", another_write, "to which another write is under way"),
+    ("devices-not-ready", devices_not_ready, "waits for binding conditions"),
+    ("volumes", volumes, "to be bound on node node-0"),
+    ("claim-not-made", nobody_makes_claims, "resourceclaim-controller does not run"),
+    ("claim-refused", claim_refused, "exceeded quota: devices"),
+    ("names-unanswered", lambda: unanswered(with_template(base()), is_record), "work on a key is not done"),
+    ("binding-refused-for-now", lambda: failing(base(), busy(), is_binding), "cannot bind the pod to node node-0"),
+    ("allocation-refused-for-now", lambda: failing(base(), busy(), is_of_claims), "cannot allocate claim ns/claim"),
+    ("asked-to-wait", lambda: failing(base(), busy(30), is_of_claims), "cannot allocate claim ns/claim"),
+    (
+        "allocation-unanswered",
+        lambda: failing(base(), lambda: Unreachable("no answer"), is_of_claims),
+        "no answer",
+    ),
+    ("binding-unanswered", lambda: failing(base(), lambda: Unreachable("no answer"), is_binding), "cannot bind"),
+    ("bug", bug, "the operator failed unexpectedly"),
+    ("no-slot", no_slot, "keys wait for their turn"),
+    ("no-share", no_slot, "keys wait for their turn"),
+    ("gang-unanswered", lambda: unanswered(gang(base()), is_of_claims), "work on a key is not done"),
+    ("gang-refused", lambda: failing(gang(base()), busy(), is_of_claims), "cannot allocate claim"),
+    ("gang-unseen-allocation", lambda: unseen(gang(base())), "waits for a list of all claims"),
+    ("gang-joins", lambda: unseen(gang(base(), 3)), "waits until the pods of gang gang that have devices are bound"),
+    (
+        "gang-pauses",
+        lambda: at_the_start(gang(base()), lambda placer, _: often(placer._context.pauses, gang_key(placer))),
+        "gave devices back again and again",
+    ),
+    (
+        "other-reason",
+        lambda: at_the_start(refused(), lambda placer, uid: often(placer._report._pauses, uid)),
+        "0/0 nodes",
+    ),
+    ("slow-plan", slow_plan, "still looking for a node"),
+    ("gang-lacks-claims", gang_lacks_claims, "waits for pod pod-1 of its gang"),
+)
+"""Name, the cluster, and the words that its pod says or that the log warns with."""
+
+
+def said(world: World, log: list[str]) -> str:
+    conditions = [
+        str(it["message"])
+        for one in world.api.of(PODS)
+        for it in (one.get("status") or {}).get("conditions") or []
+        if it["type"] == "PodScheduled" and it["status"] == "False"
+    ]
+    return "\n".join((*conditions, *log))
+
+
+async def played(world: World, words: str) -> None:
+    """Up to six seconds of the operator's life, until a pod says this, with watches that bring everything at once."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    world.start()
+    async with world.running():
+        while (now := asyncio.get_running_loop().time()) < SECONDS:
+            world.now = format_time(began + timedelta(seconds=int(now)))
+            world.bring_events()
+            if words in said(world, []):
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("name", "furnished", "words"), PLAYS, ids=[name for name, *_ in PLAYS])
+def test_what_lasts_is_seen(
+    name: str, furnished: Callable[[], World], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "dra_operator")
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        world = furnished()
+        runner.run(played(world, words))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert words in said(world, [it for it in warnings if "wait" in it or "work" in it])
+    assert not world.node_of("pod") if (PODS, "ns", "pod") in world.api.objects else True
