@@ -224,6 +224,26 @@ async def test_a_new_territory_is_not_relied_on_before_others_can_have_seen_it(w
         assert world.node_of("ours") == "node-0"
 
 
+@pytest.mark.parametrize("mark", ["rule", "node"])
+async def test_the_time_of_a_territory_begins_when_it_is_seen_and_not_at_the_first_pod(
+    mark: str, world: World, make: type[Make]
+) -> None:
+    world.furnish(devices=2)
+    world.start()
+    own, driver, now = world.cluster.own_devices, "gpu.example.com", 1000.0
+    own._clock = lambda: now
+    assert own.contested({driver}) == {driver}
+    if mark == "rule":
+        world.api.add(DEVICE_TAINT_RULES, rule())
+    else:
+        give_node(world)
+    world.bring_events()
+    now += own_devices.SETTLED_SECONDS - 1
+    assert own.contested({driver}) == {driver}
+    now += 2
+    assert own.contested({driver}) == frozenset()
+
+
 @pytest.mark.usefixtures("settled")
 async def test_a_rule_that_goes_leaves_its_devices_to_all(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)

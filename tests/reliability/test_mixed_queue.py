@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from dra_kube import NODES, RESOURCE_SLICES
+from dra_kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from dra_operator.cache.devices.own_devices import SETTLED_SECONDS
 from node_stub import RUNS_SECONDS
 from operator_process import OperatorProcess
-from proving_ground import ProvingGround
+from proving_ground import DRIVER, ProvingGround, proving_ground
 from rounds import rounds
 from stock import needs_stock_control_plane
 
 PODS_EACH: Final = 15
 DEVICES: Final = 8
 SCHEDULERS: Final = ("dra-scheduler", "default-scheduler")
+GATE: Final = "DRADeviceTaintRules"
 OURS: Final = {"key": "dra.kopf.dev/scheduler", "value": SCHEDULERS[0], "effect": "NoSchedule"}
 
 
@@ -116,3 +119,25 @@ async def test_pods_of_kube_scheduler_get_our_devices_at_our_gate(ground: Provin
         await ground.until("kube-scheduler refuses the other one", was_refused)
         assert await ground.bound_names() == ["gated"]
         assert "does not honour the taint" not in operator.text
+
+
+@needs_stock_control_plane
+async def test_a_kube_scheduler_that_ignores_a_rule_is_named(tmp_path: Path) -> None:
+    """That of 1.36 does up to 1.36.2 (kubernetes 139651); later ones leave the devices alone."""
+    async with proving_ground(tmp_path, gates={GATE: True}) as ground:
+        await ground.furnish(nodes=1, devices=DEVICES)
+        async with two_schedulers(ground, "--feature-gates", f"{GATE}=true") as operator:
+            spec = {"deviceSelector": {"driver": DRIVER}, "taint": OURS}
+            head = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule"}
+            await ground.api.create(DEVICE_TAINT_RULES, {**head, "metadata": {"name": "territory"}, "spec": spec})
+            await asyncio.sleep(SETTLED_SECONDS + 1)
+            await ground.add_pod("ours")
+            await ground.add_pod("theirs", schedulerName=SCHEDULERS[1])
+
+            async def theirs_is_decided() -> bool:
+                bound = await ground.bound_names()
+                return "ours" in bound and ("theirs" in bound or bool(await ground.reason("theirs")))
+
+            await ground.until("both are decided", theirs_is_decided)
+            is_honoured = "theirs" not in await ground.bound_names()
+            assert ("does not honour the taint" in operator.text) is not is_honoured

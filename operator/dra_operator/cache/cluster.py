@@ -394,6 +394,7 @@ class Cluster(State):
         is_given = False
         if new is not None:
             is_given = self.inventory.put_node(new)
+            self._own_devices.note()
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
             self.loads.touched.discard(new.metadata.name)
         elif old is not None:
@@ -504,6 +505,7 @@ class Cluster(State):
     def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
         if change.new is not None:
             self.inventory.put_rule(change.new)
+            self._own_devices.note()
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
         published = () if evictions.is_same_rule(change) else triggers.devices_published(self)

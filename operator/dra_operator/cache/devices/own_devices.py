@@ -52,9 +52,10 @@ class OwnDevices:
         self._trespassed: dict[str, str] = {}
         """By driver: the claim for which another scheduler ignored the taint."""
 
-    def note(self, driver: str) -> None:
-        """Notice that the devices of a driver may have become our own just now."""
-        self._seconds_settled(driver)
+    def note(self, driver: str = "") -> None:
+        """Notice that devices may have become our own just now: of a driver that publishes, or of any by a mark."""
+        for one in (driver,) if driver else tuple(self._territory.gains):
+            self._seconds_settled(one)
 
     def may_enter(self, claim: ResourceClaim | ResourceClaimTemplateSpec) -> bool:
         """Return whether the claim tolerates the taint of our devices."""
@@ -86,8 +87,8 @@ class OwnDevices:
         self._trespassed[taken.driver] = claim.key
         logger.warning(
             "another scheduler allocated %s to claim %s although a taint gives it to %s: it does not honour the taint, "
-            "so devices of %s are checked for conflicts again; turn on the feature gates DRADeviceTaints and "
-            "DRADeviceTaintRules for it",
+            "so devices of %s are checked for conflicts again; turn on its feature gates DRADeviceTaints and "
+            "DRADeviceTaintRules, in a release later than 1.36.2, or taint the nodes",
             taken,
             claim.key,
             self._territory.scheduler,

@@ -144,7 +144,10 @@ def _ignored(seen: Observed, published: Marks) -> Iterator[Diagnosis]:
                 message = (
                     f"got {id_} from {scheduler}, although it belongs to {owner}, and the claim tolerates no such taint"
                 )
-                remedy = f"turn on the feature gates DRADeviceTaints and DRADeviceTaintRules for {scheduler}"
+                remedy = (
+                    f"turn on the feature gates DRADeviceTaints and DRADeviceTaintRules for {scheduler}, in a release "
+                    "later than 1.36.2, or taint the nodes (kubectl dra territory --nodes)"
+                )
                 yield Diagnosis.of("territory", f"claim {claim.key}", message, remedy=remedy)
                 break
 
