@@ -54,7 +54,7 @@ def execute(options: argparse.Namespace) -> int:
 async def _run(target: Target, checks: list[Check], timeout: float) -> tuple[str, list[Result]]:
     results = []
     async with bench_for(target) as bench:
-        driver = await _arrived(bench)
+        driver = await _arrived(bench, target)
         print(f"Driver {driver}, {len(checks)} checks.", flush=True)
         async for result in run(checks, bench, timeout):
             print(line(result), flush=True)
@@ -62,10 +62,12 @@ async def _run(target: Target, checks: list[Check], timeout: float) -> tuple[str
     return driver, results
 
 
-async def _arrived(bench: Bench) -> str:
+async def _arrived(bench: Bench, target: Target) -> str:
     """The name that the driver registers with, or that its socket has. Raises BenchError when no driver comes."""
     try:
         await bench.ready()
+        if target.kubeconfig:
+            await bench.check_unused(bench.name)
         return bench.name
     except Finding as finding:
         ended = bench.driver.why_ended()

@@ -57,7 +57,8 @@ class Target:
 async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterator[Bench]:
     """A bench for the target, with an API server if it needs one. Raises BenchError.
 
-    It is an error if several drivers run, and the target does not say which one is meant.
+    It is an error if several drivers run, and the target does not say which one is meant, or if claims hold devices of
+    the one that runs.
     """
     target.check()
     limits = limits or Limits()
@@ -75,9 +76,12 @@ async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterat
             name = name or await _only_driver(target.registry, limits)
         else:
             launcher = CommandLauncher(target.command, target.log or folder / "driver.log", limits)
-        yield await stack.enter_async_context(
+        bench = await stack.enter_async_context(
             open_bench(place, launcher, limits, target.parameters, server, target.release, name)
         )
+        if name:
+            await bench.check_unused(name)
+        yield bench
 
 
 async def _only_driver(registry: Path, limits: Limits) -> str:

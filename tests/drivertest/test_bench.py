@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
 from dra_api.releases.release import Release
+from dra_driver_test.cli import main
+from dra_driver_test.errors import NotJudged
+from dra_driver_test.harness.server import ADMIN_LABEL
 from dra_driver_test.kit import (
     Bench,
     BenchError,
@@ -28,6 +32,7 @@ from dra_driver_test.kit import (
     run_check,
 )
 from dra_driver_test.report import as_junit
+from dra_kube import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, AlreadyExists, Api, connection
 from fake_plugin import FakePlugin
 from waiting import becomes
 
@@ -58,6 +63,63 @@ async def running(launcher: BadLauncher, place: Place, uid: str = "") -> AsyncIt
         yield
     finally:
         await instance.stop()
+
+
+async def held_by_a_pod(api: Api, node: str, driver: str, *devices: str, admin: bool = False) -> None:
+    """A claim of somebody else with these devices of the node."""
+    with suppress(AlreadyExists):
+        await api.create(NAMESPACES, {"metadata": {"name": "work", "labels": {ADMIN_LABEL: "true"}}})
+    request = {"deviceClassName": "gpu", "count": len(devices), **({"adminAccess": True} if admin else {})}
+    spec = {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}
+    name = f"of-{node}-{'-'.join(devices)}"
+    await api.create(RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": "work"}, "spec": spec})
+    with_admin = {"adminAccess": True} if admin else {}
+    results = [{"request": "gpus", "driver": driver, "pool": node, "device": it, **with_admin} for it in devices]
+    status = {"allocation": {"devices": {"results": results}}}
+    await api.patch(RESOURCE_CLAIMS, name, {"status": status}, "work", subresource="status")
+
+
+async def test_a_node_whose_devices_pods_hold_is_not_tested(
+    kubeconfig: Path, short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place.below(short_path, "node-held", kubeconfig)
+    place.create()
+    flags = ["--registry", str(place.registry), "--cdi-dir", str(place.cdi), "--node-name", "node-held"]
+    async with Api(connection(kubeconfig)) as api, AsyncExitStack() as stack:
+        await api.create(NODES, {"metadata": {"name": "node-held"}})
+        await stack.enter_async_context(running(BadLauncher("held.example.com"), place))
+        await held_by_a_pod(api, "node-held", "held.example.com", "gpu-0", "gpu-2")
+        before = await everything(api)
+        code = await asyncio.to_thread(main, [*flags, "--kubeconfig", str(kubeconfig)])
+        assert (code, await everything(api)) == (3, before)
+        said = capsys.readouterr()
+        assert "node-held/gpu-0 by work/of-node-held-gpu-0-gpu-2" in said.err
+        assert "drain the node" in said.err
+        assert said.out == "", "no check has run"
+
+
+async def everything(api: Api) -> list[tuple[str, str]]:
+    """Claims, slices and namespaces with their versions."""
+    found = [one for kind in (RESOURCE_CLAIMS, RESOURCE_SLICES) for one in (await api.list(kind))[0]]
+    return sorted((one["metadata"]["name"], one["metadata"]["resourceVersion"]) for one in found)
+
+
+async def test_devices_that_a_pod_gets_meanwhile_are_left_out(kubeconfig: Path, short_path: Path) -> None:
+    place = Place.below(short_path, "node-shared", kubeconfig)
+    async with open_bench(place, None, PATIENT) as bench, running(BadLauncher("shared.example.com"), place):
+        async with Api(connection(kubeconfig)) as api:
+            await bench.ready()
+            every = {device.name for device in await bench.published()}
+            await held_by_a_pod(api, "node-shared", "shared.example.com", "gpu-0", "gpu-1")
+            await held_by_a_pod(api, "another-node", "shared.example.com", "gpu-2")
+            await held_by_a_pod(api, "node-shared", "another.example.com", "gpu-2")
+            await held_by_a_pod(api, "node-shared", "shared.example.com", "gpu-3", admin=True)
+            assert {device.name for device in await bench.published()} == every - {"gpu-0", "gpu-1"}
+            results = [one async for one in run(chosen(all_checks(), ["prepare.*"]), bench)]
+            assert [one.text for one in results if one.verdict is Verdict.FAILED] == []
+            await held_by_a_pod(api, "node-shared", "shared.example.com", *sorted(every - {"gpu-0", "gpu-1"}))
+            with pytest.raises(NotJudged, match="claims hold all devices"):
+                await bench.published()
 
 
 def csi_plugin(kubelet: Path) -> FakePlugin:

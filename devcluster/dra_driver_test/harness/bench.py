@@ -6,11 +6,11 @@ A check gets the bench, and speaks to the driver through it only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from dra_api.releases.release import NEWEST, Release
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
@@ -28,6 +28,8 @@ from .server import Claim, Device, ServerSeat, Use, devices_of
 from .waiting import eventually
 
 T = TypeVar("T")
+MOST_NAMED_DEVICES: Final = 3
+LEAVE: Final = "drain the node, and leave it cordoned while the checks run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +196,41 @@ class Bench:
         return (await self.devices())[0]
 
     async def published(self) -> list[Device]:
-        """All devices of the driver on this node, as soon as there are any. Raises NotJudged."""
+        """All devices of the driver on this node that no claim of others holds, as soon as there are any.
+
+        Others may have devices of an API server that is not the bench's own: a scheduler gives them to pods meanwhile.
+        Raises NotJudged.
+        """
 
         async def look() -> list[Device]:
             return devices_of(await self.slices())
 
-        return await self.appeared("device", look)
+        found = await self.appeared("device", look)
+        if self._watches is not None:
+            return found
+        held = await self.server.held(self.name)
+        free = [device for device in found if (device.pool, device.name) not in held]
+        if not free:
+            raise NotJudged(f"claims hold all devices of the driver: {listed_devices(held)}; {LEAVE}")
+        return free
+
+    async def check_unused(self, driver: str) -> None:
+        """Raise BenchError if claims hold devices that the driver publishes on this node.
+
+        The checks would give them to a second claim, and delete slices and CDI files that running pods depend on.
+        """
+        slices = [
+            one
+            for one in await self.server.slices(driver)
+            if one["spec"].get("nodeName", self.place.node) == self.place.node
+        ]
+        pools = {self.place.node, *(one["spec"]["pool"]["name"] for one in slices)}
+        held = {key: claim for key, claim in (await self.server.held(driver)).items() if key[0] in pools}
+        if held:
+            raise BenchError(
+                f"claims hold devices of driver {driver} on node {self.place.node}: {listed_devices(held)}. The checks "
+                f"would give them to others, and delete slices and CDI files of the driver: {LEAVE}"
+            )
 
     async def published_slices(self) -> list[dict[str, Any]]:
         """The driver's slices on this node, as soon as there are any. Raises NotJudged."""
@@ -298,6 +329,13 @@ class Bench:
     async def quiet(self) -> None:
         """Let some time pass in which nothing should happen."""
         await asyncio.sleep(self.limits.quiet)
+
+
+def listed_devices(held: Mapping[tuple[str, str], str]) -> str:
+    """Return the first devices with their claims, and the number of the others."""
+    first = [f"{pool}/{device} by {claim}" for (pool, device), claim in sorted(held.items())[:MOST_NAMED_DEVICES]]
+    more = len(held) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")
 
 
 def ids_of(devices: Sequence[PreparedDevice]) -> list[str]:

@@ -173,6 +173,20 @@ class ServerSeat:
             await self.delete(claim)
         self._claims.clear()
 
+    async def held(self, driver: str) -> dict[tuple[str, str], str]:
+        """Return the driver's devices, by pool and name, that claims of others hold, with one such claim each.
+
+        An administrator's access holds nothing.
+        """
+        claims, _ = await self._api.list(RESOURCE_CLAIMS)
+        return {
+            (result["pool"], result["device"]): f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            for claim in claims
+            if not claim["metadata"]["namespace"].startswith(self._main)
+            for result in _results(claim)
+            if result["driver"] == driver and not result.get("adminAccess")
+        }
+
     # --- slices ---
 
     async def slices(self, driver: str) -> list[Json]:
@@ -232,6 +246,11 @@ def newest(slices: Sequence[Json]) -> dict[str, list[Json]]:
 def generation(one: Json) -> int:
     """The pool's generation as a slice has it."""
     return int(one["spec"]["pool"].get("generation", 0))
+
+
+def _results(claim: Json) -> list[Json]:
+    allocation = claim.get("status", {}).get("allocation") or {}
+    return allocation.get("devices", {}).get("results") or []
 
 
 def devices_of(slices: Sequence[Json]) -> list[Device]:
