@@ -155,6 +155,13 @@ def for_people(error: Exception) -> str:
     match error:
         case Unauthorized():
             return f"the API server refuses the credentials: {error}; renew them in the kubeconfig"
+        case NoAnswerInTime():
+            return (
+                f"the API server does not answer in time: {error}; it may be overloaded, or store very many or very "
+                "large objects: try again later"
+            )
+        case AnswerTooLarge():
+            return f"the API server answers with more than is read: {error}; is a proxy in between?"
         case Unreachable():
             return f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?"
         case _:

@@ -17,10 +17,12 @@ from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source
 from dra_operator.controllers import BackoffSettings
+from dra_operator.controllers.scheduling import permit
 from dra_operator.sources import last_look
 from fake_api import ERRORS, Call
 from fake_store import copied
 from objects import Make, Obj
+from waiting import becomes
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -365,6 +367,54 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
         assert world.node_of("ours") == "node-0"
         assert len(lists_of_claims(world)) > failures
+
+
+async def test_a_look_at_the_claims_that_does_not_come_is_said_by_the_pods_that_wait_for_it(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(last_look, "LATE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(permit, "UNSEEN_LOOK_SECONDS", 0.05)
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    is_away = True
+    world.api.before = lambda call: (
+        ServerError(500, "InternalError", "etcd is on fire") if is_away and call.name == "(list)" else None
+    )
+
+    def says() -> bool:
+        conditions = (world.api[PODS, "ns/ours"].get("status") or {}).get("conditions") or []
+        return any("in namespace ns" in it["message"] and "etcd is on fire" in it["message"] for it in conditions)
+
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        await becomes(says)
+        assert not world.node_of("ours")
+        said = [it for it in caplog.records if "wait" in it.message and "etcd is on fire" in it.message]
+        assert [it.levelname for it in said] == ["WARNING"]
+        is_away = False
+        await becomes(lambda: world.node_of("ours") == "node-0")
+
+
+async def test_a_look_reads_the_names_of_claims_in_the_namespaces_of_other_schedulers_pods_only(
+    world: World, make: type[Make]
+) -> None:
+    """Any tenant may store large claims, and make a pod that names a scheduler which does not exist."""
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    for number in range(20):
+        world.api.add(RESOURCE_CLAIMS, make.claim(f"hoarded-{number}"))
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        await becomes(lambda: world.node_of("ours") == "node-0")
+    read = [it.name for it in world.api.calls if (it.verb, it.plural) == ("get", "resourceclaims")]
+    assert set(read) <= {"(list)", "ours"}
 
 
 async def test_all_drivers_count_as_shared_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:

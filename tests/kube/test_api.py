@@ -508,3 +508,24 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
     with pytest.raises(dra_kube.Unreachable, match="a watch event is longer than"):
         async for _ in api.watch(NODES, resource_version="1"):
             pass
+
+
+async def test_rows_are_what_kubectl_shows_without_the_objects(serve: Serve) -> None:
+    asked: list[tuple[str, str]] = []
+    columns = [{"name": name, "type": "string"} for name in ("Name", "State", "Age")]
+    cells = [["a", "pending", "1s"], ["b", "allocated,reserved", "2s"]]
+
+    async def table(request: web.Request) -> web.Response:
+        asked.append((request.headers["Accept"], request.query["includeObject"]))
+        rows = [{"cells": row, "object": None} for row in cells]
+        return web.json_response({"kind": "Table", "metadata": {}, "columnDefinitions": columns, "rows": rows})
+
+    api = await serve({"GET /apis/resource.k8s.io/v1": SERVED_V1, f"GET {CLAIMS}": table})
+    rows = await api.rows(RESOURCE_CLAIMS, "default", ["State", "Name"])
+    assert rows == [("pending", "a"), ("allocated,reserved", "b")]
+    assert asked == [("application/json;as=Table;g=meta.k8s.io;v=v1", "None")]
+    with pytest.raises(dra_kube.Unreachable, match="no table with Colour"):
+        await api.rows(RESOURCE_CLAIMS, "default", ["Colour"])
+    cells.append(["c"])
+    with pytest.raises(dra_kube.Unreachable, match="too short"):
+        await api.rows(RESOURCE_CLAIMS, "default", ["State"])

@@ -37,6 +37,7 @@ VERBS: dict[str, Callable[[Api], Awaitable[object]]] = {
     "list_as": lambda api: api.list_as(PODS, Pod),
     "pages_as": _paged,
     "list_versions": lambda api: api.list_versions(PODS),
+    "rows": lambda api: api.rows(PODS, "ns", ["Name"]),
     "watch": _watched,
     "delete": lambda api: api.delete(PODS, "p", "ns"),
     "bind": lambda api: api.create_subresource(PODS, "p", "binding", {}, "ns"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from faults import CutAfter, CutBefore, Delay, DeliverLate, Fault, Target
+from faults import AnswerWrongly, BreakStream, CutAfter, CutBefore, Delay, DeliverLate, Fault, Target
 from proving_ground import ProvingGround
+from wrong_answers import wrong_answers
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,4 +42,31 @@ async def test_every_device_is_given_to_one_pod_at_a_time(ground: ProvingGround,
         await ground.delete_pods(first)
         await ground.bound(30 - len(first))
         await ground.emptied()
+    await ground.sound()
+
+
+WRONG = tuple(wrong_answers("ResourceClaim").values())
+EVERYWHERE = {
+    "to writes that are not made": AnswerWrongly(ALL_WRITES, 0.5, bodies=WRONG),
+    "to writes that are made": AnswerWrongly(ALL_WRITES, 0.3, bodies=WRONG, carries_out=True),
+    "to reads": AnswerWrongly(Target(verbs=("get", "list")), 0.5, bodies=WRONG),
+    "to watches": AnswerWrongly(Target(verbs=("watch",)), bodies=WRONG, count=40),
+}
+
+
+@pytest.mark.parametrize("to", EVERYWHERE)
+async def test_answers_that_no_api_server_gives_are_retried_and_cost_no_traceback(
+    ground: ProvingGround, to: str
+) -> None:
+    """A proxy says 200 and something else; watches begin anew behind it, since connections end as well."""
+    await ground.furnish(nodes=4, devices=5)
+    async with ground.operator() as operator:
+        await operator.becomes_ready()
+        with ground.proxy.suffering(EVERYWHERE[to], BreakStream(Target(), 0.2)):
+            await ground.add_pods(10)
+            await asyncio.sleep(10)
+        await ground.bound(10, seconds=120)
+        assert not operator.complaints()
+        assert not operator.unexplained()
+        assert len(operator.text) < 100_000
     await ground.sound()

@@ -49,38 +49,40 @@ class LastLook:
         self._api, self._control, self._malformed_objects = api, control, malformed_objects
         self._namespaces: dict[str, float] = {}
         """Where pods of another scheduler were seen, and when last."""
+        self._error = ""
+        """Of the last look, since pods have waited."""
         self._warned_at = -_WARNING_GAP_SECONDS
 
     async def run(self) -> None:
         """Look when a pod waits for it."""
         time, wanted = asyncio.get_running_loop().time, self._control.wants_list
-        waiting_since, error = None, ""
+        waiting_since = None
         while True:
             await wanted.wait()
             wanted.clear()
             began = time()
             waiting_since = began if waiting_since is None else waiting_since
             late = asyncio.get_running_loop().call_at(
-                max(began, waiting_since + LATE_LOOK_SECONDS), self._tell, waiting_since, error
+                max(began, waiting_since + LATE_LOOK_SECONDS), self._tell, waiting_since
             )
             try:
                 await self._look(began)
             except KubeError as refused:
-                error = str(refused)
-                logger.debug("look at claims postponed: %s", error)
+                self._error = str(refused)
+                logger.debug("look at claims postponed: %s", refused)
                 await asyncio.sleep(10 * LIST_PAUSE_SECONDS)
                 wanted.set()
             else:
-                waiting_since, error = None, ""
+                waiting_since, self._error = None, ""
                 self._control.list_is_late("")
                 self._control.listed(began)
                 await asyncio.sleep(min(max(LIST_PAUSE_SECONDS, REST_FACTOR * (time() - began)), LONGEST_REST_SECONDS))
             finally:
                 late.cancel()
 
-    def _tell(self, since: float, error: str) -> None:
+    def _tell(self, since: float) -> None:
         """Pods have waited for a look for too long."""
-        now = asyncio.get_running_loop().time()
+        now, error = asyncio.get_running_loop().time(), self._error
         named = sorted(self._namespaces)[:_MOST_NAMED_NAMESPACES]
         more = len(self._namespaces) - len(named)
         where = f" in namespace {', '.join(named)}{f' and {more} more' if more else ''}" if named else ""

@@ -16,12 +16,13 @@ development cluster's or a real one.
 """
 
 from .event_fault import BreakStream, DelayEvents, DoubleEvents, DropEvents, ErrorEvent, EventFault
-from .fault import CutAfter, CutBefore, Delay, DeliverLate, Fault, Hang, HangAfter, Refuse, Unserved
+from .fault import AnswerWrongly, CutAfter, CutBefore, Delay, DeliverLate, Fault, Hang, HangAfter, Refuse, Unserved
 from .journal import Entry, Journal
 from .proxy import FaultProxy
 from .target import Target
 
 __all__ = [
+    "AnswerWrongly",
     "BreakStream",
     "CutAfter",
     "CutBefore",

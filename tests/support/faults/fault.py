@@ -66,6 +66,22 @@ class Refuse(Fault):
         return exchange.answer(refusal(self.code, self.message, self.reason, self.retry_after))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerWrongly(Fault):
+    """The client gets a 200 with one of these bodies; ``carries_out``: after the server did its part."""
+
+    bodies: tuple[bytes, ...]
+    carries_out: bool = False
+
+    for_watches: ClassVar[bool] = True
+
+    async def befall(self, exchange: Exchange) -> web.StreamResponse:
+        if self.carries_out:
+            await exchange.forward()
+        body = self.bodies[int(exchange.seconds((0, len(self.bodies) - 0.001)))]
+        return exchange.answer(Answer(200, {"Content-Type": "application/json"}, body))
+
+
 @dataclass(frozen=True, slots=True)
 class Unserved(Fault):
     """The server does not know the path, as after the API was switched off: no Status, only a page."""
