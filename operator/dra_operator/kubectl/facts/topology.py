@@ -1,11 +1,13 @@
 """The devices of a node as a tree: NUMA node, PCIe root, the counters that partitions share, parent, device.
 
-A level that no driver publishes is left out. Attributes count whatever their domain: ``numaNode`` of one driver means
-what ``numa`` of another does.
+A level that no driver publishes is left out. Attributes count in any domain: ``numaNode`` of one driver means the same
+as ``numa`` of another. Drivers publish different levels of one machine, so the levels are joined by their values: each
+PCIe root is drawn once, in the NUMA node that any of its devices names (``Places``).
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -19,10 +21,14 @@ from dra_operator.wording import counted
 
 from .devices import DeviceFact, published
 
-NUMA: Final = frozenset({"numanode", "numanodes", "numa"})
-PCIE_ROOT: Final = frozenset({"pcieroot", "pcieroots"})
-PARENT: Final = frozenset({"parent", "parentuuid", "parentdevice"})
-ITSELF: Final = frozenset({"uuid"})
+STANDARD_DOMAIN: Final = "resource.kubernetes.io/"
+NUMA: Final = ("numanode", "numanodes", "numa", "numanodeid", "numa_node", "numainfo")
+"""Names of the attribute, without domain and case; the first that a device publishes counts."""
+PCIE_ROOT: Final = ("pcieroot", "pcieroots")
+PARENT: Final = ("parent", "parentuuid", "parentdevice")
+ITSELF: Final = ("uuid",)
+_NUMBERED: Final = re.compile(r"(?:numa|node|id|[-_ :#/])*?([0-9]+)", re.ASCII | re.IGNORECASE)
+_NEGATIVE: Final = re.compile(r"-[0-9]+", re.ASCII)
 
 Set = tuple[str, str, str]
 """Driver, pool and name of a set of counters."""
@@ -70,6 +76,7 @@ class Topology:
         """The tree of one node."""
         here = [fact for fact in self._facts if fact.node == node]
         used = sum(bool(fact.holders) for fact in here)
+        self._places = Places(here)
         return Branch(
             kind="node", name=node, detail=f"{counted(len(here), 'device')}, {used} in use", children=self._numa(here)
         )
@@ -94,7 +101,12 @@ class Topology:
         )
 
     def _numa(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
-        return _level("numa", NUMA, facts, lambda some: _level("pcie", PCIE_ROOT, some, self._counters))
+        places = self._places
+
+        def roots(some: Sequence[DeviceFact]) -> tuple[Branch, ...]:
+            return _level("pcie", places.root, some, self._counters)
+
+        return _level("numa", places.numa, facts, roots)
 
     def _counters(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
         """Devices that take from the same set of counters are partitions of one thing."""
@@ -128,25 +140,101 @@ class Topology:
         return tuple(self._device(fact, tuple(map(self._device, below[fact.id]))) for fact in tops)
 
     def _device(self, fact: DeviceFact, children: tuple[Branch, ...] = ()) -> Branch:
-        detail = "too few counters left" if fact.id in self._short else ""
+        details = [self._places.several(fact)] + (["too few counters left"] if fact.id in self._short else [])
+        detail = "; ".join(filter(None, details))
         return Branch(kind="device", name=fact.name, detail=detail, device=fact, children=children)
 
 
-def attribute(fact: DeviceFact, names: frozenset[str]) -> str:
-    """The value of the first attribute with one of these names, whatever its domain."""
-    values = (value for name, value in fact.attributes.items() if name.rpartition("/")[2].lower() in names)
-    return next(values, "")
+class Places:
+    """In which NUMA node and below which PCIe root each device of one node is.
+
+    A device that publishes no level of its own is where its parent is. A device near several roots (a processor, for
+    example) is below none of them, and one near several NUMA nodes in none of them.
+    """
+
+    def __init__(self, facts: Sequence[DeviceFact]) -> None:
+        itself = {(fact.driver, name): fact for fact in facts for name in (fact.name, attribute(fact, ITSELF)) if name}
+        parents = {fact.id: itself.get((fact.driver, attribute(fact, PARENT))) for fact in facts}
+        self._numa = {fact.id: _inherited(fact, parents, _numa_nodes) for fact in facts}
+        self._roots = {fact.id: _inherited(fact, parents, _pcie_roots) for fact in facts}
+        said: dict[str, set[str]] = defaultdict(set)
+        for fact in facts:
+            numa = self._numa[fact.id]
+            for root in self._roots[fact.id] if len(numa) == 1 else ():
+                said[root] |= set(numa)
+        self._numa_of_root = {root: ",".join(sorted(numa, key=_by_number)) for root, numa in said.items()}
+        """Several if devices of one root disagree: the root is drawn once all the same."""
+
+    def root(self, fact: DeviceFact) -> str:
+        """Return the PCIe root of the device; empty if it has none, or several."""
+        roots = self._roots[fact.id]
+        return roots[0] if len(roots) == 1 else ""
+
+    def numa(self, fact: DeviceFact) -> str:
+        """Return the NUMA node of the device, or that of its roots; empty if it has none, or several."""
+        if root := self.root(fact):
+            return self._numa_of_root.get(root, "")
+        numa = self._numa[fact.id] or tuple({self._numa_of_root.get(root, "") for root in self._roots[fact.id]})
+        return numa[0] if len(numa) == 1 else ""
+
+    def several(self, fact: DeviceFact) -> str:
+        """Return the roots and NUMA nodes of a device that is near several."""
+        near = (("NUMA nodes", self._numa[fact.id]), ("PCIe roots", self._roots[fact.id]))
+        return "; ".join(f"near {what} {', '.join(values)}" for what, values in near if len(values) > 1)
+
+
+def _inherited(
+    fact: DeviceFact, parents: Mapping[str, DeviceFact | None], own: Callable[[DeviceFact], tuple[str, ...]]
+) -> tuple[str, ...]:
+    values, seen = own(fact), {fact.id}
+    while not values:
+        parent = parents[fact.id]
+        if parent is None or parent.id in seen:
+            return ()
+        seen.add(parent.id)
+        fact, values = parent, own(parent)
+    return values
+
+
+def _numa_nodes(fact: DeviceFact) -> tuple[str, ...]:
+    """``0`` for ``0``, ``node0`` and ``NUMA 0``; none for a negative number: Linux writes one if there is no node."""
+    texts = [text for text in _listed(fact, NUMA) if not _NEGATIVE.fullmatch(text)]
+    numbered = (_NUMBERED.fullmatch(text) for text in texts)
+    found = [str(int(one[1])) if one else text for one, text in zip(numbered, texts, strict=True)]
+    return tuple(sorted(dict.fromkeys(found), key=_by_number))
+
+
+def _pcie_roots(fact: DeviceFact) -> tuple[str, ...]:
+    return tuple(sorted(dict.fromkeys(_listed(fact, PCIE_ROOT))))
+
+
+def _listed(fact: DeviceFact, names: Sequence[str]) -> list[str]:
+    """The values of a list, which ``facts.devices`` joins by commas."""
+    return [text for part in attribute(fact, names).split(",") if (text := part.strip())]
+
+
+def _by_number(text: str) -> tuple[bool, int, str]:
+    return (not text.isdecimal(), int(text) if text.isdecimal() else 0, text)
+
+
+def attribute(fact: DeviceFact, names: Sequence[str]) -> str:
+    """Return the value of the first of these names that the device publishes, in the standard domain or any other."""
+    known: dict[str, str] = {}
+    for name, value in sorted(fact.attributes.items(), key=lambda item: not item[0].startswith(STANDARD_DOMAIN)):
+        known.setdefault(name.rpartition("/")[2].lower(), value)
+    return next((known[name] for name in names if known.get(name)), "")
 
 
 def _level(
     kind: str,
-    names: frozenset[str],
+    value_of: Callable[[DeviceFact], str],
     facts: Sequence[DeviceFact],
     below: Callable[[Sequence[DeviceFact]], tuple[Branch, ...]],
 ) -> tuple[Branch, ...]:
     """A branch for each value; devices without one come last, on this level."""
     groups: dict[str, list[DeviceFact]] = defaultdict(list)
     for fact in facts:
-        groups[attribute(fact, names)].append(fact)
+        groups[value_of(fact)].append(fact)
     without = below(groups.pop("", []))
-    return (*(Branch(kind=kind, name=value, children=below(groups[value])) for value in sorted(groups)), *without)
+    names = sorted(groups, key=_by_number)
+    return (*(Branch(kind=kind, name=value, children=below(groups[value])) for value in names), *without)
