@@ -477,3 +477,28 @@ def test_errors_name_object_field_and_remedy(made: Lab, text: str) -> None:
     outcome = made.decide()
     assert isinstance(outcome, Failed)
     assert str(outcome.error) == text
+
+
+def refused_line(made: Lab) -> str:
+    outcome = made.decide()
+    assert isinstance(outcome, Refused)
+    return outcome.refusal.line()
+
+
+def test_what_is_left_is_never_negative() -> None:
+    """The devices were published with more when they were allocated: what is taken of them is beyond what there is."""
+    usage = Usage()
+    usage.take_share(DeviceId("drv", "p", "a"), "s", {"memory": 3_000_000_000})
+    lines = [refused_line(lab(pool(shared("a", "2")), [claim(wants("1"))], usage=usage))]
+    gone = pool(
+        device("a", consumes={"g": {"slots": 3}}),
+        device("b", consumes={"g": {"slots": 1}}),
+        counters={"g": {"slots": 2}},
+    )
+    lines.append(refused_line(lab(gone, [claim(PLAIN)], usage=held("drv/p/a"))))
+    two = pool(shared("a", "2"), shared("b", "4"))
+    lines.append(refused_line(lab(two, [claim(wants("3"), wants("3", "q"))], usage=usage)))
+    assert "best device drv/p/a has 0 of 2 (overdrawn by 1) left" in lines[0]
+    assert "of which 0 of 2 (overdrawn by 1) is left" in lines[1]
+    assert "capacity memory: at least 6 needed, 4 left" in lines[2]
+    assert not any(re.search(r"[ :(]-[0-9]", line) for line in lines)

@@ -181,6 +181,26 @@ def test_an_error_of_the_claim_holds_a_pod_back_on_all_nodes(
 MODELS = {"n1": device("a", model="A"), "n2": device("b")}
 
 
+def test_alternative_templates_without_a_pod_are_tried_alone_as_well(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Templates of one folder are seldom for one pod."""
+    one_each = [node("n1"), kubernetes("ResourceSlice", pool(device("a"), name="n1", nodeName="n1")[0])]
+    two = [kubernetes("DeviceClass", device_class("any")), template("other"), template("small"), *one_each]
+    report = simulate(capsys, tmp_path, two).splitlines()
+    assert report[1:3] == [
+        "would fit 0 of 1 node",
+        "each of these claims would fit alone: add a pod that uses the ones that belong together",
+    ]
+    three = [*two, template("large", count=2)]
+    assert "alone would fit: default/other, default/small" in simulate(capsys, tmp_path, three)
+    (attempt,) = json.loads(simulate(capsys, tmp_path, three, "-o", "json"))["attempts"]
+    assert sorted(attempt["fitsAlone"]) == ["default/other", "default/small"]
+    alone = [kubernetes("DeviceClass", device_class("any")), template("large", count=2), *one_each]
+    assert "alone" not in simulate(capsys, tmp_path, alone)
+    assert "alone" not in simulate(capsys, tmp_path, [it for it in two if it["metadata"]["name"] != "other"])
+
+
 def test_claims_without_a_pod_are_one_attempt(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     objects = [*cluster(), kubernetes("ResourceClaim", claim(request("r")))]
     (attempt,) = json.loads(simulate(capsys, tmp_path, objects, "-o", "json"))["attempts"]

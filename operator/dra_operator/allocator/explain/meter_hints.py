@@ -30,6 +30,12 @@ class Gap(NamedTuple):
         """The part of the wanted amount that is left; negative if the device is overdrawn."""
         return self.left / max(1, self.wanted)
 
+    @property
+    def rest(self) -> str:
+        """``1 of 2``; a device that was published with more before may have less than nothing left."""
+        overdrawn = f" (overdrawn by {amount(-self.left)})" if self.left < 0 else ""
+        return f"{amount(max(0, self.left))} of {amount(self.total)}{overdrawn}"
+
 
 def _closest(gaps: Mapping[int, list[Gap]]) -> Gap:
     """The worst gap of the device whose worst gap is the smallest; the first of equals."""
@@ -89,7 +95,7 @@ def _too_little(problem: Problem, gap: Gap, requests: Mapping[str, Quantity]) ->
     if gap.wanted <= gap.total:
         fixes.append(f"wait until other claims release their shares of {device}")
     return Hint(
-        f" with {amount(gap.wanted)} of {gap.name}{how}, best device {device} has {left} of {amount(gap.total)} left",
+        f" with {amount(gap.wanted)} of {gap.name}{how}, best device {device} has {gap.rest} left",
         ", or ".join(fixes),
     )
 
@@ -140,8 +146,7 @@ def counter_hint(shortage: Shortage) -> Hint:
             )
     gap = _closest(gaps)
     return Hint(
-        f"; best device {view.id(gap.device)} takes {amount(gap.wanted)} of {gap.name}, "
-        f"of which {amount(gap.left)} of {amount(gap.total)} is left",
+        f"; best device {view.id(gap.device)} takes {amount(gap.wanted)} of {gap.name}, of which {gap.rest} is left",
         "wait until devices that draw on the same counters are free, or ask for one that takes less",
     )
 

@@ -178,7 +178,7 @@ def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterat
     for ledger in problem.ledgers:
         if ledger.consumable_capacity is not None:
             for device in each(devices & problem.node.shareable):
-                left.update(ledger.consumable_capacity.left(device))
+                left.update({name: max(0, nanos) for name, nanos in ledger.consumable_capacity.left(device).items()})
     if left:
         yield from _scarce("capacity", left, stages, _share)
 

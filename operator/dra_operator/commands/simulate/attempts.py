@@ -1,14 +1,14 @@
 """What would become of the pods in files, as values: the operator's plan for each, and every node's answer.
 
 Without pods, all claims that are not allocated yet, and one of each template, are tried together, as if one pod used
-them. Every attempt starts from the state in the files; with ``sequential`` from what the one before has left.
-``text_report`` and ``json_report`` render the attempts.
+them; if they do not fit, each is tried alone as well. Every attempt starts from the state in the files; with
+``sequential`` from what the one before has left. ``text_report`` and ``json_report`` render the attempts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -70,6 +70,8 @@ class SimulatedAttempt:
     """None where no node was asked."""
     held: Holders = field(default_factory=dict)
     """The holders of devices at that time."""
+    alone: Mapping[str, bool] = field(default_factory=dict)
+    """By the key of a claim whether it would fit alone; only if claims without a pod do not fit together."""
 
     @property
     def verdict(self) -> Verdict:
@@ -107,12 +109,21 @@ def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterat
     if not simulated.pods:
         claims = tuple(simulated.claims)
         held_back = refusal(claims, simulated.cluster, simulated.quotas, lasting=sequential)
-        yield SimulatedAttempt(None, claims, held_back) if held_back else _asked(None, _together(simulated), simulated)
+        yield SimulatedAttempt(None, claims, held_back) if held_back else _of_claims(claims, simulated)
     for pod in simulated.pods:
         attempt = _of_pod(pod, simulated, sequential=sequential)
         if sequential and isinstance(attempt.pre_filter_result, CycleState) and isinstance(attempt.outcome, Plan):
             reserve(attempt.pre_filter_result, attempt.outcome, simulated.cluster)
         yield attempt
+
+
+def _of_claims(claims: Sequence[ResourceClaim], simulated: SimulatedCluster) -> SimulatedAttempt:
+    """The claims together, and if that fails each of them alone: templates may be alternatives."""
+    attempt = _asked(None, _together(simulated, claims), simulated)
+    if isinstance(attempt.outcome, Plan) or len(claims) == 1:
+        return attempt
+    alone = {claim.key: isinstance(_planned(_together(simulated, [claim]), simulated), Plan) for claim in claims}
+    return replace(attempt, alone=alone)
 
 
 def _of_pod(pod: Pod, simulated: SimulatedCluster, *, sequential: bool) -> SimulatedAttempt:
@@ -132,10 +143,10 @@ def _of_pod(pod: Pod, simulated: SimulatedCluster, *, sequential: bool) -> Simul
     return attempt if held_back is None else SimulatedAttempt(pod, claims, held_back)
 
 
-def _together(simulated: SimulatedCluster) -> CycleState:
-    """All claims, as if one pod without other requests used them."""
+def _together(simulated: SimulatedCluster, wanted: Sequence[ResourceClaim]) -> CycleState:
+    """The claims, as if one pod without other requests used them."""
     cluster, pod = simulated.cluster, Pod()
-    claims = tuple(PodClaim(claim.metadata.name, claim) for claim in simulated.claims)
+    claims = tuple(PodClaim(claim.metadata.name, claim) for claim in wanted)
     usage = cluster.allocated_devices.usage.snapshot()
     extended, nodes = ExtendedResources(pod, {}), cluster.loaded_nodes()
     return CycleState(pod, claims, extended, nodes, simulated.allocator, usage, cluster.claims.get)
@@ -145,11 +156,14 @@ def _asked(pod: Pod | None, cycle_state: CycleState, simulated: SimulatedCluster
     claims, held = tuple(cycle_state.resource_claims), holders(simulated.cluster.claims)
     simulated.learner.see(cycle_state.pod, claims)
     answers = tuple(_answers(cycle_state, simulated.placement))
+    return SimulatedAttempt(pod, claims, None, cycle_state, answers, _planned(cycle_state, simulated), held)
+
+
+def _planned(cycle_state: CycleState, simulated: SimulatedCluster) -> Plan | NoPlace:
     try:
-        outcome = decided(plan(cycle_state, placement=simulated.placement))
+        return decided(plan(cycle_state, placement=simulated.placement))
     except AllocationError as error:
-        outcome = NoPlace(str(error), is_error=True)
-    return SimulatedAttempt(pod, claims, None, cycle_state, answers, outcome, held)
+        return NoPlace(str(error), is_error=True)
 
 
 def _answers(cycle_state: CycleState, placement: Placement) -> Iterator[tuple[LoadedNode, NodeStatus]]:

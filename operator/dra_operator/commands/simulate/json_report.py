@@ -44,6 +44,8 @@ def _attempt(attempt: SimulatedAttempt) -> JSON:
         "node": _node(attempt),
         "nodes": [{"node": state.name, **_answer(attempt, answer)} for state, answer in attempt.answers],
     }
+    if attempt.alone:
+        report["fitsAlone"] = [key for key, fits in attempt.alone.items() if fits]
     if isinstance(attempt.outcome, NoPlace):
         report["message"] = attempt.outcome.message
     if attempt.held_back is not None:

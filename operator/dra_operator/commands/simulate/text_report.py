@@ -66,6 +66,7 @@ def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: boo
         yield f"would fit none of {nodes}{but}: held back by an error: {attempt.outcome.message}"
     else:
         yield f"would fit {fits} of {nodes}"
+    yield from _alone(attempt)
     yield from _fitting(attempt)
     yield from _obstructed(attempt)
     yield from _lacking(attempt, inventory)
@@ -75,6 +76,15 @@ def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: boo
         yield f"gets node {attempt.outcome.node}"
     elif sequential and isinstance(attempt.outcome, NoPlace):
         yield f"waits: {attempt.outcome.message}"
+
+
+def _alone(attempt: SimulatedAttempt) -> Iterator[str]:
+    """Which claims would fit alone; they were tried together because no pod says which belong together."""
+    good = [key for key, fits in attempt.alone.items() if fits]
+    if len(good) == len(attempt.alone) and good:
+        yield "each of these claims would fit alone: add a pod that uses the ones that belong together"
+    elif good:
+        yield f"alone would fit: {names(good)}"
 
 
 def _fitting(attempt: SimulatedAttempt) -> Iterator[str]:
