@@ -20,6 +20,7 @@ FEW_VALUES = [
     "device.allowMultipleAllocations",
     f'{OF_DRIVER}.model == "a100"',
     f'"model" in {OF_DRIVER} && {OF_DRIVER}.model == "a100"',
+    f'"model" in {OF_DRIVER}',
     f"has({OF_DRIVER}.model)",
     f'{OF_DRIVER}.?model.orValue("none") == "none"',
     f'{OF_DRIVER}[?"model"].hasValue()',
@@ -120,6 +121,13 @@ def gpu(uuid: str) -> dict[str, Any]:
 @pytest.mark.parametrize("expression", [text for text in FEW_VALUES if "allow" not in text])
 def test_devices_that_are_alike_to_a_selector_are_asked_once(expression: str) -> None:
     assert asked(expression, gpu("one"), gpu("two"), gpu("three")) == 1
+
+
+@pytest.mark.parametrize("expression", FEW_VALUES)
+def test_a_device_without_any_value_is_not_taken_for_one_that_has_them(expression: str) -> None:
+    selector, (bare, full) = compiled(expression), (convert(Device, it) for it in ({"name": "bare"}, gpu("full")))
+    for device in (full, bare, full):
+        assert said(selector, DRIVER, device, remembers=True) == said(selector, DRIVER, device, remembers=False)
 
 
 @pytest.mark.parametrize("expression", ANY_VALUE[:5])

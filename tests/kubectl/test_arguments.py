@@ -53,6 +53,12 @@ def test_a_time_is_read(text: str, limit: float) -> None:
     assert seconds(text) == pytest.approx(limit)
 
 
+def test_devices_of_a_state_that_does_not_exist_are_not_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["devices", "--from", str(CLUSTER), "--state", "fre"])
+    assert "choose from" in capsys.readouterr().err
+
+
 def test_the_names_of_strategies_and_orders_are_those_of_the_operator() -> None:
     """Written out, because help and completion load no scheduler."""
     assert (STRATEGIES, ORDERS) == (PLACEMENT_STRATEGIES, DEVICE_ORDERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -12,6 +12,7 @@ from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice
+from dra_api.values.times import format_time
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.observed.pipeline import Pipeline, pipeline
@@ -77,6 +78,25 @@ def test_where_each_node_says_no_the_joint_decision_is_not_asked(planned: list[s
     assert lines[0] == "pod team/waits would fit 0 of 1 node"
     assert code is ExitCode.IN_THE_WAY
     assert planned == []
+
+
+def test_a_pool_that_is_published_in_part_says_when_its_last_slice_came() -> None:
+    """An earlier one says nothing of how long the driver has been at it."""
+    now = datetime.now(UTC)
+    objects: list[Object] = [NODE, convert(DeviceClass, {"metadata": {"name": "gpu"}}), _claim()]
+    for number, minutes in enumerate((50, 5)):
+        body = Make.slice("node-1", 1)
+        body["metadata"] = {
+            "name": f"part-{number}",
+            "creationTimestamp": format_time(now - timedelta(minutes=minutes)),
+        }
+        body["spec"]["pool"]["resourceSliceCount"] = 3
+        objects.append(convert(ResourceSlice, body))
+    lines, _ = _why([*objects, _pod("waits", "1", claims=["gpu"])])
+    assert [it.strip() for it in lines if "are there" in it] == [
+        "2 of 3 slices of pool gpu.example.com/node-1 are there; the last one came 5m ago: wait for driver "
+        "gpu.example.com to publish the others, or restart it"
+    ]
 
 
 def test_where_a_pod_of_lower_priority_may_end_the_joint_decision_says_for_whom(planned: list[str]) -> None:

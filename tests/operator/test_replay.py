@@ -171,6 +171,16 @@ def test_a_pod_that_waits_at_the_end_counts_with_its_time_so_far(told: Any) -> N
     assert found.advice == "with no strategy pods wait 5 % less than with first-fit: leave the setting as it is"
 
 
+def test_where_no_pod_waits_a_higher_load_is_advised(told: Any) -> None:
+    found = told(
+        *nodes("n1", devices=2), template("one"), pod("runs", 0, 0, None, "one"), pod("too", 1, 1, None, "one")
+    )
+    assert found.hours("first-fit") == (0, 0)
+    assert found.advice == (
+        "no pod waits with first-fit: leave the setting as it is, or try a higher load with --inflate 1.3"
+    )
+
+
 def test_higher_priority_is_tried_first_then_age(told: Any) -> None:
     found = told(
         *nodes("n1", devices=1), template("one"),
