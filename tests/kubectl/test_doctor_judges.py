@@ -143,3 +143,16 @@ def test_what_a_controller_is_about_to_finish_is_no_trouble_yet(seed: int) -> No
         claim["status"] = {}
         claims.append(claim)
     assert not troubles(pods, claims)
+
+
+def test_a_claim_that_is_parked_after_a_contest_is_no_conflict() -> None:
+    """No pod runs with it, and its operator releases it when the other claim has gone."""
+    pods, claims = healthy(Random(1))
+    taken = next(claim for claim in claims if claim["status"])
+    parked = claim_of(Random(1), 9)
+    parked["metadata"] |= {"finalizers": FINALIZERS[1], "annotations": {}, "ownerReferences": []}
+    contest = {"apiGroup": "dra.kopf.dev", "resource": "contests", "name": "dra-scheduler", "uid": "c0"}
+    parked["status"] = {"allocation": taken["status"]["allocation"], "reservedFor": [contest]}
+    assert not troubles(pods, [*claims, parked])
+    parked["status"]["reservedFor"] = []
+    assert any("is held by 2 claims" in text for text in troubles(pods, [*claims, parked]))

@@ -34,6 +34,8 @@ from .trouble import Diagnosis
 
 MOMENT_SECONDS: Final = 30.0
 KUBE_SCHEDULER: Final = "kube-scheduler"
+PARKED: Final = ("dra.kopf.dev", "contests")
+"""API group and resource of the consumer that a claim has after a lost contest, instead of pods."""
 
 
 def allocation_troubles(seen: Observed) -> Iterator[Diagnosis]:
@@ -57,6 +59,8 @@ def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[
     """Whole devices that several claims hold; several shares of one are no fault."""
     holders: dict[DeviceId, list[tuple[ResourceClaim, bool]]] = defaultdict(list)
     for claim in claims:
+        if _is_parked(claim):  # with which no pod runs; the operator releases it when the other one is gone
+            continue
         shares = {DeviceId.of(it): bool(it.share_id) for it in claim.results if not it.admin_access}
         for device, is_share in shares.items():
             holders[device].append((claim, is_share))
@@ -79,6 +83,11 @@ def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[
         remedy += "; to prevent it, give devices to one scheduler: kubectl dra territory --help"
         what = f"device {device}"
         yield Diagnosis.of("conflict", what, f"is held by {len(held)} claims: {names}", remedy=remedy, command=command)
+
+
+def _is_parked(claim: ResourceClaim) -> bool:
+    """Whether the claim keeps its devices for a contest that it lost, and for nothing else."""
+    return any((it.api_group, it.resource) == PARKED for it in claim.status.reserved_for or ())
 
 
 def _right_of_way(seen: Observed, claim: ResourceClaim) -> tuple[object, ...]:
