@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import envtest
 import pytest
-from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
+from command import running
+from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound, connection
 from dra_operator.app import controller_manager
 from dra_operator.controllers import UnknownController, controllers_of
 from live_cluster import LiveCluster
@@ -176,3 +182,45 @@ def test_concerns_as_they_are_written(text: str, names: set[str] | None) -> None
 def test_an_unknown_concern_is_refused() -> None:
     with pytest.raises(UnknownController, match="preemption"):
         controllers_of("placement,preemption")
+
+
+async def says_which_controller_is_missing(config: Path) -> None:
+    """A pod whose claim nobody makes names the controller of kube-controller-manager, and our flag, within 10 s."""
+    async with Api(connection(config)) as api:
+        cluster = LiveCluster(api)
+        await cluster.furnish(devices=1, template=True)
+        async with running(("dra-operator", "run", "--kubeconfig", str(config))) as operator:
+            await operator.says("left to kube-controller-manager: templates, release")
+            await operator.says("in sync")
+            await cluster.add_pod("pod")
+
+            async def is_named() -> bool:
+                conditions = (await cluster.pod("pod"))["status"].get("conditions") or ()
+                said = next((it["message"] for it in conditions if it["type"] == "PodScheduled"), "")
+                ours = "start dra-operator with --controllers templates,release,placement,"
+                return "its resourceclaim-controller does not run" in said and ours in said
+
+            async with asyncio.timeout(10):
+                await until("the controller is named", is_named)
+
+
+async def test_a_controller_manager_with_a_lease_and_without_claims_is_named(kubeconfig: Path, api: Api) -> None:
+    await ControllerManager(api).start()
+    await says_which_controller_is_missing(kubeconfig)
+
+
+@pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS: NOT tried with a real controller manager")
+async def test_a_real_controller_manager_without_its_claim_controller_is_named(tmp_path: Path) -> None:
+    binaries = envtest.assets()
+    assert binaries is not None
+    with envtest.real_api_server(binaries, tmp_path, collector=["--leader-elect=true"]) as config:
+        async with Api(connection(config)) as api:
+            await until("it has its Lease", lambda: has_lease(api))
+        await says_which_controller_is_missing(config)
+
+
+async def has_lease(api: Api) -> bool:
+    with suppress(NotFound):
+        lease = await api.get(LEASES, controller_manager.NAME, controller_manager.NAMESPACE)
+        return bool(lease["spec"].get("holderIdentity"))
+    return False
