@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
@@ -41,6 +42,7 @@ from dra_operator.scheduling.state import Gang
 from fake_api import Call, Effect, FakeApi
 from history_kit.clock import VirtualLoop
 from objects import Make, Obj
+from rounds import fewer
 from volume_lab import storage_class, store, uses, volume_claim
 
 ROOT: Final = Path(controllers.__file__).parent
@@ -504,3 +506,41 @@ def test_what_lasts_is_seen(
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert words in said(world, [it for it in warnings if "wait" in it or "work" in it])
     assert not world.node_of("pod") if (PODS, "ns", "pod") in world.api.objects else True
+
+
+async def courses(seed: int) -> list[str]:
+    """What was wrong in half a minute in which 30 % of all writes fail: pods that waited without a word."""
+    chance, wrong = Random(seed), []
+    world = World(Features())
+    world.times = TimeSettings(workers=FEW)
+    world.furnish(devices=20)
+
+    def fault(call: Call) -> Exception | None:
+        is_write = call.verb in ("create", "update", "patch") and call.plural != "events"
+        number = chance.random() if is_write else 1.0
+        if number < 0.2:
+            return TooManyRequests(429, "TooManyRequests", "the server is busy")
+        return Unreachable("no answer") if number < 0.3 else None
+
+    world.api.before = fault
+    many(world, 10)
+    queue = world.start().queues.of("placement")
+    async with world.running():
+        while (now := asyncio.get_running_loop().time()) < 30:
+            world.bring_events()
+            await asyncio.sleep(0.1)
+            longest = max((timer.when() - now for timer in queue._held.values()), default=0.0)
+            if longest > 10.1:
+                wrong.append(f"at {now:.1f} s a pod pauses for {longest:.1f} s")
+            for one in world.api.of(PODS):
+                is_told = bool((one.get("status") or {}).get("conditions"))
+                if now > 10 and not one["spec"].get("nodeName") and not is_told:
+                    wrong.append(f"at {now:.1f} s pod {one['metadata']['name']} waits without a word")
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(10, 10 + fewer(30)))
+def test_however_writes_fail_no_pod_pauses_long_or_in_silence(seed: int) -> None:
+    """A condition may fail to be written as well, so that a pod has ten seconds for it."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(courses(seed)) == []
