@@ -28,7 +28,9 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-MOST_CONNECTIONS: Final = 64
+MOST_CONNECTIONS: Final = 256
+"""Far more than anyone needs. So many clients that ask again as soon as they are answered wait for their turn; only
+beyond that do they displace each other."""
 HEAD_SECONDS: Final = 5.0
 LIFE_SECONDS: Final = 60.0
 NEWCOMER_SECONDS: Final = 0.25
@@ -320,6 +322,8 @@ async def open_door(
                 if not keeps_alive:
                     refusal.force_close()
                 raise
+            except UnicodeEncodeError:  # aiohttp repeats some headers in what it answers
+                answer = web.Response(status=400, text="the request holds bytes that are no text\n")
             if not keeps_alive:
                 answer.force_close()
             return answer

@@ -195,3 +195,15 @@ async def test_a_process_without_descriptors_says_so_once_a_minute_and_answers_n
         await close(held)
     assert len([record for record in caplog.records if "cannot accept" in record.message]) == 1
     assert "Too many" in caplog.text
+
+
+async def test_headers_that_are_no_text_are_the_fault_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.Response(text=f"unknown: {request.headers['Expect']}")
+
+    async with serving(answer) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\nExpect: \xff\xfe\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        await close([(reader, writer)])
+    assert caplog.records == []

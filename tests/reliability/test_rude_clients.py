@@ -68,7 +68,7 @@ class Port:
     path: str = "/"
     is_tls: bool = False
     patience: float = PROBE_SECONDS
-    descriptors: int = 80
+    descriptors: int = 280
     excused: frozenset[str] = field(default_factory=frozenset)
 
     async def against(self, kinds: list[str], seconds: float) -> Outcome:

@@ -12,8 +12,6 @@ from .question import Question, Reply
 
 MOST_QUESTION_BYTES: Final = 1 << 20
 MOST_WAITING_QUESTIONS: Final = 64
-MOST_CLIENT_CONNECTIONS: Final = 192
-"""More than at a port for probes: a client of gRPC or TLS says a few things before it asks."""
 IDLE_SECONDS: Final = 30.0
 """For which a connection may be silent between two questions."""
 OLDEST_SECONDS: Final = 10.0

@@ -31,13 +31,15 @@ from dra_operator.kubectl.observed.pipeline import TookTooLong
 from dra_operator.kubectl.reading.newest import Crowded
 from dra_operator.kubectl.whatif.outcome import PodFact
 
-from .clerk import IDLE_SECONDS, MOST_CLIENT_CONNECTIONS, MOST_QUESTION_BYTES, Busy, Clerk
+from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
 from .question import Question, Reply
 
 GRACE_SECONDS: Final = 1.0
 """What questions under way get when the server ends."""
 GREETING_SECONDS: Final = 5.0
 """In which a new connection has to speak HTTP/2."""
+MOST_CLIENT_CONNECTIONS: Final = 192
+"""Each takes three descriptors."""
 MOST_STREAMS: Final = 8
 """Questions that a connection may have under way: each may take ``MOST_QUESTION_BYTES``."""
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -32,7 +32,7 @@ from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong
 from dra_operator.kubectl.reading.newest import Crowded, NewestView
 from dra_operator.kubectl.until_ended import serve_until_ended
 
-from .clerk import IDLE_SECONDS, MOST_CLIENT_CONNECTIONS, MOST_QUESTION_BYTES, Busy, Clerk
+from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
 from .desk import Desk
 from .question import question_of
 
@@ -93,7 +93,7 @@ async def _http(app: web.Application, host: str, port: int, tls: ssl.SSLContext 
         async with AsyncExitStack() as stack:
             try:
                 found, taken = await stack.enter_async_context(
-                    open_door(runner, host, port, LIFE_SECONDS, tls=tls, most=MOST_CLIENT_CONNECTIONS, keeps_alive=True)
+                    open_door(runner, host, port, LIFE_SECONDS, tls=tls, keeps_alive=True)
                 )
             except OSError as error:
                 raise Problem(f"cannot listen on {host}:{port}: {error.strerror}; choose another address") from error

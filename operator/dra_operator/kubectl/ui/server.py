@@ -32,7 +32,6 @@ FILES: Final = {"": "text/html", "app.css": "text/css", **dict.fromkeys(_SCRIPTS
 """By their names in the address; the page itself has none."""
 PAGE_IDLE_SECONDS: Final = 60.0
 """Seconds between two requests of a connection."""
-PAGE_CONNECTIONS: Final = 256
 MOST_QUERY_LETTERS: Final = 1024
 """Of a name in a question."""
 
@@ -57,7 +56,7 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:
-            door = open_door(runner, HOST, options.port, math.inf, most=PAGE_CONNECTIONS, keeps_alive=True)
+            door = open_door(runner, HOST, options.port, math.inf, keeps_alive=True)
             try:
                 _, port = await stack.enter_async_context(door)
             except OSError as error:
