@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dra_kube import NODES, PODS, Api, Conflict, Forbidden, NotFound, TooManyRequests
+from dra_kube import NODES, PODS, Api, Conflict, Forbidden, NotFound, Object, TooManyRequests
 
 from dra_operator.kubectl.whatif.moves import Move
 
@@ -32,7 +32,9 @@ async def moved(api: Api, move: Move, wait_seconds: float, pause_seconds: float 
     if pod["metadata"]["uid"] != move.uid or pod["spec"].get("nodeName") != move.source:
         raise Surprise(f"{move.pod} is another pod than that of the plan")
     owner = _owner(pod)
-    known = {each["metadata"]["uid"] for each in (await api.list(PODS, namespace))[0] if _owner(each) == owner}
+    known = {
+        each["metadata"]["uid"] for each in (await api.list(PODS, namespace, keep=_read))[0] if _owner(each) == owner
+    }
     node = await api.get(NODES, move.source)
     is_ours = not node["spec"].get("unschedulable")
     if is_ours:
@@ -53,7 +55,7 @@ async def _successor(api: Api, move: Move, of: tuple[str, set[str]], wait_second
     try:
         async with asyncio.timeout(wait_seconds):
             while True:
-                for each in (await api.list(PODS, namespace))[0]:
+                for each in (await api.list(PODS, namespace, keep=_read))[0]:
                     if _owner(each) == owner and each["metadata"]["uid"] not in known:
                         seen = f"its successor {each['metadata']['name']}, which does not run"
                         if _runs_on(each, move):
@@ -86,6 +88,18 @@ async def _evicted(api: Api, move: Move, namespace: str, name: str) -> None:
         await api.create_subresource(PODS, name, "eviction", body, namespace)
     except (TooManyRequests, Conflict, NotFound, Forbidden) as error:
         raise Surprise(f"{move.pod} was not evicted: {error}") from error
+
+
+def _read(pod: Object) -> Object:
+    """Keep what is read of a pod here: a namespace may have hundreds of pods of a megabyte."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
+    conditions = [one for one in status.get("conditions") or () if one["type"] == "Ready"]
+    return {
+        "metadata": {"name": meta["name"], "uid": meta["uid"], "ownerReferences": owners},
+        "spec": {"nodeName": pod["spec"].get("nodeName")},
+        "status": {"phase": status.get("phase"), "conditions": conditions},
+    }
 
 
 def _owner(pod: JSON) -> str:
