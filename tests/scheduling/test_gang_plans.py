@@ -63,6 +63,18 @@ def test_all_members_get_a_place_and_devices_of_their_own() -> None:
     check(made, plans, nodes)
 
 
+def test_a_node_on_which_a_selector_fails_keeps_the_gang_from_no_other_node() -> None:
+    """If no other node has room for all, the reason names the error."""
+    nodes = [node("a"), node("b")]
+    members = [member(f"m{n}", wants(selector="fails")) for n in range(2)]
+    plans = decided(states(members, Nodes(nodes), allocator(a=["odd", "odd"], b=["x", "x"])))
+    assert isinstance(plans, tuple)
+    assert [it.node for it in plans] == ["b", "b"]
+    refused = decided(states(members, Nodes(nodes), allocator(a=["odd", "odd"], b=["x"])))
+    assert isinstance(refused, NoPlace)
+    assert "CEL runtime error" in refused.message
+
+
 def test_a_member_takes_other_devices_where_a_later_one_needs_its_first_choice() -> None:
     nodes = [node("a")]
     made = states([member("any", wants()), member("picky", wants(selector="x"))], Nodes(nodes), allocator(a="xy"))

@@ -83,6 +83,20 @@ def test_a_post_filter_nominates_a_node_its_victims_and_the_devices_that_come_fr
     assert answer.message.startswith("0/2 nodes are available: 2 ")
 
 
+def test_pods_may_end_where_a_selector_fails_on_a_device_that_comes_after_theirs() -> None:
+    """Once the first device is free, the search does not reach the second one."""
+    held = [holding("low", "a", "dev-0")]
+    usage = Usage(it.status.allocation for it in held if it.status.allocation is not None)
+    nodes = with_pods([node("a")], running("low", "a", None, "low"))
+    asked = [claim("c", wants(selector="fails"))]
+    made = case(pod(priority=10), asked, nodes, allocator(a=["x", "odd"]), usage=usage, others=held)
+    answer = decided(plan(made, post_filter=first_victim))
+    assert isinstance(answer, NoPlace)
+    assert "CEL runtime error" in answer.message
+    assert answer.nominated is not None
+    assert [victim.key for victim in answer.nominated.victims] == ["ns/low"]
+
+
 def test_room_of_the_node_counts_as_devices_do() -> None:
     low = running("low", "a")
     nodes = with_pods([node("a", used={"cpu": "4"})], low)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from dra_operator.scheduling.cycle.diagnosis import TOO_FEW_DEVICES, Reasons
-from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS
-from dra_operator.scheduling.cycle.node_status import Faulty, Lacking, Obstructed
+from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, settled
+from dra_operator.scheduling.cycle.node_status import Faulty, Lacking, NodeStatus, Obstructed
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.plan import plan
 from dra_operator.scheduling.cycle.result import NoPlace
@@ -18,6 +19,20 @@ from .member import Frame
 
 EXPLAINED_GANG_NODES: Final = 16
 """Nodes without enough devices that are asked why."""
+EXPLAINED_SUSPECT_NODES: Final = 4
+"""Nodes on which an error may be met that are asked for it."""
+
+
+def _suspects(failed: Frame) -> Iterator[NodeStatus]:
+    """What a few nodes say that the index leaves out, and on which an error may be met."""
+    demands, state_of_pod = failed.question.demands.all(), failed.member.state
+    nodes, usage = state_of_pod.nodes, state_of_pod.usage
+    known = [state_of_pod.allocator.candidates(demand.program, usage) for demand in demands if demand.claims]
+    names = dict.fromkeys(name for candidates in known for name in candidates.suspects() if name not in candidates)
+    for name in islice(names, EXPLAINED_SUSPECT_NODES):
+        state = nodes.get(name)
+        if state is not None and isinstance(answer := settled(failed.question.filter(state)), Faulty):
+            yield answer
 
 
 def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pause, Elapsed, NoPlace]:
@@ -31,7 +46,7 @@ def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pau
     if isinstance(alone, NoPlace):
         return replace(alone, message=f"{found}: {alone.message}", stuck=())
     reasons, steps, left = Reasons(), 0, EXPLAINED_GANG_NODES
-    for answer in failed.answers:
+    for answer in [*_suspects(failed), *failed.answers]:
         if isinstance(answer, Obstructed):
             reasons.add(answer.obstacle)
         elif isinstance(answer, Lacking) and left:
