@@ -336,6 +336,9 @@ class Api:
         query: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Object:
+        if name is not None and ("/" in name or name in (".", "..")):
+            # A consumer of a claim may be called so. As part of a path it would ask for another object.
+            raise NotFound(404, "NotFound", f"{resource} {name!r} does not exist: no object can be called so")
         version = await self.version_of(resource)
         if method in ("POST", "PUT") and subresource in (None, "status"):
             body = to_served(resource, version, body)

@@ -129,6 +129,22 @@ async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: 
         await api.get(NODES, "n")
 
 
+@pytest.mark.parametrize("name", ["victim/log", "../../../secrets/x", "..", ".", "a/../b"])
+async def test_a_name_that_is_a_path_asks_for_no_other_object(serve: Serve, name: str) -> None:
+    """An API server admits any text as the name of a consumer of a claim, which is then looked up as a pod."""
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"metadata": {"name": "another"}})
+
+    api = await serve({"* /{path:.*}": handler})
+    for call in (api.get(PODS, name, "ns"), api.delete(PODS, name, "ns"), api.patch(PODS, name, {}, "ns")):
+        with pytest.raises(dra_kube.NotFound, match="no object can be called so"):
+            await call
+    assert asked == []
+
+
 async def test_a_redirect_is_not_followed_and_its_target_sees_no_credentials(serve: Serve) -> None:
     seen: list[str | None] = []
 
