@@ -17,6 +17,7 @@ import pytest
 import yaml
 from access import rules_of
 from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_api.leases import SETTINGS, Lease
 from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import FINALIZER, ResourceClaim
@@ -26,6 +27,7 @@ from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, connection
 from dra_operator.app.rights import RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.claims import claim_troubles
+from dra_operator.kubectl.doctor.diagnose import diagnose
 from dra_operator.kubectl.doctor.operator_rights import needed_rights
 from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks
@@ -285,3 +287,50 @@ async def test_rights_that_the_operator_lacks_are_told_with_what_they_are_for() 
     found, notes = await lacks(OBJECTS, refuses=True)
     assert (found, len(notes)) == ([], 1)
     assert notes[0].startswith("not looked at: rights of the operator")
+
+
+def waits(scheduler: str, *conditions: dict[str, str], **spec: Any) -> Pod:
+    metadata = {"name": f"of-{scheduler}", "namespace": "default", "uid": f"uid-{scheduler}"}
+    return convert(
+        Pod,
+        {"metadata": metadata, "spec": {"schedulerName": scheduler, **spec}, "status": {"conditions": [*conditions]}},
+    )
+
+
+def lease(name: str, renewed: str) -> Lease:
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": 10, "renewTime": renewed}
+    return convert(Lease, {"metadata": {"name": name, "namespace": "kube-system"}, "spec": spec})
+
+
+SAID = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+GATED = {"schedulingGates": [{"name": "dra.kopf.dev/allocate"}]}
+OURS = "dra-operator-dra-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("objects", "found"),
+    [
+        pytest.param([waits("dra-scheduler")], ["dra-scheduler has no operator"], id="no-lease"),
+        pytest.param([waits("dra-scheduler", SAID)], [], id="looked-at-without-a-lease"),
+        pytest.param([waits("dra-scheduler"), lease(OURS, "2029-12-31T23:59:55Z")], [], id="led"),
+        pytest.param(
+            [waits("dra-scheduler", SAID), lease(OURS, "2029-12-31T23:58:00Z")], ["has no leader"], id="not-renewed"
+        ),
+        pytest.param([lease(OURS, "2029-12-31T23:58:00Z")], [], id="nobody-waits"),
+        pytest.param(
+            [waits("default-scheduler", **GATED), lease(OURS, "2029-12-31T23:58:00Z")],
+            ["dra-scheduler has no leader"],
+            id="at-our-gate",
+        ),
+        pytest.param(
+            [waits("default-scheduler"), lease("kube-scheduler", "2029-12-31T23:58:00Z")],
+            ["default-scheduler has no leader"],
+            id="kube-scheduler",
+        ),
+        pytest.param([waits("volcano"), lease(OURS, "2029-12-31T23:59:55Z")], [], id="of-which-nothing-is-known"),
+    ],
+)
+def test_a_scheduler_that_nobody_leads_while_pods_wait_is_a_trouble(objects: list[Any], found: list[str]) -> None:
+    troubles = [f"{it.trouble.object} {it.trouble.message}" for it in diagnose(Observed(objects, NOW, is_whole=True))]
+    assert len(troubles) == len(found)
+    assert all(words in text for words, text in zip(found, troubles, strict=True))

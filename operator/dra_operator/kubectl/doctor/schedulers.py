@@ -66,12 +66,14 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         lease = leases.get(name)
         if (not is_operators and (scheduler != DEFAULT or lease is None)) or (lease and lease.is_held(seen.taken)):
             continue
+        if lease is None and any(map(_was_looked_at, pods)):  # by an operator without a Lease, or with one elsewhere
+            continue
         them = f"{counted(len(pods), 'pod waits', 'pods wait')} for it: {listed(sorted(pod.key for pod in pods))}"
         if lease is None:
-            message = f"is served by nobody: there is no Lease {name}, and {them}"
+            message = f"has no operator: there is no Lease {name}, and {them}"
         else:
             since = age(lease.spec.renew_time or "", seen.taken) or "a while"
-            holder = lease.spec.holder_identity or "nobody"
+            holder = lease.spec.holder_identity or "no holder"
             message = f"has no leader: Lease {lease.key} of {holder} was renewed {since} ago, and {them}"
         remedy, command = "start it: look at the pods of its Deployment and their logs", ""
         if is_operators:
@@ -79,6 +81,11 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
                 "get", "pods", "--selector", "app.kubernetes.io/name=dra-operator", namespace="dra-system"
             )
         yield Diagnosis.of("leader", f"scheduler {scheduler}", message, remedy=remedy, command=command)
+
+
+def _was_looked_at(pod: Pod) -> bool:
+    """Whether a scheduler has written why the pod waits."""
+    return any(it.type == "PodScheduled" and it.reason != "SchedulingGated" for it in pod.status.conditions or ())
 
 
 def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
@@ -116,10 +123,10 @@ def _wrong(
             message += "; pods that use what it taints are evicted" if taint.effect == "NoExecute" else ""
             remedy = "use the effect NoSchedule"
         elif scheduler == DEFAULT:
-            message = f"is marked for {DEFAULT}, which does not tolerate that taint by itself: nobody takes it"
+            message = f"is marked for {DEFAULT}, which does not tolerate that taint by itself: no scheduler takes it"
             remedy = "remove the taint, and have the operator leave the devices alone (own-devices-only, leave-nodes)"
         elif names is not None and f"{LEASE_PREFIX}{scheduler}" not in names:
-            message = f"is marked for the scheduler {scheduler!r}, of which there is no Lease: nobody takes it"
+            message = f"is marked for the scheduler {scheduler!r}, of which there is no Lease: no scheduler takes it"
             remedy = f"correct the value of the taint {SCHEDULER_KEY}, or start that scheduler"
         else:
             continue
