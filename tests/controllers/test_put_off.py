@@ -112,6 +112,7 @@ scheduling/report.py WaitingReport._has_to_pause puts_off  said: other-reason
 scheduling/report.py WaitingReport._has_to_pause _later  said: other-reason
 scheduling/report.py WaitingReport._look_when_settled _later  said: refused
 scheduling/scheduling_cycle.py SchedulingCycle.decide look_again  said: deferring
+scheduling/scheduling_cycle.py SchedulingCycle._fail sleep  below 5 s: TELL_AGAIN_SECONDS
 scheduling/scheduling_cycle.py SchedulingCycle._attempt puts_off  warned: gang-unanswered
 scheduling/scheduling_cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
 scheduling/scheduling_cycle.py SchedulingCycle._begin look_again  said: deferring

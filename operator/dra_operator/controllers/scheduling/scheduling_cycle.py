@@ -20,7 +20,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -104,6 +103,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_GANG = (GROUP_MISSING, GROUP_GATED, GROUP_UNSUPPORTED, GANG_MALFORMED, GANG_CROWDED)
 
 
+TELL_AGAIN_SECONDS = (0.5, 1.1, 0.0)
+"""Seconds after each attempt to write what fails into the condition of the pod."""
 CLAIMS_COME_SECONDS = 5.0
 """Seconds after a claim of any pod in which whoever makes claims counts as busy with others."""
 
@@ -207,9 +208,14 @@ class SchedulingCycle:
         pod = self._cluster.applicant(key)
         is_expected = isinstance(error, KubeError | ControllerError)
         text = str(error) if is_expected else f"the operator failed unexpectedly, its log says where: {error!r}"
-        if pod is not None:
-            with suppress(KubeError, ControllerError):  # the next attempt tells it
+        for pause in TELL_AGAIN_SECONDS:
+            if pod is None:
+                break
+            try:
                 await self._report.waits_after(pod, SCHEDULER_ERROR, f"{text}; {AGAIN}")
+                break
+            except (KubeError, ControllerError):  # what failed may fail here as well; the next attempt is seconds away
+                await asyncio.sleep(pause)
         raise error
 
     async def _attempt(self, key: str) -> Decided | Postponed:
