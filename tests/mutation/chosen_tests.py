@@ -50,7 +50,7 @@ class Selection:
 
     def of(self, fault: Fault) -> list[list[str]]:
         """Files of tests in groups: the next one is for faults that the one before did not find."""
-        own, others = next((own, others) for start, own, others in ROOMS if str(fault.path).startswith(start))
+        own, others = next((own, others) for start, own, others in ROOMS if fault.path.is_relative_to(start))
         near, far = self._files(own), self._files(others)
         scores = self._scores(fault)
         ranked = sorted((*near, *far), key=lambda it: (-scores[it] - (it in near) / 10, it))

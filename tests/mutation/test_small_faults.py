@@ -6,7 +6,10 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from small_faults import faults_of
+from chosen_tests import Selection
+from small_faults import Fault, faults_of
+
+ROOT = Path(__file__).parents[2]
 
 FAULTS = {
     "self.done.add(x)": {"pass"},
@@ -37,6 +40,21 @@ def test_a_line_has_these_faults(line: str) -> None:
     for it in found:
         assert (it.line, it.names) == (2, ("decide",))
         assert it.key == f"file.py: {line} => {it.planted.decode().splitlines()[1].strip()}"
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("kubeletplugin/dra_kubeletplugin/slices/taints.py", "tests/kubeletplugin/test_plan.py"),
+        ("kube/dra_kube/leases/election.py", "tests/kube/test_lease.py"),
+        ("cel/dra_cel/selector.py", "tests/cel/test_deciding_values.py"),
+        ("operator/dra_operator/cache/cluster.py", "tests/cache/test_view.py"),
+    ],
+)
+def test_the_tests_of_the_room_are_chosen(path: str, test: str) -> None:
+    fault = Fault(b"", Path(path), 1, "", 0, 0, "", ("decide",))
+    first, second, *_ = Selection(ROOT).of(fault)
+    assert test in (*first, *second)
 
 
 def test_what_stands_beside_functions_has_no_faults() -> None:
