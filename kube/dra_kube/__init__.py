@@ -31,7 +31,7 @@ from dra_api.api_resources import (
 )
 
 from .access.connection import Connection, connection, contexts, namespace_of
-from .access.impersonation import Headers
+from .access.credentials import Headers
 from .api import Api, Object, PatchKind, TypedList
 from .errors import (
     AlreadyExists,
@@ -57,8 +57,7 @@ from .errors import (
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
 from .http.watch import WatchEvent
-from .leases.election import Election, LeaseLost, NotLeading, Timing
-from .leases.lease import LeaseLock
+from .leases.lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
 
 __all__ = [
     "CONFIG_MAPS",

@@ -183,7 +183,7 @@ class Api:
         """All objects, or what ``keep`` makes of each, and the resourceVersion to watch from.
 
         ``fieldSelector=``, ``labelSelector=`` narrow the list. What nests too deep in an object is replaced by
-        ``dra_api.nesting.TOO_DEEP``: do not write such an object back.
+        ``dra_api.codec.TOO_DEEP``: do not write such an object back.
         """
         items: Objects = []
         version = await self.version_of(resource)

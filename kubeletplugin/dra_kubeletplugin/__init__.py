@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         WatchFailed,
     )
     from .files.cdi import CDI_DIR, CdiFolder
-    from .files.device_metadata import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
+    from .files.claim_files import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
     from .kubelet.interceptor import Interceptor, request_id
     from .kubelet.registration import RegistrationStatus
     from .plugin import KubeletPlugin

@@ -1,4 +1,11 @@
-"""What a driver author implements: one class with ``prepare``, and ``unprepare`` if there is something to undo.
+"""What comes out of a driver's own code. It may raise anything, and only what ends the task itself ends more than it.
+
+``CancelledError`` is not always a cancellation of ours: a driver that awaits a task of its own which was cancelled
+raises it as well, and so does a library that closes a generator with ``GeneratorExit``. Taken for a cancellation it
+would end the call without an answer, and the kubelet would wait until its deadline. Taken for a failure it costs the
+claim that it is about.
+
+What a driver author implements: one class with ``prepare``, and ``unprepare`` if there is something to undo.
 
 The library remembers what is prepared (``prepared.py``), so a driver needs no memory of its own.
 Spec: plugin-helper.md section 2.1.
@@ -6,21 +13,53 @@ Spec: plugin-helper.md section 2.1.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 import msgspec
 from dra_api.relations.references import configs_for_result
 from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
-from .errors import ClaimError, PluginError, Recoverable
-from .slices.build import AttributeValue, attribute
+from dra_kubeletplugin.errors import ClaimError, PluginError, Recoverable
+from dra_kubeletplugin.slices.model import AttributeValue, attribute
+
+T = TypeVar("T")
+ENDINGS: Final = (asyncio.CancelledError, GeneratorExit)
+
+
+def is_ending() -> bool:
+    """Whether the running task is being cancelled or closed from outside."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop any more: the coroutine is being closed
+        return True
+    return task is None or task.cancelling() > 0
+
+
+async def answer_of(call: Awaitable[T]) -> T:
+    """What the driver answers. Raises what it raises, and ClaimError for an ending that is its own."""
+    try:
+        return await call
+    except ENDINGS as error:
+        if is_ending():
+            raise
+        raise ClaimError(
+            f"the driver raised {type(error).__name__}, although nothing cancelled the call: await tasks of its own "
+            "with asyncio.wait, or catch it"
+        ) from error
+
+
+def readable(text: str) -> str:
+    """The text as UTF-8 can have it: a lone surrogate, as of a file name that is no UTF-8, becomes an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
 
 log = logging.getLogger(__name__)
 Parameters = TypeVar("Parameters")

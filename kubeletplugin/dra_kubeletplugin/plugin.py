@@ -22,17 +22,15 @@ from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
-from .claims.calls import NodeCalls, fetch_claim
 from .claims.device_status import DeviceStatus, report_devices
-from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService
+from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls, fetch_claim
 from .claims.lock import Turns
 from .claims.prepared import PreparedClaims
 from .driver import ClaimRef, Driver, PreparedDevice
 from .errors import Fatal, Recoverable, SettingsError, StartError
 from .files.cdi import CdiFolder
 from .files.checkpoint import ClaimRecords
-from .files.claim_files import ClaimFiles
-from .files.metadata_files import MetadataFiles
+from .files.claim_files import ClaimFiles, MetadataFiles
 from .files.new_folders import NewFolders, check_writable
 from .kubelet.health import HealthReports
 from .kubelet.interceptor import Interceptor, LoggingInterceptor

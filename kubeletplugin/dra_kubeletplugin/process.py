@@ -13,8 +13,7 @@ from typing import Any
 from dra_kube import Api, connection
 from dra_kube.spans import start_traces
 
-from .driver import Driver
-from .driver_code import ENDINGS, is_ending
+from .driver import ENDINGS, Driver, is_ending
 from .ending import end_soon
 from .errors import DevicesFailed, PluginError
 from .kubelet.interceptor import Interceptor

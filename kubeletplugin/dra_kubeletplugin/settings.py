@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .errors import SettingsError
 from .files.cdi import CDI_DIR
-from .files.device_metadata import versions_to_write
+from .files.claim_files import versions_to_write
 
 REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
 PLUGINS_DIR = Path("/var/lib/kubelet/plugins")
@@ -36,7 +36,7 @@ class PluginSettings:
     ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must have the same path for the
     kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
     the container runtime reads. ``device_metadata`` gives containers a file that describes their devices
-    (``device_metadata.py``): in the versions of a list such as ``("v1beta1", "v1alpha1")``, or with True in v1alpha1
+    (``claim_files.py``): in the versions of a list such as ``("v1beta1", "v1alpha1")``, or with True in v1alpha1
     only. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33 and newer).
     ``serialize`` runs one prepare or unprepare at a time, otherwise one of each claim; across overlapping instances
     through lock files in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before;

@@ -1,4 +1,6 @@
-"""The parts of core/v1 that Dynamic Resource Allocation reads: Pod, Node, node selectors, Namespace.
+"""core/v1 Event: what a component says of an object, as far as people are shown it.
+
+The parts of core/v1 that Dynamic Resource Allocation reads: Pod, Node, node selectors, Namespace.
 
 Spec: api.md section 10.
 """
@@ -9,8 +11,32 @@ from typing import Any, Final
 
 from msgspec import field
 
-from .meta import LabelSelector, Object, Part
-from .values.quantity import Quantity
+from dra_api.meta import LabelSelector, Object, Part
+from dra_api.values.quantity import Quantity
+
+
+class ObjectReference(Part, frozen=True):
+    """The object that an event is about."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Event(Object, frozen=True):
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def when(self) -> str:
+        """When it last happened, as an RFC 3339 text; empty if the event does not say."""
+        return self.last_timestamp or self.event_time or self.metadata.creation_timestamp or ""
+
 
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 """On the pods that show a node's static pods: the kubelet makes such a pod again as long as its node has the file."""

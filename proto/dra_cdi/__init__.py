@@ -18,12 +18,9 @@ reads alike. No library for this exists for Python; the format: https://github.c
 """
 
 from .edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
-from .errors import CdiError
-from .folder import CdiDirectory
-from .index import CdiIndex
-from .names import check_device_name, check_kind
-from .spec import VERSIONS, CdiDevice, CdiSpec
-from .text import decode, encode
+from .folder import CdiDirectory, CdiIndex
+from .names import CdiError, check_device_name, check_kind
+from .spec import VERSIONS, CdiDevice, CdiSpec, decode, encode
 
 __all__ = [
     "VERSIONS",

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from .errors import CdiError
+from .names import CdiError
 
 HOOKS: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 """The moments in a container's life at which a hook runs."""

@@ -1,4 +1,6 @@
-"""Names of the interface: a kind is ``vendor/class``, a device id ``vendor/class=name``.
+"""The one error of the package.
+
+Names of the interface: a kind is ``vendor/class``, a device id ``vendor/class=name``.
 
 A vendor or a class starts with a letter, a device name with a letter or digit. All end with a letter or digit and have
 ASCII letters, digits, ``_``, ``-`` and ``.`` between; a device name may have ``:`` as well.
@@ -8,7 +10,10 @@ from __future__ import annotations
 
 import re
 
-from .errors import CdiError
+
+class CdiError(ValueError):
+    """A CDI file, or a value in it, cannot be used. The message names file, device, field and remedy, where known."""
+
 
 _PART = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")

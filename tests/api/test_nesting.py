@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from dra_api.codec import DecodeError, convert, decode, decode_list
-from dra_api.nesting import JSON_LEVELS, TOO_DEEP, shallow
+from dra_api.codec import JSON_LEVELS, TOO_DEEP, DecodeError, convert, decode, decode_list, shallow
 from dra_api.resource import ResourceClaim
 
 TOO_MANY = 1_000_000

@@ -11,8 +11,8 @@ import dra_kube
 import pytest
 from aiohttp import ClientError, StreamReader, web
 from aiohttp.test_utils import TestServer
+from dra_api.codec import TOO_DEEP
 from dra_api.core import Node
-from dra_api.nesting import TOO_DEEP
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection
 from dra_kube.access.tls import client_tls

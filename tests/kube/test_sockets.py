@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import AddrInfoType
 from dra_devcluster.apiserver.identity.certificates import make_identity
-from dra_kube.http.sockets import Sockets
+from dra_kube.http.connecting import Sockets
 
 
 class Mute(threading.Thread):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import Node, NodeSelector, Pod
-from dra_api.events import Event
+from dra_api.core import Event, Node, NodeSelector, Pod
 from dra_api.meta import Object
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice

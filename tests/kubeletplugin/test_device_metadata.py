@@ -25,7 +25,7 @@ from dra_kubeletplugin import (
     read_metadata,
     results_for,
 )
-from dra_kubeletplugin.files.device_metadata import MetadataDevice, MetadataRequest
+from dra_kubeletplugin.files.claim_files import MetadataDevice, MetadataRequest
 from dra_kubeletplugin.testing import ClaimFailed, Container, DriverNode
 
 NAME = "gpu.example.com"

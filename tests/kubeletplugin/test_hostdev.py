@@ -17,15 +17,12 @@ from dra_api.codec import decode, encode, to_dict
 from dra_api.resource import Device, ResourceClaim
 from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.cli import main
-from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
+from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig, read_config
 from dra_kubeletplugin.drivers.hostdev.device import Found
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.edits import edits_of, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS
-from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
-from dra_kubeletplugin.drivers.hostdev.inventory import MOST_WITHDRAWN_DEVICES, Inventory
-from dra_kubeletplugin.drivers.hostdev.looking import Looking
-from dra_kubeletplugin.drivers.hostdev.reading import read_config
+from dra_kubeletplugin.drivers.hostdev.hotplug import MOST_WITHDRAWN_DEVICES, Hotplug, Inventory, Looking
 from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 from dra_kubeletplugin.testing.api import PluginApi

@@ -20,10 +20,8 @@ import pytest
 from dra_kubeletplugin import ClaimRef, KubeletPlugin, PluginSettings
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
-from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
+from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods, Interfaces
-from dra_kubeletplugin.drivers.hostdev.looking import Looking
-from dra_kubeletplugin.drivers.hostdev.replugged import replugged
 from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 from dra_kubeletplugin.testing import FakeKubelet

@@ -28,7 +28,7 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
 )
-from dra_kubeletplugin.claims.allocated import fingerprint
+from dra_kubeletplugin.claims.conflicts import fingerprint
 from dra_kubeletplugin.files.checkpoint import FORMAT_VERSION, ClaimRecord, ClaimRecords
 from node_world import DRIVER, NodeWorld, allocated, ref
 

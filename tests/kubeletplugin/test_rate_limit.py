@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dra_kubeletplugin.slices.next_publish import NextPublish, Reason
-from dra_kubeletplugin.slices.rate_limit import RateLimit
+from dra_kubeletplugin.slices.desired_pool import NextPublish, Reason
+from dra_kubeletplugin.slices.writer import RateLimit
 
 
 @pytest.mark.rule("RS-02")

@@ -13,8 +13,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceAttribute, ResourceClaim
 from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
 from dra_kubeletplugin.drivers.config_file import read_file
-from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resources_of
+from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, resources_of
 
 read_simulated = partial(read_file, kind=SimulatedConfig)
 DRIVER = "gpu.example.com"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dra_devcluster.apiserver import DevApiServer
 from dra_kubeletplugin.cli import parser
-from dra_kubeletplugin.drivers.hostdev.reading import read_config
+from dra_kubeletplugin.drivers.hostdev.config import read_config
 from kubectl import ROOT, Kubectl, kubectl_for
 
 COMMON = {"/etc/dra", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"}

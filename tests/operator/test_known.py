@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from dra_api.codec import DecodeError
+from dra_api.codec import TOO_DEEP, DecodeError
 from dra_api.core import Pod
 from dra_api.meta import ObjectVersion
-from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_kube.http.pages import list_in
 from dra_operator.sources import tracing

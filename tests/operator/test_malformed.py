@@ -14,8 +14,8 @@ import orjson
 import pytest
 from aiohttp import web
 from controllers_world import World
+from dra_api.codec import TOO_DEEP, shallow
 from dra_api.meta import ObjectVersion
-from dra_api.nesting import TOO_DEEP, shallow
 from dra_api.resource import FINALIZER, AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features, Usage

@@ -13,8 +13,7 @@ from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
-from dra_kubeletplugin.files.claim_files import ClaimFiles
-from dra_kubeletplugin.files.metadata_files import MetadataFiles
+from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.testing import allocated_claim
 
 DRIVER = "gpu.example.com"

@@ -23,9 +23,8 @@ from dra_kube import (
     LeaseLock,
 )
 from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
-from dra_kubeletplugin.slices.rate_limit import RateLimit
 from dra_kubeletplugin.slices.view import SliceView, stored
-from dra_kubeletplugin.slices.writer import SliceWriter
+from dra_kubeletplugin.slices.writer import RateLimit, SliceWriter
 from dra_operator.app.leader import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.pool_requests import PoolRequestWriter

@@ -33,8 +33,7 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from dra_kube.errors import ConnectionSettingsError
 
-from .credentials import Credentials
-from .impersonation import Headers, impersonation_of
+from .credentials import Credentials, Headers, impersonation_of
 from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
 
 _LARGEST_KUBECONFIG_BYTES = 4 * 2**20

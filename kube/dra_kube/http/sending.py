@@ -33,9 +33,8 @@ from dra_kube.access.tls import newest
 from dra_kube.clock import boot_time
 from dra_kube.errors import ConnectionSettingsError, NotSent
 
-from .connecting import connect
+from .connecting import connect, until_closed
 from .exchange import Answer, Exchange
-from .sockets import until_closed
 
 Header = tuple[str, str]
 Guard = Callable[[], float]

@@ -12,16 +12,16 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from dra_api.nesting import TOO_DEEP
+from dra_api.codec import TOO_DEEP
 
 from dra_kube.access.connection import Connection, proxy_and_credentials
 from dra_kube.access.tls import newest
 from dra_kube.errors import AnswerTooLarge, ApiError, NoAnswerInTime, Unreachable, error_of
 
+from .connecting import Sockets
 from .exchange import LARGEST_OBJECT_BYTES, TooLarge
 from .retry_after import seconds_of
 from .sending import CONNECT_SECONDS, Guard, Sending
-from .sockets import Sockets
 from .watch import watch_events
 
 Query = Mapping[str, str]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
-from dra_api.nesting import shallow
+from dra_api.codec import shallow
 
 from dra_kube.errors import Unreachable
 

@@ -8,8 +8,7 @@ from typing import Any
 from dra_api.relations.references import base_request
 from dra_api.resource import ResourceClaim
 
-from dra_kubeletplugin.driver import Driver, PreparedDevice, results_for
-from dra_kubeletplugin.driver_code import answer_of
+from dra_kubeletplugin.driver import Driver, PreparedDevice, answer_of, results_for
 from dra_kubeletplugin.errors import ClaimError
 
 

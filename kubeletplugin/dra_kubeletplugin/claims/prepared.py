@@ -47,8 +47,7 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_cdi import CdiError
 from dra_kube.spans import span
 
-from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice
-from dra_kubeletplugin.driver_code import answer_of
+from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice, answer_of
 from dra_kubeletplugin.errors import (
     CheckpointCorrupted,
     CheckpointNewer,
@@ -57,13 +56,11 @@ from dra_kubeletplugin.errors import (
     PluginError,
 )
 from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, boot_id
-from dra_kubeletplugin.files.claim_files import ClaimFiles
-from dra_kubeletplugin.files.metadata_files import with_metadata
+from dra_kubeletplugin.files.claim_files import ClaimFiles, with_metadata
 from dra_kubeletplugin.kubelet.interceptor import request_id
 
-from .allocated import fingerprint, held_devices, own_part
 from .answers import prepared_by
-from .conflicts import Conflicts, with_answer
+from .conflicts import Conflicts, fingerprint, held_devices, own_part, with_answer
 
 log = logging.getLogger(__name__)
 

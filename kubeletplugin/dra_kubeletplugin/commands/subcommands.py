@@ -16,17 +16,13 @@ from dra_kube import KubeError
 
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.drivers.config_file import Config, ProcessConfig, read_file
+from dra_kubeletplugin.drivers.hostdev.config import read_config
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
-from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
+from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
-from dra_kubeletplugin.drivers.hostdev.listing import listing
-from dra_kubeletplugin.drivers.hostdev.looking import Looking
-from dra_kubeletplugin.drivers.hostdev.reading import read_config
-from dra_kubeletplugin.drivers.hostdev.replugged import replugged
-from dra_kubeletplugin.drivers.hostdev.scan import scan
+from dra_kubeletplugin.drivers.hostdev.scan import listing, scan
 from dra_kubeletplugin.drivers.hostdev.tree import HostTree
-from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resources_of
+from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, resources_of
 from dra_kubeletplugin.ending import run_to_the_end
 
 from .command import failed, serve_monitored, set_up_logging

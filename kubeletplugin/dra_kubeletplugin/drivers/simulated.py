@@ -1,4 +1,21 @@
-"""A driver without hardware: a container sees its devices as environment variables.
+"""The simulated driver and its configuration.
+
+The configuration file of the simulated driver, YAML or JSON. Everything in it is optional::
+
+    driverName: gpu.example.com
+    nodeName: worker-1
+    pools:
+      - name: worker-1            # the node's name if left out
+        sharedCounters: [...]
+        devices:                  # a number is short for that many devices without properties
+          - name: gpu             # as in a ResourceSlice, and plain values for attributes and capacity
+            count: 4              # gpu-0 to gpu-3
+            attributes: {model: A100, index: 3, ecc: true, driverVersion: {version: 1.2.3}}
+            capacity: {memory: 40Gi}
+
+Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` and so on (plugin-helper.md 7.1).
+
+A driver without hardware: a container sees its devices as environment variables.
 
 Configuration of a claim or of its class, ``{"key": "value"}``, becomes ``user_key`` or ``admin_key``; a marker names
 claim and request, and further variables say which and how many devices there are::
@@ -16,11 +33,147 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
+from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.relations.references import base_request
-from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dra_api.resource import CounterSet, Device, DeviceRequestAllocationResult, ResourceClaim
 
-from dra_kubeletplugin import ClaimError, ContainerEdits, Driver, Prepared, PreparedDevice, configs_for, results_for
+from dra_kubeletplugin import (
+    ClaimError,
+    ContainerEdits,
+    Driver,
+    Pool,
+    PoolInvalid,
+    Prepared,
+    PreparedDevice,
+    Resources,
+    SettingsError,
+    check_resources,
+    configs_for,
+    device,
+    results_for,
+)
+from dra_kubeletplugin.drivers.config_file import ProcessConfig
+
+_DEFAULT_DEVICES = 4
+_MOST_DEVICES = 10_000
+"""Of one pool; each is an entry of a ResourceSlice, at most 128 of which fit into one."""
+
+
+class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One pool. In its name ``{nodeName}`` stands for that of the node: nodes must not share pools."""
+
+    name: str = ""
+    devices: int | list[dict[str, Any]] = []
+    shared_counters: list[dict[str, Any]] = []
+    per_device_node_selection: bool = False
+    generation: int = 0
+
+
+class SimulatedConfig(ProcessConfig, frozen=True, kw_only=True):
+    """The content of the file; flags of the same meaning override it."""
+
+    driver_name: str = "test-driver.cdi.k8s.io"
+    num_devices: int = _DEFAULT_DEVICES
+    pools: list[PoolConfig] | None = None
+
+
+def resources_of(config: SimulatedConfig) -> Resources:
+    """The pools to publish. Raises SettingsError, which names the pool, the device and the field at fault."""
+    pools: dict[str, Pool] = {}
+    configured = [PoolConfig(devices=config.num_devices)] if config.pools is None else config.pools
+    for index, pool in enumerate(configured):
+        name = pool.name.replace("{nodeName}", config.node_name) or config.node_name
+        where = f"pools[{index}]"
+        if name in pools:
+            raise SettingsError(f"{where}.name: there is already a pool {name!r}: give each pool its own name")
+        pools[name] = Pool.of(
+            _devices(pool.devices, f"{where}.devices"),
+            shared_counters=[
+                _decoded(CounterSet, given, f"{where}.sharedCounters[{at}]")
+                for at, given in enumerate(pool.shared_counters)
+            ],
+            per_device_node_selection=pool.per_device_node_selection,
+            generation=pool.generation,
+        )
+    try:
+        check_resources(pools, driver=config.driver_name, node_name=config.node_name)
+    except PoolInvalid as error:
+        raise SettingsError(f"the API server would reject this configuration: {error}") from error
+    return pools
+
+
+def _devices(given: int | list[dict[str, Any]], where: str) -> list[Device]:
+    if isinstance(given, int):
+        if not 0 <= given <= _MOST_DEVICES:
+            raise SettingsError(f"{where}: expected a number of devices from 0 to {_MOST_DEVICES}, got {given}")
+        return [device(f"device-{index:02}") for index in range(given)]
+    found: list[Device] = []
+    for index, entry in enumerate(given):
+        found += _copies(entry, f"{where}[{index}]")
+        if len(found) > _MOST_DEVICES:
+            raise SettingsError(f"{where}: more than {_MOST_DEVICES} devices in one pool: make several pools")
+    return found
+
+
+def _copies(given: dict[str, Any], where: str) -> Iterator[Device]:
+    entry = dict(given)
+    count = entry.pop("count", None)
+    for field, plain in (("attributes", _attribute), ("capacity", _capacity)):
+        if isinstance(entry.get(field), dict):
+            entry[field] = {key: plain(value) for key, value in entry[field].items()}
+    template: Device = _decoded(Device, entry, where)
+    if count is None:
+        yield template
+        return
+    if type(count) is not int or not 0 <= count <= _MOST_DEVICES:
+        raise SettingsError(f"{where}.count: expected a number of devices from 0 to {_MOST_DEVICES}, got {count!r}")
+    for index in range(count):
+        yield msgspec.structs.replace(template, name=f"{template.name}-{index}")
+
+
+def _attribute(value: Any) -> Any:
+    """``model: A100`` instead of ``model: {string: A100}``."""
+    match value:
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case str():
+            return {"string": value}
+    return value
+
+
+def _capacity(value: Any) -> Any:
+    """``memory: 40Gi`` instead of ``memory: {value: 40Gi}``."""
+    return {"value": str(value)} if isinstance(value, str | int) else value
+
+
+def _decoded(type_: type[Any], given: Any, where: str) -> Any:
+    try:
+        decoded = convert(type_, given)
+    except DecodeError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    if unknown := next(_unknown(given, to_dict(decoded), where), None):
+        raise SettingsError(f"{unknown}: unknown field; the ResourceSlice API lists the fields")
+    return decoded
+
+
+def _unknown(given: Any, kept: Any, where: str) -> Iterator[str]:
+    """Paths of unknown fields, which decoding dropped. Empty ones do not count."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if key in (kept or {}):
+                yield from _unknown(value, kept[key], f"{where}.{key}")
+            elif value not in (None, "", 0, False, [], {}):
+                yield f"{where}.{key}"
+    elif isinstance(given, list):
+        for index, (value, kept_value) in enumerate(zip(given, kept, strict=True)):
+            yield from _unknown(value, kept_value, f"{where}[{index}]")
+
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]")
 

@@ -1,18 +1,325 @@
-"""The files that containers get by a claim's record: CDI files, and device metadata if they are on."""
+"""The files of a claim that containers get: CDI files and device metadata.
+
+Device metadata: a file in the container that says which devices it has, and what is known of them (KEP 5304).
+
+There is one file per request of a claim. It holds the same object once per version of the format, in the order that the
+driver wants. Put the newest first: an old reader finds a version that it knows behind a newer one. All versions have
+the same fields. Spec: PH-11, PH-14, K37-META-01 to -05.
+
+The device metadata files of a driver on its node, which CDI mounts into containers.
+
+A file follows from the record of its claim: ``<folder>/<claim uid>/<request>/metadata.json``, mounted by the CDI device
+of the first device of the request. A container that runs has the file itself, not its name, so a changed file is
+rewritten in place; a reader may see half of it, and tries again. Metadata never keep a claim from being prepared: what
+goes wrong with their files is logged. Spec: PH-11 to PH-13.
+
+The files that containers get by a claim's record: CDI files, and device metadata if they are on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+import logging
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
+import msgspec
+from dra_api.codec import DecodeError, convert
+from dra_api.meta import Part
 from dra_api.relations.references import base_request
-from dra_cdi import ContainerEdits
+from dra_api.resource import DeviceAttribute, NetworkDeviceData
+from dra_api.validation import FieldError
+from dra_api.validation.fields.device import device_attribute
+from dra_api.validation.formats import qualified_name
+from dra_api.validation.lists import mapping
+from dra_cdi import ContainerEdits, Mount
 
 from dra_kubeletplugin.driver import Prepared, PreparedDevice
+from dra_kubeletplugin.errors import ClaimError, MetadataError
+from dra_kubeletplugin.files.cdi import CdiFolder
+from dra_kubeletplugin.files.checkpoint import ClaimRecord
 
-from .cdi import CdiFolder
-from .checkpoint import ClaimRecord
-from .metadata_files import MetadataFiles
+CONTAINER_DIR: Final = Path("/var/run/kubernetes.io/dra-device-attributes")
+"""Where a container finds the files."""
+
+_GROUP: Final = "metadata.resource.k8s.io"
+_ALPHA, _BETA = "v1alpha1", "v1beta1"
+VERSIONS: Final = (_BETA, _ALPHA)  # newest first
+_KIND: Final = "DeviceMetadata"
+
+
+class MetadataDevice(Part, frozen=True):
+    """One device; ``attributes`` as in a ResourceSlice."""
+
+    driver: str
+    pool: str
+    name: str
+    attributes: dict[str, DeviceAttribute] = {}  # noqa: RUF012  # msgspec copies defaults
+    network_data: NetworkDeviceData | None = None
+
+
+class MetadataRequest(Part, frozen=True):
+    """The devices of a request, whose name includes the sub-request, if there is one."""
+
+    name: str
+    devices: tuple[MetadataDevice, ...] = ()
+
+
+class MetadataClaim(Part, frozen=True):
+    """The claim; ``generation`` counts the contents of the file."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+
+
+class DeviceMetadata(Part, frozen=True):
+    """What a file says. ``pod_claim_name`` is the claim's name in the pod, where a template made the claim."""
+
+    metadata: MetadataClaim = MetadataClaim()
+    pod_claim_name: str | None = None
+    requests: tuple[MetadataRequest, ...] = ()
+
+
+def versions_to_write(asked: bool | Sequence[str]) -> tuple[str, ...]:
+    """The versions of the format that a file has, in order; none if there are to be no files.
+
+    True stands for what a library of Kubernetes 1.36 writes. A list follows 1.37, and needs v1beta1. Raises ValueError.
+    """
+    if isinstance(asked, bool):
+        return (_ALPHA,) if asked else ()
+    names = ", ".join(VERSIONS)
+    if isinstance(asked, str) or not set(asked) <= set(VERSIONS):
+        raise ValueError(f"{asked!r} is not a list of versions of the file; known are {names}")
+    if _BETA not in asked or len(set(asked)) < len(asked):
+        raise ValueError(f"the versions {list(asked)} must have {_BETA} among them, and each once; known are {names}")
+    return tuple(asked)
+
+
+def encode_metadata(content: DeviceMetadata, versions: Iterable[str]) -> bytes:
+    """A file's text, with an object for each of the versions."""
+    fields = msgspec.to_builtins(content)
+    objects = ({"apiVersion": f"{_GROUP}/{version}", "kind": _KIND, **fields} for version in versions)
+    return b"".join(msgspec.json.encode(entry) + b"\n" for entry in objects)
+
+
+def decode_metadata(text: str | bytes) -> DeviceMetadata:
+    """What a file says, from the first object of a version that is known here.
+
+    Raises MetadataError. The driver may be writing the file, so a reader should try again after it.
+    """
+    unknown = []
+    for entry in _objects(text.decode(errors="replace") if isinstance(text, bytes) else text):
+        group, _, version = str(entry.get("apiVersion", "")).rpartition("/")
+        if not version or not entry.get("kind"):
+            raise MetadataError(f"an object without apiVersion or kind: {json.dumps(entry)[:100]}")
+        if group != _GROUP or version not in VERSIONS:
+            unknown.append(f"{group}/{version}")
+        elif entry["kind"] != _KIND:
+            raise MetadataError(f"{_GROUP}/{version} has no kind {entry['kind']!r}, only {_KIND}")
+        else:
+            return _decoded(entry)
+    if unknown:
+        raise MetadataError(
+            f"no compatible metadata version found in stream (unknown versions: {', '.join(unknown)}); known are "
+            + ", ".join(f"{_GROUP}/{version}" for version in VERSIONS)
+        )
+    raise MetadataError("no metadata objects found in stream")
+
+
+def metadata_faults(content: DeviceMetadata) -> tuple[str, ...]:
+    """What is wrong with the attributes of a content that was decoded, each with its place; empty if nothing is.
+
+    Drivers write without a check and readers decode without one, so that one attribute costs no container the others.
+    Each has to have one value, or one list, and a name as in a ResourceSlice. K37-META-09.
+    """
+    found: list[FieldError] = []
+    for number, request in enumerate(content.requests):
+        for place, device in enumerate(request.devices):
+            path = f"requests[{number}].devices[{place}].attributes"
+            found += mapping(device.attributes, path, qualified_name, device_attribute)
+    return tuple(map(str, found))
+
+
+def read_metadata(claim: str, request: str, *, template: bool = False, root: Path = CONTAINER_DIR) -> DeviceMetadata:
+    """What all drivers say of the devices of a request, read in a container.
+
+    ``claim`` is the name of the claim, or with ``template`` the name that the pod has for it. Raises MetadataError.
+    """
+    folder = root / _folder(template) / claim / request
+    files = sorted(folder.glob("*-metadata.json"))
+    if not files:
+        raise MetadataError(f"no metadata files found in {folder}")
+    found = []
+    for file in files:
+        try:
+            found.append(decode_metadata(file.read_bytes()))
+        except (OSError, MetadataError) as error:
+            raise MetadataError(f"{file}: {error}") from error
+    devices: dict[str, tuple[MetadataDevice, ...]] = {}
+    for entry in (entry for content in found for entry in content.requests):
+        devices[entry.name] = devices.get(entry.name, ()) + entry.devices
+    return DeviceMetadata(
+        pod_claim_name=next((content.pod_claim_name for content in found if content.pod_claim_name), None),
+        requests=tuple(MetadataRequest(name=name, devices=each) for name, each in devices.items()),
+    )
+
+
+def container_path(driver: str, claim: str, request: str, *, template: bool) -> PurePosixPath:
+    """Where a container finds what a driver says of a request."""
+    return PurePosixPath(CONTAINER_DIR / _folder(template) / claim / request / f"{driver}-metadata.json")
+
+
+def _folder(template: bool) -> str:
+    return "resourceclaimtemplates" if template else "resourceclaims"
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects that stand one after the other in a text."""
+    decoder, position = json.JSONDecoder(), 0
+    while rest := text[position:].lstrip():
+        position = len(text) - len(rest)
+        try:
+            entry, position = decoder.raw_decode(text, position)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise MetadataError(f"read metadata object from stream: {error}") from error
+        if not isinstance(entry, dict):
+            raise MetadataError(f"expected an object in the stream, found {json.dumps(entry)[:100]}")
+        yield entry
+
+
+def _decoded(entry: dict[str, Any]) -> DeviceMetadata:
+    try:
+        return convert(DeviceMetadata, entry)
+    except DecodeError as error:
+        raise MetadataError(f"decode {entry['apiVersion']}: {error}") from error
+
+
+log = logging.getLogger(__name__)
+
+
+class MetadataFiles:
+    """The files of the driver ``driver`` in ``folder``.
+
+    Without ``versions`` of the format none are written. Those from before stay as long as their claims are prepared,
+    because a container that starts again mounts them again.
+    """
+
+    def __init__(self, folder: Path, driver: str, versions: tuple[str, ...]) -> None:
+        self._folder = folder
+        self._driver = driver
+        self.versions = versions
+
+    def write(self, record: ClaimRecord) -> dict[int, ContainerEdits]:
+        """Write what changed of a claim's files; returns, by the index of a device, what it mounts."""
+        mounts: dict[int, ContainerEdits] = {}
+        if not self.versions:
+            return mounts
+        for request, indices in _by_request(record).items():
+            path = self._folder / record.uid / request / "metadata.json"
+            was_there = path.exists()
+            try:
+                _rewrite(path, encode_metadata(self._content(record, request, indices), self.versions))
+            except OSError as error:
+                log.error("cannot write the device metadata %s of claim %s: %s", path, record.ref, error)
+                if not was_there:
+                    with suppress(OSError):  # half a file is worse than none
+                        path.unlink(missing_ok=True)
+                    continue
+                # Containers mount it by the CDI file, which stays as it is.
+            name = record.pod_claim_name or record.name
+            target = container_path(self._driver, name, request, template=bool(record.pod_claim_name))
+            mount = Mount(str(path), str(target), ("ro", "bind"))
+            mounts[indices[0]] = mounts.get(indices[0], ContainerEdits()) + ContainerEdits(mounts=(mount,))
+        return mounts
+
+    def remove(self, uid: str) -> None:
+        """Remove the files of a claim; none is fine."""
+        try:
+            shutil.rmtree(self._folder / uid)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ClaimError(f"cannot remove the device metadata {self._folder / uid}: {error}") from error
+
+    def sweep(self, *, keep: Iterable[str]) -> None:
+        """Remove the files of claims other than these. Raises ClaimError."""
+        kept = set(keep)
+        for path in self._folder.glob("*/"):
+            if path.name not in kept:
+                self.remove(path.name)
+
+    def _content(self, record: ClaimRecord, request: str, indices: Sequence[int]) -> DeviceMetadata:
+        devices = [record.devices[index] for index in indices]
+        name = next(name for name in devices[0].requests if base_request(name) == request)
+        return DeviceMetadata(
+            metadata=MetadataClaim(
+                name=record.name,
+                namespace=record.namespace,
+                uid=record.uid,
+                generation=1 + record.generations.get(request, 0),
+            ),
+            pod_claim_name=record.pod_claim_name or None,
+            requests=(MetadataRequest(name=name, devices=tuple(self._device(device) for device in devices)),),
+        )
+
+    def _device(self, device: PreparedDevice) -> MetadataDevice:
+        return MetadataDevice(
+            driver=self._driver,
+            pool=device.pool,
+            name=device.device,
+            attributes=dict(device.attributes),
+            network_data=device.network,
+        )
+
+
+def with_metadata(record: ClaimRecord, request: str, devices: Iterable[PreparedDevice]) -> ClaimRecord:
+    """The record with the attributes and network data of these devices, which serve the request. Raises ClaimError."""
+    new = {_key(device): device for device in devices}
+    serving = {_key(record.devices[index]) for index in _by_request(record).get(request, ())}
+    if not serving:
+        raise ClaimError(f"request {request!r} not found in prepared claim {record.ref}")
+    for pool, name, _ in new.keys() - serving:
+        raise ClaimError(f"device {name} of pool {pool} does not serve request {request!r} of claim {record.ref}")
+    changed = []
+    for before in record.devices:
+        now = new.get(_key(before), before)
+        changed.append(replace(before, attributes=now.attributes, network=now.network))
+    generations = {**record.generations, request: record.generations.get(request, 0) + 1}
+    return msgspec.structs.replace(record, devices=tuple(changed), generations=generations)
+
+
+def _key(device: PreparedDevice) -> tuple[str, str, str | None]:
+    return device.pool, device.device, device.share_id
+
+
+def _by_request(record: ClaimRecord) -> dict[str, list[int]]:
+    """The devices of each request, by their index."""
+    found: dict[str, list[int]] = {}
+    for index, device in enumerate(record.devices):
+        for request in dict.fromkeys(base_request(name) for name in device.requests):
+            found.setdefault(request, []).append(index)
+    return found
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    """Make this the content of the file, which keeps its inode. Raises OSError."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o644)
+        file.write(content)
+        file.truncate()
 
 
 class ClaimFiles:

@@ -21,8 +21,7 @@ from typing import Any
 import grpc
 from dra_proto.health.v1 import api_pb2 as messages  # v1alpha1 has the same messages
 
-from dra_kubeletplugin.driver import DeviceHealth, Driver
-from dra_kubeletplugin.driver_code import ENDINGS, is_ending, readable
+from dra_kubeletplugin.driver import ENDINGS, DeviceHealth, Driver, is_ending, readable
 from dra_kubeletplugin.errors import HealthFailed
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")

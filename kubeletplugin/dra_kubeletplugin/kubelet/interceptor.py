@@ -19,7 +19,7 @@ from dra_kube import KubeError, NotFound
 from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 
-from dra_kubeletplugin.driver_code import readable
+from dra_kubeletplugin.driver import readable
 from dra_kubeletplugin.errors import PluginError
 
 Unary = Callable[[Message, Any], Awaitable[Message]]

@@ -1,7 +1,6 @@
 """ResourceSlices: what a driver offers, planned and kept in the API server."""
 
-from .build import attribute, counter_set, device
-from .model import Owner, Pool, Resources, Slice, marked_for
+from .model import Owner, Pool, Resources, Slice, attribute, counter_set, device, marked_for
 from .preflight import check_resources
 from .publisher import SlicePublisher
 from .writer import Statistics

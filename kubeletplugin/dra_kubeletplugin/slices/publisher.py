@@ -31,15 +31,13 @@ from dra_kubeletplugin.errors import (
     with_remedy,
 )
 
-from .desired_pool import DesiredPool
-from .dropped import disabled_features
+from .desired_pool import DesiredPool, NextPublish, Reason
 from .model import Owner, Pool, Resources, Slice
-from .next_publish import NextPublish, Reason
 from .plan import Plan, Publication, Stored, Write, plan_pool
-from .rate_limit import RateLimit
+from .publish_errors import disabled_features
 from .view import SliceView, stored, text_at
 from .watching import follow_slices
-from .writer import SliceWriter, Statistics
+from .writer import RateLimit, SliceWriter, Statistics
 
 log = logging.getLogger(__name__)
 

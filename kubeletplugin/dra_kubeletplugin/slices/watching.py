@@ -19,7 +19,7 @@ from dra_kube import RESOURCE_SLICES, Api, ApiError, Gone, KubeError
 
 from dra_kubeletplugin.errors import WatchFailed, with_remedy
 
-from .rate_limit import spread
+from .writer import spread
 
 log = logging.getLogger(__name__)
 Object = dict[str, Any]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dra_api.core import Namespace, Node, Pod
-from dra_api.relations.extended_resources import classes_by_resource
+from dra_api.relations.quota import classes_by_resource
 from dra_api.relations.references import (
     ClaimNotCreatedYet,
     ClaimReferenceError,

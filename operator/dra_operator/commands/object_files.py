@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from dra_api import conversion
 from dra_api.api_resources import EVENTS, LEASES, RESOURCE_QUOTAS
 from dra_api.codec import DecodeError, convert
+from dra_api.core import Event
 from dra_api.defaults import set_defaults
-from dra_api.events import Event
 from dra_api.leases import Lease
 from dra_api.meta import Object
 from dra_api.relations.quota import ResourceQuota

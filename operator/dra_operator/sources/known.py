@@ -21,9 +21,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-from dra_api.codec import RawList
+from dra_api.codec import TOO_DEEP, RawList, shallow, was_cut
 from dra_api.meta import ObjectVersion
-from dra_api.nesting import TOO_DEEP, shallow, was_cut
 from dra_kube.http.exchange import LARGEST_OBJECT_BYTES
 
 from .cut import CUT, LARGE_BYTES, cut_large

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
-from dra_api.codec import DecodeError, convert
+from dra_api.codec import TOO_DEEP, DecodeError, convert
 from dra_api.meta import ObjectVersion
-from dra_api.nesting import TOO_DEEP
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_kube import RESOURCE_CLAIMS, Resource
 

@@ -1,4 +1,12 @@
-"""ResourceQuotas: how many claims, and how many devices of a class, a namespace may have.
+"""What a ResourceQuota charges, by class and by extended resource.
+
+Which device class serves an extended resource.
+
+A class may name an extended resource, and always serves the implicit
+``deviceclass.resource.kubernetes.io/<class>``. All answers follow from the classes as they are now, so the order of
+events does not matter. Spec: scheduling.md section 7.1.
+
+ResourceQuotas: how many claims, and how many devices of a class, a namespace may have.
 
 A claim is charged with the devices that it asks for: by class (``<class>.deviceclass.resource.k8s.io/devices``) and
 under the names of extended resources that stand for the class. ``All`` is charged as the most that a claim may get,
@@ -8,7 +16,7 @@ alternatives as the dearest of each class. Spec: api.md section 11.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dra_api.meta import Object, Part
@@ -16,11 +24,40 @@ from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     MOST_RESULTS,
     DeviceClaim,
+    DeviceClass,
     DeviceSubRequest,
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_api.validation.formats import is_extended_resource
 from dra_api.values.quantity import NANO, Quantity
+
+
+def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:
+    """The class behind each extended resource; of several classes the youngest, then the smaller name."""
+    winners: dict[str, DeviceClass] = {}
+    for device_class in classes:
+        explicit, implicit = resources_of(device_class)
+        if explicit and (explicit not in winners or _prevails(device_class, winners[explicit])):
+            winners[explicit] = device_class
+        winners[implicit] = device_class
+    return {resource: device_class.metadata.name for resource, device_class in winners.items()}
+
+
+def resources_of(device_class: DeviceClass) -> tuple[str, str]:
+    """The resources that a class may serve: the one that it names, or an empty text, and the implicit one."""
+    return device_class.spec.extended_resource_name or "", EXTENDED_RESOURCE_PREFIX + device_class.metadata.name
+
+
+def may_be_devices(resource: str) -> bool:
+    """Whether a class could serve the resource at all; ``cpu`` and the like are never devices."""
+    return resource.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(resource)
+
+
+def _prevails(one: DeviceClass, other: DeviceClass) -> bool:
+    created, other_created = one.metadata.creation_timestamp or "", other.metadata.creation_timestamp or ""
+    return created > other_created or (created == other_created and one.metadata.name < other.metadata.name)
+
 
 CLAIM_COUNT: Final = "count/resourceclaims.resource.k8s.io"
 DEVICES_OF_CLASS: Final = ".deviceclass.resource.k8s.io/devices"

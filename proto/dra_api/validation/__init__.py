@@ -1,7 +1,7 @@
 """Validates the DRA kinds, with the field paths and error types of the reference."""
 
 from .errors import ErrorType, FieldError, summary
-from .fields.selectors import SelectorCheck, SelectorVerdict, accept_selectors
+from .fields.requests import SelectorCheck, SelectorVerdict, accept_selectors
 from .kinds.claim_status import validate_resource_claim_status
 from .kinds.device_class import validate_device_class
 from .kinds.device_taint_rule import validate_device_taint_rule, validate_device_taint_rule_status

@@ -14,7 +14,7 @@ from typing import Self
 
 import aiohttp
 from dra_kube import Connection
-from dra_kube.http.sockets import Sockets
+from dra_kube.http.connecting import Sockets
 from yarl import URL
 
 from .answer import Answer, refusal

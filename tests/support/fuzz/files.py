@@ -21,10 +21,10 @@ from dra_devcluster.apiserver import snapshot as snapshots
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_kube import connection, contexts, namespace_of
 from dra_kubeletplugin.drivers.config_file import read_file
-from dra_kubeletplugin.drivers.hostdev.reading import read_config
-from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resources_of
+from dra_kubeletplugin.drivers.hostdev.config import read_config
+from dra_kubeletplugin.drivers.simulated import SimulatedConfig, resources_of
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
-from dra_kubeletplugin.files.device_metadata import decode_metadata
+from dra_kubeletplugin.files.claim_files import decode_metadata
 from dra_operator.app.settings.command_line import CommandLine
 from dra_operator.commands import cel_command
 from dra_operator.commands.simulate import command as simulate_command

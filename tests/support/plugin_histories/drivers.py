@@ -31,9 +31,7 @@ from dra_kubeletplugin import (
 )
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
-from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
-from dra_kubeletplugin.drivers.hostdev.looking import Looking
-from dra_kubeletplugin.drivers.hostdev.replugged import replugged
+from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from history_kit.weather import Fate, Weather
 

@@ -43,7 +43,7 @@ from dra_api.relations.references import (
 )
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationResult, ResourceClaim
-from dra_api.validation.fields.node_operations import ALL, PREPARE, UNPREPARE
+from dra_api.validation.kinds.resource_slice import ALL, PREPARE, UNPREPARE
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector

@@ -1,26 +1,161 @@
-"""Keeps what is published in line with the host: looks once a second, and tells of changes.
+"""Devices that come and go: when the host is looked at, what is published, what claims get anew.
+
+What is published while devices come and go; pure, with the time in hand.
+
+A device that is there is published. One that vanished stays for a while, with a taint: a cable that is pulled and
+plugged in again is no new device, and claims that hold it show what happened. Then it is withdrawn. If it comes back,
+the taint goes.
+
+Looks at the host once a second for little: thoroughly only when something may have changed.
+
+What the patterns of the file match is cheap to see, and a device that is plugged in again is another file of the same
+name. All that sysfs and udev say costs a millisecond per device, with a hundred PCI devices a tenth of a processor. So
+a thorough look follows each change for some seconds, until drivers are bound and udev is done, and otherwise comes
+every ten seconds.
+
+Keeps what is published in line with the host: looks once a second, and tells of changes.
 
 A look needs nothing but files: no udev daemon, no network namespace of the host, no event that may be lost. An
 exception in a look is logged and changes nothing: what could not be looked at is not gone.
+
+Keeps what prepared claims give to containers in line with the host.
+
+The kernel gives the lowest free number to what is plugged in, so a device that is plugged in again may have the node
+that another one had. After each thorough look the claims whose devices have other nodes now, or are gone, are prepared
+again: their CDI files are rewritten, or withdrawn. A network interface that is in its pod counts as unchanged.
+
+In a rolling update the newest instance alone does so. The other one may have another configuration: devices that it
+does not know would be gone for it, and it would withdraw their claims.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
-from dra_api.resource import Device
+from dra_api.resource import Device, DeviceTaint
+from msgspec.structs import replace
 
-from dra_kubeletplugin import DeviceHealth, Pool, Resources
+from dra_kubeletplugin import DeviceHealth, KubeletPlugin, Pool, Resources
+from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
+from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
+from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
+from dra_kubeletplugin.drivers.hostdev.scan import scan
+from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 
-from .config import HostdevConfig
-from .device import Found
-from .interfaces import InPods
-from .inventory import Inventory
-from .tree import HostTree
+MOST_WITHDRAWN_DEVICES: Final = 100
+"""Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""
+
+
+class Inventory:
+    """The devices of a driver; ``taint_key`` marks those that are gone."""
+
+    def __init__(self, taint_key: str, gone: GoneConfig) -> None:
+        self._taint = DeviceTaint(key=taint_key, effect=gone.effect)
+        self._withdraw_after = gone.withdraw_after_seconds
+        self._order: list[str] = []
+        self._known: dict[str, Device] = {}
+        self._gone_since: dict[str, float] = {}
+        self._withdrawn: dict[str, None] = {}
+
+    def health(self) -> list[DeviceHealth]:
+        """The devices that are there, and the latest that were: pods may still hold one that was withdrawn."""
+        gone = self._gone_since.keys() | self._withdrawn.keys()
+        here = [name for name in self._order if name not in gone]
+        return [DeviceHealth(device=name, healthy=True) for name in here] + [
+            DeviceHealth(device=name, healthy=False, message="not on the host any more") for name in sorted(gone)
+        ]
+
+    def update(self, found: dict[str, HostDevice], now: float, held: Collection[str] = ()) -> list[Device]:
+        """Take in a look at the host, and return the devices to publish; ``held`` are in pods, and so not gone.
+
+        Devices keep their place in the order: the allocator prefers earlier ones, and a change in the middle would
+        rewrite every slice behind it.
+        """
+        for name, made in found.items():
+            if name not in self._known:
+                self._order.append(name)
+            self._known[name] = made.published
+            self._gone_since.pop(name, None)
+            self._withdrawn.pop(name, None)
+        for name in self._known.keys() - found.keys():
+            if name in held:
+                self._gone_since.pop(name, None)
+            else:
+                self._gone_since.setdefault(name, now)
+        for name in [name for name, since in self._gone_since.items() if now - since >= self._withdraw_after]:
+            del self._gone_since[name], self._known[name]
+            self._order.remove(name)
+            self._withdrawn[name] = None
+        for name in list(self._withdrawn)[: max(0, len(self._withdrawn) - MOST_WITHDRAWN_DEVICES)]:
+            del self._withdrawn[name]
+        return [self._shown(name) for name in self._order]
+
+    def _shown(self, name: str) -> Device:
+        known = self._known[name]
+        return replace(known, taints=(self._taint,)) if name in self._gone_since else known
+
+
+_SETTLE_SECONDS = 5.0
+_THOROUGH_LOOK_SECONDS = 10.0
+_LOOKS_WHILE_NODES_CHANGE = 5
+
+Seen = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Looking:
+    """Call it once a second; ``clock`` gives seconds."""
+
+    def __init__(self, config: HostdevConfig, tree: HostTree, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._tree, self._clock = config, tree, clock
+        self._seen: Seen | None = None
+        self._found = Found()
+        self._scanning = threading.Lock()
+        self._changed_at = self._looked_at = clock()
+
+    def __call__(self) -> Found:
+        """The devices that are there now, as they were at the last thorough look."""
+        now, seen = self._clock(), self._glance()
+        if seen != self._seen:
+            self._changed_at = now
+        if (
+            seen != self._seen
+            or now - self._changed_at < _SETTLE_SECONDS
+            or now - self._looked_at >= _THOROUGH_LOOK_SECONDS
+        ):
+            self.thoroughly()
+            self._looked_at = now
+        self._seen = seen
+        return self._found
+
+    def thoroughly(self) -> Found:
+        """The devices that are there now; may be called from several threads.
+
+        What is pulled during a look leaves half of itself in it: a number without its node, a node without its serial.
+        So such a look is thrown away and begun again, a few times at most: of nodes that come and go all the time, what
+        is found last counts, until the next look.
+        """
+        with self._scanning:
+            seen = self._glance()
+            for _ in range(_LOOKS_WHILE_NODES_CHANGE):
+                found = scan(self._config, self._tree, self._found)
+                before, seen = seen, self._glance()
+                if seen == before:
+                    break
+            self._found = found
+            return found
+
+    def _glance(self) -> Seen:
+        patterns = (pattern for entry in self._config.devices for pattern in (*entry.paths, *entry.sysfs))
+        paths = dict.fromkeys(path for pattern in patterns for path in self._tree.glob(pattern))
+        return tuple((path, self._tree.identity(path)) for path in paths)
+
 
 log = logging.getLogger(__name__)
 
@@ -102,3 +237,36 @@ class Hotplug:
 
 def _shown(device: Device) -> str:
     return f"{device.name} (gone)" if device.taints else device.name
+
+
+@asynccontextmanager
+async def replugged(hotplug: Hotplug, plugin: KubeletPlugin) -> AsyncIterator[None]:
+    """Prepare claims again while the plugin runs."""
+    hotplug.in_pods.claims = lambda: plugin.prepared_claims
+    task = asyncio.create_task(_follow(hotplug, plugin), name="prepare claims of replugged devices again")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _follow(hotplug: Hotplug, plugin: KubeletPlugin) -> None:
+    async for found in hotplug.looks():
+        if not plugin.is_newest:
+            continue
+        try:
+            held = {device.device for _, device in hotplug.in_pods.devices()}
+            await plugin.prepare_again(_moved(plugin, found) - held)
+        except Exception:
+            log.exception("cannot prepare the claims of replugged devices again; retrying soon")
+
+
+def _moved(plugin: KubeletPlugin, found: Found) -> set[str]:
+    """The devices of prepared claims that have other nodes now, or are gone."""
+    return {
+        device.device
+        for claim in plugin.prepared_claims
+        for device in claim.devices
+        if found.owned.get(device.device) != device.owns
+    }

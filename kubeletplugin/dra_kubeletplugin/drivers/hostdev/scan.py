@@ -2,6 +2,8 @@
 
 What the entries find is matched, grouped and named. A problem, such as two devices of one name or a value that no slice
 can hold, costs only the device at fault, and is a text for the log. A node of the host belongs to one device.
+
+``--list``: what the file finds on this host, as YAML for a person.
 """
 
 from __future__ import annotations
@@ -10,27 +12,19 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
+import yaml
+from dra_api.codec import to_dict
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
 from dra_api.values.quantity import Quantity
 
-from dra_kubeletplugin import (
-    NUMA_NODE,
-    PCI_BUS_ID,
-    PCIE_ROOT,
-    CdiError,
-    PluginError,
-    Pool,
-    check_resources,
-    device,
-)
-
-from . import template
-from .config import Entry, HostdevConfig, IntegerFact
-from .device import Found, HostDevice
-from .edits import edits_of, net_devices, owned
-from .facts import FACTS, Facts
-from .interfaces import Interfaces
-from .tree import HostTree
+from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, CdiError, PluginError, Pool, check_resources, device
+from dra_kubeletplugin.drivers.hostdev import template
+from dra_kubeletplugin.drivers.hostdev.config import Entry, HostdevConfig, IntegerFact
+from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
+from dra_kubeletplugin.drivers.hostdev.edits import edits_of, net_devices, owned
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts
+from dra_kubeletplugin.drivers.hostdev.interfaces import Interfaces
+from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
@@ -178,3 +172,27 @@ def _shares(count: int) -> DeviceCapacity:
     one = Quantity("1")
     policy = CapacityRequestPolicy(default=one, valid_range=CapacityRequestPolicyRange(min=one, step=one))
     return DeviceCapacity(value=Quantity(str(count)), request_policy=policy)
+
+
+def listing(config: HostdevConfig, tree: HostTree, found: Found) -> str:
+    """The devices as they would be published, with what containers get, and why others are left out.
+
+    ``foundNothing`` has the patterns that match nothing, and the entries without devices.
+    """
+    devices = [
+        {"device": to_dict(made.published), "containerEdits": to_dict(edits_of(made))}
+        for made in found.devices.values()
+    ]
+    listed = {"devices": devices, "leftOut": list(found.problems), "foundNothing": list(_nothing(config, tree, found))}
+    return yaml.safe_dump(listed, sort_keys=False, width=120)
+
+
+def _nothing(config: HostdevConfig, tree: HostTree, found: Found) -> Iterator[str]:
+    for entry in config.devices:
+        empty = [pattern for pattern in (*entry.paths, *entry.sysfs) if not tree.glob(pattern)]
+        yield from (f"entry {entry.name!r}: {pattern} matches nothing on this host" for pattern in empty)
+        is_used = any(made.entry is entry for made in found.devices.values())
+        if not is_used and len(empty) < len(entry.paths + entry.sysfs):
+            kind = "folder of a device" if entry.sysfs else "device node"
+            facts = f" with the facts {', '.join(entry.match)} that match asks for" if entry.match else ""
+            yield f"entry {entry.name!r}: its patterns match no {kind}{facts}, or only some that are left out"

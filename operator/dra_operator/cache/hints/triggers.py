@@ -13,7 +13,7 @@ from typing import Any, Final
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.extended_resources import resources_of
+from dra_api.relations.quota import resources_of
 from dra_api.relations.references import (
     ClaimReferenceError,
     claim_names,

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from dra_api.resource import DeviceClass, DeviceSelector
-from dra_api.validation.fields.selectors import COST_LIMIT
+from dra_api.validation.fields.requests import COST_LIMIT
 from dra_cel import CompileError, Environment, Reference, compile, device_selectors
 
 from dra_operator.allocator import Features

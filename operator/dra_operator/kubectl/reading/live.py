@@ -20,7 +20,7 @@ from dra_api.api_resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
-from dra_api.events import Event
+from dra_api.core import Event
 from dra_api.leases import Lease
 from dra_api.meta import Object, ObjectMeta
 from dra_api.relations.quota import ResourceQuota

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dra_api.core import Node, Pod
-from dra_api.events import Event
+from dra_api.core import Event, Node, Pod
 from dra_api.relations.references import is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_api.values.times import format_time

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dra_api.core import Pod, PodResourceClaim
-from dra_api.events import Event
+from dra_api.core import Event, Pod, PodResourceClaim
 from dra_api.relations.quota import ResourceQuota
 from dra_api.relations.references import consumer_of, is_pod_group
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate

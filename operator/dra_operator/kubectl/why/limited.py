@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dra_api.core import Pod
-from dra_api.events import Event
+from dra_api.core import Event, Pod
 from dra_api.relations.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_api.core import Node, Taint
-from dra_api.relations.extended_resources import may_be_devices
+from dra_api.relations.quota import may_be_devices
 
 from .requests import POD_SLOTS, Amounts
 from .taints import UNSCHEDULABLE, repelling, soft

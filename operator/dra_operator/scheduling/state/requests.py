@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from dra_api.core import Container, NodeAllocatableResourceClaimStatus, Pod, ResourceRequirements
-from dra_api.relations.extended_resources import may_be_devices
+from dra_api.relations.quota import may_be_devices
 from dra_api.values.quantity import NANO
 from msgspec import structs
 

@@ -1,4 +1,11 @@
-"""One device of a ResourceSlice. Spec: api.md section 4 (Device)."""
+"""Device taints and tolerations. Spec: api.md sections 4 and 6.
+
+What devices bring to their nodes, and cost there, from 1.37 on (second alpha of DRANodeAllocatableResources).
+
+Spec: kubernetes-1.37.md section 12.
+
+One device of a ResourceSlice. Spec: api.md section 4 (Device).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +20,16 @@ from dra_api.resource import (
     DeviceAttribute,
     DeviceCapacity,
     DeviceCounterConsumption,
+    DeviceTaint,
+    DeviceToleration,
+    NodeAllocatableMapping,
+    NodeAllocatableResource,
     NodeAllocatableResourceMapping,
 )
-from dra_api.validation.errors import Errors, invalid, not_found, required, too_many
+from dra_api.validation.errors import Errors, invalid, not_found, not_supported, required, too_many
+from dra_api.validation.fields.capacity import capacity
+from dra_api.validation.fields.conditions import binding_conditions
+from dra_api.validation.fields.node_selector import node_choice
 from dra_api.validation.formats import (
     attribute_string,
     attribute_version,
@@ -23,16 +37,86 @@ from dra_api.validation.formats import (
     counter_name,
     dns_label,
     is_native_resource,
+    label_key,
+    label_value,
     qualified_name,
 )
 from dra_api.validation.lists import each, limited, mapping, unique
 from dra_api.values.equality import same
+from dra_api.values.quantity import Quantity
 
-from .binding_conditions import binding_conditions
-from .capacity import capacity
-from .node_allocatable import node_allocatable_resource
-from .node_choice import node_choice
-from .taints import taint
+_EFFECTS: Final = {"None", "NoSchedule", "NoExecute"}
+_OPERATORS: Final = {"Equal", "Exists"}
+
+
+def taint(taint: DeviceTaint, path: str, old: DeviceTaint | None = None) -> Errors:
+    """A taint; an effect that ``old`` already had is valid, even if it is unknown."""
+    yield from checked(label_key, taint.key, f"{path}.key")
+    yield from checked(label_value, taint.value, f"{path}.value")
+    if old is not None and old.effect == taint.effect:
+        return
+    if not taint.effect:
+        yield required(f"{path}.effect")
+    elif taint.effect not in _EFFECTS:
+        yield not_supported(f"{path}.effect", taint.effect, _EFFECTS)
+
+
+def toleration(toleration: DeviceToleration, path: str) -> Errors:
+    """A toleration; no key tolerates all keys, no effect all effects."""
+    if toleration.key:
+        yield from checked(label_key, toleration.key, f"{path}.key")
+    match toleration.operator:
+        case "Exists":
+            if toleration.value:
+                yield invalid(f"{path}.value", toleration.value, "must be empty for operator `Exists`")
+        case "Equal":
+            yield from checked(label_value, toleration.value, f"{path}.value")
+        case "":
+            yield required(f"{path}.operator")
+        case operator:
+            yield not_supported(f"{path}.operator", operator, _OPERATORS)
+    if toleration.effect and toleration.effect not in _EFFECTS:
+        yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
+
+
+def node_allocatable_resource(
+    name: str, item: NodeAllocatableResource, capacities: Mapping[str, DeviceCapacity], path: str
+) -> Errors:
+    """One resource of the node: a mapping, an overhead, or both."""
+    if not is_native_resource(name):
+        yield invalid(path, name, "must be a node allocatable resource name")
+    if item.mapping is None and item.overhead is None:
+        yield required(path, "at least one of `mapping` or `overhead` is required")
+    if item.mapping is not None:
+        yield from _mapping(item.mapping, capacities, f"{path}.mapping")
+    if item.overhead is not None:
+        amounts = {"perPod": item.overhead.per_pod, "perContainer": item.overhead.per_container}
+        if not any(amount is not None for amount in amounts.values()):
+            yield required(f"{path}.overhead", "at least one of `perPod` or `perContainer` is required")
+        yield from _positive(amounts, f"{path}.overhead")
+
+
+def _mapping(mapping: NodeAllocatableMapping, capacities: Mapping[str, DeviceCapacity], path: str) -> Errors:
+    one_of = "exactly one of `capacityKey` or `deviceMultiplier` is required"
+    if mapping.capacity_key is not None and mapping.device_multiplier is not None:
+        yield invalid(path, mapping, f"{one_of}, but multiple fields are set")
+    elif mapping.capacity_key is None and mapping.device_multiplier is None:
+        yield required(path, one_of)
+    if mapping.capacity_key is not None and mapping.capacity_multiplier is None:
+        yield required(f"{path}.capacityMultiplier", "required when `capacityKey` is set")
+    if mapping.capacity_key is None and mapping.capacity_multiplier is not None:
+        yield required(f"{path}.capacityKey", "required when `capacityMultiplier` is set")
+    if mapping.capacity_key is not None and mapping.capacity_key not in capacities:
+        yield not_found(f"{path}.capacityKey", mapping.capacity_key)
+    multipliers = {"capacityMultiplier": mapping.capacity_multiplier, "deviceMultiplier": mapping.device_multiplier}
+    yield from _positive(multipliers, path)
+
+
+def _positive(amounts: Mapping[str, Quantity | None], path: str) -> Errors:
+    for name, amount in amounts.items():
+        if amount is not None and amount.nanos <= 0:
+            yield invalid(f"{path}.{name}", str(amount), "must be positive")
+
 
 ATTRIBUTES_AND_CAPACITIES_LIMIT: Final = 32
 ATTRIBUTE_VALUES_LIMIT: Final = 48

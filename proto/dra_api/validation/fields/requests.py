@@ -1,26 +1,151 @@
-"""What a claim asks for: requests, constraints, configurations. Spec: api.md section 6."""
+"""Selectors and opaque configurations, which classes and claims have in common.
+
+``dra_cel`` knows whether a CEL expression compiles and what it may cost. It comes in as a function, so that neither
+package imports the other. Spec: api.md sections 5, 6 and 9.
+
+Attributes that requests compute for each device, for constraints to compare (K37-DA-01 to -03).
+
+``dra_cel`` knows whether an expression compiles and what it may cost; it comes in as a function.
+
+What a claim asks for: requests, constraints, configurations. Spec: api.md section 6.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Final, NamedTuple
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
+    DeviceAllocationConfiguration,
     DeviceClaim,
     DeviceClaimConfiguration,
+    DeviceClassConfiguration,
     DeviceConstraint,
+    DeviceDerivedAttribute,
     DeviceRequest,
+    DeviceSelector,
     DeviceSubRequest,
     ExactDeviceRequest,
 )
-from dra_api.validation.errors import Errors, invalid, not_supported, required
-from dra_api.validation.formats import checked, class_name, dns_label, fully_qualified_name
+from dra_api.validation.errors import Errors, forbidden, invalid, not_supported, required, too_long
+from dra_api.validation.fields.device import toleration
+from dra_api.validation.formats import (
+    checked,
+    class_name,
+    dns_label,
+    driver_name,
+    fully_qualified_name,
+    raw_object,
+    size,
+)
 from dra_api.validation.lists import each, limited, unique
 
-from .derived_attributes import derived_attributes
-from .selectors import CONFIGS_LIMIT, SelectorCheck, configuration, selectors
-from .taints import toleration
+SELECTORS_LIMIT: Final = 32
+CONFIGS_LIMIT: Final = 32
+EXPRESSION_BYTES: Final = 10 * 1024
+COST_LIMIT: Final = 1_000_000
+
+
+class SelectorVerdict(NamedTuple):
+    """What the compiler answers: ``error`` if the expression does not compile, otherwise its highest possible cost."""
+
+    error: str | None = None
+    max_cost: int = 0
+
+
+SelectorCheck = Callable[[str, bool], SelectorVerdict]
+"""Compiles an expression; True as second argument selects the less strict environment of stored expressions."""
+
+
+def accept_selectors(expression: str, stored: bool) -> SelectorVerdict:
+    """The check without a compiler: only length limits apply."""
+    return SelectorVerdict()
+
+
+def selectors(
+    items: tuple[DeviceSelector, ...] | None, path: str, check: SelectorCheck, *, stored: bool = False
+) -> Errors:
+    """At most 32 selectors; each is a CEL expression of at most 10 KiB that compiles and is not too costly."""
+
+    def selector(item: DeviceSelector, path: str) -> Errors:
+        if item.cel is None:
+            yield required(f"{path}.cel")
+            return
+        path, expression = f"{path}.cel.expression", item.cel.expression
+        if size(expression) > EXPRESSION_BYTES:
+            yield too_long(path, EXPRESSION_BYTES)
+            return
+        verdict = check(expression, stored)
+        if verdict.error is not None:
+            yield invalid(path, expression, verdict.error)
+        elif verdict.max_cost > COST_LIMIT:
+            yield forbidden(path, "too complex, exceeds cost limit")
+
+    yield from limited(items, path, SELECTORS_LIMIT, selector)
+
+
+def configuration(
+    config: DeviceClassConfiguration | DeviceClaimConfiguration | DeviceAllocationConfiguration,
+    path: str,
+    *,
+    stored: bool = False,
+) -> Errors:
+    """A driver and its parameters; ``stored`` ones are exempt from the size limit."""
+    if config.opaque is None:
+        yield required(f"{path}.opaque")
+        return
+    yield from driver_name(config.opaque.driver, f"{path}.opaque.driver")
+    yield from raw_object(config.opaque.parameters, f"{path}.opaque.parameters", stored=stored)
+
+
+DERIVED_ATTRIBUTES_LIMIT: Final = 32
+
+
+def derived_attributes(claim: DeviceClaim, path: str, check: SelectorCheck) -> Errors:
+    """Those of all requests and alternatives of a claim: each is compared by a constraint that applies there.
+
+    Together they may cost as much as one selector.
+    """
+    costs: list[int] = []
+    for place, names, items in _places(claim, path):
+        compared = {
+            attribute
+            for constraint in claim.constraints or ()
+            if not constraint.requests or names.intersection(constraint.requests)
+            for attribute in (constraint.match_attribute, constraint.distinct_attribute)
+        }
+
+        def one(item: DeviceDerivedAttribute, path: str, compared: set[str | None] = compared) -> Errors:
+            yield from fully_qualified_name(item.name, f"{path}.name")
+            if not item.expression:
+                yield required(f"{path}.expression")
+            elif size(item.expression) > EXPRESSION_BYTES:
+                yield too_long(f"{path}.expression", EXPRESSION_BYTES)
+            else:
+                verdict = check(item.expression, False)
+                costs.append(verdict.max_cost)
+                if verdict.error is not None:
+                    yield invalid(f"{path}.expression", item.expression, verdict.error)
+            if item.name not in compared:
+                detail = "must be the matchAttribute or distinctAttribute of a constraint that applies to the request"
+                yield invalid(f"{path}.name", item.name, detail)
+
+        yield from unique(items, place, DERIVED_ATTRIBUTES_LIMIT, one, lambda item: item.name)
+    if sum(costs) > COST_LIMIT:
+        yield forbidden(f"{path}.requests", "derived attributes are too complex together, exceed cost limit")
+
+
+def _places(claim: DeviceClaim, path: str) -> Iterator[tuple[str, set[str], tuple[DeviceDerivedAttribute, ...] | None]]:
+    """Each list with its path and the names by which constraints mean its request."""
+    for index, request in enumerate(claim.requests or ()):
+        where = f"{path}.requests[{index}]"
+        if request.exactly is not None:
+            yield f"{where}.exactly.derivedAttributes", {request.name}, request.exactly.derived_attributes
+        for number, sub in enumerate(request.first_available or ()):
+            names = {request.name, f"{request.name}/{sub.name}"}
+            yield f"{where}.firstAvailable[{number}].derivedAttributes", names, sub.derived_attributes
+
 
 REQUESTS_LIMIT: Final = 32
 CONSTRAINTS_LIMIT: Final = 32

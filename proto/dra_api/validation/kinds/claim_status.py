@@ -34,14 +34,18 @@ from dra_api.validation.errors import (
     too_long,
     too_many,
 )
-from dra_api.validation.fields.binding_conditions import binding_conditions
-from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.conditions import binding_conditions, conditions
+from dra_api.validation.fields.device import toleration
 from dra_api.validation.fields.metadata import metadata_update
-from dra_api.validation.fields.node_operations import skipped_operations
 from dra_api.validation.fields.node_selector import node_selector
-from dra_api.validation.fields.requests import RequestNames, request_names, request_reference, request_references
-from dra_api.validation.fields.selectors import CONFIGS_LIMIT, configuration
-from dra_api.validation.fields.taints import toleration
+from dra_api.validation.fields.requests import (
+    CONFIGS_LIMIT,
+    RequestNames,
+    configuration,
+    request_names,
+    request_reference,
+    request_references,
+)
 from dra_api.validation.formats import (
     checked,
     dns_label,
@@ -52,6 +56,7 @@ from dra_api.validation.formats import (
     share_id,
     size,
 )
+from dra_api.validation.kinds.resource_slice import skipped_operations
 from dra_api.validation.lists import each, limited, repeated, unique
 from dra_api.values.equality import same
 

@@ -7,7 +7,7 @@ from functools import partial
 from dra_api.resource import DeviceClass, DeviceClassSpec
 from dra_api.validation.errors import Errors, FieldError, invalid
 from dra_api.validation.fields.metadata import metadata, metadata_update
-from dra_api.validation.fields.selectors import CONFIGS_LIMIT, SelectorCheck, accept_selectors, configuration, selectors
+from dra_api.validation.fields.requests import CONFIGS_LIMIT, SelectorCheck, accept_selectors, configuration, selectors
 from dra_api.validation.formats import is_extended_resource
 from dra_api.validation.lists import limited
 from dra_api.values.equality import same

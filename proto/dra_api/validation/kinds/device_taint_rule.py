@@ -7,8 +7,8 @@ from typing import Final
 from dra_api.resource import DeviceTaintRule, DeviceTaintSelector
 from dra_api.validation.errors import Errors, FieldError, too_many
 from dra_api.validation.fields.conditions import conditions
+from dra_api.validation.fields.device import taint
 from dra_api.validation.fields.metadata import metadata, metadata_update
-from dra_api.validation.fields.taints import taint
 from dra_api.validation.formats import checked, dns_label, driver_name, pool_name
 
 RULE_CONDITIONS_LIMIT: Final = 8

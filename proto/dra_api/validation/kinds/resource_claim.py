@@ -6,8 +6,7 @@ from dra_api.releases.gates import FeatureGates
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.validation.errors import FieldError, immutable
 from dra_api.validation.fields.metadata import metadata, metadata_update, template_metadata
-from dra_api.validation.fields.requests import device_claim
-from dra_api.validation.fields.selectors import SelectorCheck, accept_selectors
+from dra_api.validation.fields.requests import SelectorCheck, accept_selectors, device_claim
 from dra_api.values.equality import same
 
 DEFAULT_GATES = FeatureGates.of({})

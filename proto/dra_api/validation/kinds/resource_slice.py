@@ -1,4 +1,7 @@
-"""What the API server refuses in a ResourceSlice. Spec: api.md section 4."""
+"""Calls to drivers that the kubelet may skip (DRAOptionalNodeOperations, K37-ONO-01).
+
+What the API server refuses in a ResourceSlice. Spec: api.md section 4.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,30 @@ from typing import Final
 
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dra_api.validation.errors import Errors, FieldError, forbidden, immutable, invalid
+from dra_api.validation.errors import Errors, FieldError, duplicate, forbidden, immutable, invalid, not_supported
 from dra_api.validation.fields.device import counters, device, has_list_attributes
 from dra_api.validation.fields.metadata import metadata, metadata_update
-from dra_api.validation.fields.node_choice import node_choice
-from dra_api.validation.fields.node_operations import skipped_operations
+from dra_api.validation.fields.node_selector import node_choice
 from dra_api.validation.formats import counter_name, driver_name, fully_qualified_name, pool_name
 from dra_api.validation.lists import unique
+
+PREPARE: Final = "NodePrepareResources"
+UNPREPARE: Final = "NodeUnprepareResources"
+ALL: Final = "*"
+
+
+def skipped_operations(operations: tuple[str, ...] | None, path: str) -> Errors:
+    """A set of known names; to skip preparing without the undoing would undo what was never done."""
+    seen: set[str] = set()
+    for index, operation in enumerate(operations or ()):
+        if operation in seen:
+            yield duplicate(f"{path}[{index}]", operation)
+        elif operation not in (PREPARE, UNPREPARE, ALL):
+            yield not_supported(f"{path}[{index}]", operation, (PREPARE, UNPREPARE, ALL))
+        seen.add(operation)
+    if PREPARE in seen and not seen & {UNPREPARE, ALL}:
+        yield invalid(path, list(operations or ()), f"{PREPARE} requires {UNPREPARE} or {ALL}")
+
 
 DEFAULT_GATES: Final = FeatureGates.of({})
 DEVICES_LIMIT: Final = 128
