@@ -15,6 +15,9 @@ SETTINGS: Final = "dra.kopf.dev/settings"
 MIX: Final = "dra.kopf.dev/placement-mix"
 """Annotation of the Lease of an operator: what pods asked for lately, if it places pods by that."""
 
+SHARED: Final = "dra.kopf.dev/shared-drivers"
+"""Annotation of the Lease of an operator: whose devices other schedulers allocated lately, as JSON: driver to time."""
+
 
 class PublishedSettings(Part, frozen=True):
     """As the operator was given them."""

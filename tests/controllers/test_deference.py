@@ -8,8 +8,11 @@ from collections.abc import Callable, Coroutine
 import pytest
 from controllers_world import FEW, World
 from dra_kube import PODS, RESOURCE_CLAIMS
-from dra_operator.allocator import Features
+from dra_operator.allocator import Features, Inventory
+from dra_operator.cache import Cluster
+from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import TimeSettings
+from dra_operator.controllers.scheduling.deference import Deference
 from histories.history import in_no_time
 from objects import Make, Obj
 
@@ -168,3 +171,27 @@ def test_a_gang_waits_once_for_the_others(size: int) -> None:
     seconds, complaints = in_no_time(main)
     assert not complaints
     assert GRACE / 4 <= seconds <= 2.5
+
+
+def test_after_a_contest_ours_waits_longer_and_says_so_and_less_after_a_quiet_minute() -> None:
+    now = [0.0]
+    deference = Deference(Cluster(Inventory(Features(), language=CelSelectors(Features()))), lambda: now[0], GRACE)
+    drivers = frozenset({"gpu.example.com"})
+    assert deference.longest(drivers) == 0
+    longest = []
+    for _ in range(6):
+        deference.clashed(drivers)
+        longest.append(deference.longest(drivers))
+    assert longest == [1.5, 3.0, 6.0, 12.0, 12.0, 12.0]
+    assert deference.longest(frozenset({"*"})) == 12.0
+    assert deference.longest(frozenset({"other.example.com"})) == 0
+    now[0] = 61.0
+    assert deference.longest(drivers) == 6.0
+    now[0] = 300.0
+    assert deference.longest(drivers) == 0
+
+
+def test_ours_waits_while_it_does_not_see_what_others_do_but_not_for_ever() -> None:
+    world = made()
+    world.sees_others = False
+    assert 2.0 <= seconds_until_allocated(world, nothing) <= 2.4

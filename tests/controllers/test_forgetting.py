@@ -162,8 +162,12 @@ ELSEWHERE = {
         "Rounds._next",
     ),
     "tests/controllers/test_shared_drivers.py": (
+        "ConflictCheck._former",
         "ConflictCheck._unlisted",
+        "ParkedClaims._alone_since",
         "SharedDrivers._gone_classes",
+        "State.contested",
+        "State.unparking",
     ),
     "tests/controllers/test_territory.py": (
         "OwnDevices._settling",
@@ -192,6 +196,7 @@ BOUNDED = {
     "Anchors._keys": "those of the selections",
     "Topology.counts": "those of the selections",
     "FreedDevices._free": "10,000 devices",
+    "Deference._doublings": "drivers that lost devices in the last five minutes",
     "Deference._waiting": "pods that came in two minutes",
     "BindingMetrics._drivers": "names of drivers, of which metrics have so many",
     "PodsByNode.namespaces": "namespaces of the cluster",

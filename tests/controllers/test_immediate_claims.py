@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -405,8 +406,27 @@ async def test_a_device_that_another_scheduler_took_as_well_is_given_up(device_t
         serve_as_kube_scheduler(world, "theirs", "a", "theirs")
         world.bring_events()
         world.control.look_again()
-        await world.quiet()
-    assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-1")
+        await loses_and_follows(world)
+
+
+async def loses_and_follows(world: World) -> None:
+    """The claim is parked; when theirs has ended, it gives its device back, and gets one again."""
+
+    def consumers() -> list[str]:
+        status = world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}
+        return [it["resource"] for it in status.get("reservedFor") or ()]
+
+    async with asyncio.timeout(30):
+        while consumers() != ["contests"]:
+            world.bring_events()
+            await world.tick()
+        assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-0")
+        for kind in (PODS, RESOURCE_CLAIMS):
+            world.api.drop(kind, "ns/theirs")
+        while device(world) is None or consumers():
+            world.bring_events()
+            await world.tick()
+    await world.quiet()
 
 
 async def test_a_device_that_is_held_twice_is_given_up_when_the_pod_that_runs_with_it_ends(
@@ -425,8 +445,7 @@ async def test_a_device_that_is_held_twice_is_given_up_when_the_pod_that_runs_wi
         await world.control.queues.idle()
         assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-0"), "the pod runs"
         world.api.change(PODS, "ns/ours", lambda pod: pod["status"].update(phase="Succeeded"))
-        await world.quiet()
-    assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-1")
+        await loses_and_follows(world)
 
 
 @pytest.mark.rule("AA-23")

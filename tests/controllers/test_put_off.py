@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 from controllers_world import FEW, World
+from dra_api.resource import FINALIZER
 from dra_api.values.times import format_time
 from dra_kube import (
     NODES,
@@ -62,6 +63,8 @@ claims/generate.py ClaimGenerator.handle _say_later  said: claim-refused
 claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
 claims/generate_for_group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/names_being_written.py NamesBeingWritten.over wait  warned: names-unanswered
+claims/parked_claims.py ParkedClaims.handle _later  said: parked-claim
+claims/parked_claims.py ParkedClaims._give_back sleep  below 5 s: the grace
 claims/protect.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
@@ -122,6 +125,7 @@ scheduling/scheduling_cycle.py SchedulingCycle._await_claims Decided  said: clai
 scheduling/scheduling_cycle.py SchedulingCycle._go_on look_again  below 5 s: SILENT_SECONDS of patience
 scheduling/scheduling_cycle.py SchedulingCycle._go_on Decided  below 5 s: SILENT_SECONDS of patience
 scheduling/scheduling_cycle.py SchedulingCycle._go_on Postponed  said: slow-plan
+scheduling/unreserve.py Unreserve._park look_again  below 5 s: at once
 scheduling/unreserve.py Unreserve.confirm look_again  said: allocation-unanswered
 scheduling/unreserve.py Unreserve.confirm_bind_step look_again  said: binding-unanswered
 scheduling/unreserve.py Unreserve.let_go look_again  below 5 s: at once
@@ -326,6 +330,26 @@ def unseen(world: World) -> World:
     return world
 
 
+def parked() -> World:
+    """Our claim has a device that a claim of another scheduler has, too."""
+    world = base()
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    allocation = {"devices": {"results": [taken]}}
+    ours = {"resource": "pods", "name": "pod", "uid": world.api[PODS, "ns/pod"]["metadata"]["uid"]}
+    world.api.change(
+        RESOURCE_CLAIMS, "ns/claim", lambda it: it.update(status={"allocation": allocation, "reservedFor": [ours]})
+    )
+    world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda it: it["metadata"].update(finalizers=[FINALIZER]))
+    world.api.add(RESOURCE_CLAIMS, Make.claim("theirs"))
+    theirs = world.api.add(PODS, Make.pod("theirs", [Make.use("theirs")], "node-0", schedulerName="default-scheduler"))
+    other = {"resource": "pods", "name": "theirs", "uid": theirs["metadata"]["uid"]}
+    world.api.change(
+        RESOURCE_CLAIMS, "ns/theirs", lambda it: it.update(status={"allocation": allocation, "reservedFor": [other]})
+    )
+    world.api.change(RESOURCE_CLAIMS, "ns/theirs", lambda it: it["metadata"].update(finalizers=[FINALIZER]))
+    return world
+
+
 def another_write() -> World:
     world = base()
     world.api.add(PODS, pod("pod-2", [Make.use("claim")]))
@@ -455,6 +479,7 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ("no-share", no_slot, "keys wait for their turn"),
     ("gang-unanswered", lambda: unanswered(gang(base()), is_of_claims), "work on a key is not done"),
     ("gang-refused", lambda: failing(gang(base()), busy(), is_of_claims), "cannot allocate claim"),
+    ("parked-claim", parked, "claim ns/claim keeps gpu.example.com/node-0/dev-0, which another scheduler gave"),
     ("gang-unseen-allocation", lambda: unseen(gang(base())), "waits for a list of all claims"),
     ("gang-joins", lambda: unseen(gang(base(), 3)), "waits until the pods of gang gang that have devices are bound"),
     (

@@ -167,7 +167,7 @@ async def test_a_row_of_the_table_is_what_happens(row: Row, stage: Stage) -> Non
     assert await stage.state() == row.after
 
 
-ORDER = ["unreserve", "deallocate", "release", "delete"]
+ORDER = ["unreserve", "park", "deallocate", "release", "delete"]
 
 
 def test_each_event_has_a_row() -> None:

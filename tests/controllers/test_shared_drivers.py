@@ -13,10 +13,12 @@ from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import DeviceClass, ResourceClaim
-from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source
+from dra_operator.cache.invariants import check
 from dra_operator.controllers import BackoffSettings
+from dra_operator.controllers.claims import parked_claims
 from dra_operator.controllers.scheduling import permit
 from dra_operator.sources import last_look
 from fake_api import ERRORS, Call
@@ -63,6 +65,64 @@ async def until_allocated(world: World) -> None:
     """Our allocation is written; the watch has brought nothing of it yet."""
     while device_of(world, "ours") is None:
         await world.tick()
+
+
+@pytest.fixture(autouse=True)
+def _in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contest of theirs that is over is over soon."""
+    for name in ("PARKED_QUIET_SECONDS", "PARKED_LOOK_SECONDS"):
+        monkeypatch.setattr(parked_claims, name, 0.05)
+
+
+async def while_it_is_parked(world: World) -> None:
+    """Whatever else is to be done: the claim is looked at all the time."""
+    for _ in range(20):
+        world.bring_events()
+        await world.tick()
+        await asyncio.sleep(0.005)
+    await world.control.events.flush(60)
+
+
+def is_parked(world: World, claim: str = "ours") -> bool:
+    status = world.api[RESOURCE_CLAIMS, f"ns/{claim}"].get("status") or {}
+    return [it["resource"] for it in status.get("reservedFor") or ()] == ["contests"]
+
+
+async def ours_is_parked(world: World) -> None:
+    """Ours keeps the device that theirs has, and no pod runs with it."""
+    async with asyncio.timeout(20):
+        while not is_parked(world):
+            world.bring_events()
+            await world.tick()
+    await while_it_is_parked(world)
+    assert device_of(world, "theirs") == device_of(world, "ours") == "dev-0"
+    assert is_parked(world)
+
+
+def theirs_ends(world: World) -> None:
+    for kind in (PODS, RESOURCE_CLAIMS):
+        world.api.drop(kind, "ns/theirs")
+
+
+async def ours_follows_theirs(world: World) -> None:
+    """Theirs ends, and ours is placed, with a device that it got after that."""
+    await ours_is_parked(world)
+    world.api.before = lambda _: None
+    theirs_ends(world)
+    async with asyncio.timeout(20):
+        while device_of(world, "ours") is None or is_parked(world):
+            world.bring_events()
+            await world.tick()
+    await world.quiet()
+    nothing_is_remembered(world)
+
+
+def nothing_is_remembered(world: World) -> None:
+    """Of contests that are over."""
+    assert not world.cluster.contested
+    assert not world.cluster.unparking
+    assert not world.control.releaser._parked._alone_since
+    assert not world.control._conflict_check._former
 
 
 async def idle(world: World) -> None:
@@ -176,7 +236,7 @@ async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too
 
 
 @pytest.mark.parametrize("when", ["before ours", "after ours"])
-async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
+async def test_where_both_took_one_device_ours_is_parked_and_placed_when_theirs_has_ended(
     when: str, world: World, make: type[Make]
 ) -> None:
     """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
@@ -196,8 +256,10 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
             await until_allocated(world)
             world.bring_events()
             allocate_theirs(world, "dev-0")
-        await world.quiet()
-        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        await ours_is_parked(world)
+        assert world.node_of("ours") is None
+        assert "claim ns/ours keeps gpu.example.com/node-0/dev-0, which" in world.messages("FailedScheduling")[-1]
+        await ours_follows_theirs(world)
         assert world.node_of("ours") == "node-0"
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
 
@@ -225,6 +287,27 @@ BEGINNINGS: dict[str, Callable[[World, type[Make]], None]] = {
     "allocated before": allocated_before,
     "extended resources": with_extended_resources,
 }
+
+
+async def until_bound_or_parked(world: World) -> None:
+    """A named claim that lost a contest keeps its device, and its pod waits."""
+    async with asyncio.timeout(20):
+        while world.node_of("ours") is None and not (
+            (RESOURCE_CLAIMS, "ns", "ours") in world.api.objects and is_parked(world)
+        ):
+            world.bring_events()
+            await world.tick()
+    await while_it_is_parked(world)
+    check(world.cluster)
+
+
+def devices_used_by_ours(world: World) -> set[str]:
+    """The devices of claims that are reserved for our pod."""
+    claims = [it.get("status") or {} for it in world.api.of(RESOURCE_CLAIMS)]
+    used = [it for it in claims if any(user["name"] == "ours" for user in it.get("reservedFor") or ())]
+    return {
+        result["device"] for it in used if it.get("allocation") for result in it["allocation"]["devices"]["results"]
+    }
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -256,11 +339,10 @@ async def test_a_pod_is_never_bound_with_a_device_of_theirs_that_comes_at_any_mo
         world.start()
         async with world.running():
             with suppress(InvariantViolated):  # ours was bound with it before
-                await world.quiet()
+                await until_bound_or_parked(world)
         if count < number or is_late:
             break
-        assert world.node_of("ours") == "node-0", f"request {number}"
-        assert set(world.holders().values()) == {1}, f"request {number}"
+        assert "dev-0" not in devices_used_by_ours(world), f"request {number}"
         moments += 1
     assert moments > 2
 
@@ -324,11 +406,11 @@ async def test_a_device_of_theirs_that_comes_while_a_pod_reserves_a_claim_that_o
                     await world.tick()
             world.api.add(PODS, make.pod("second", claims=[make.use("ours")]))
             with suppress(InvariantViolated):  # ours was bound with it before
-                await world.quiet()
+                await until_bound_or_parked(world)
         if count < number or is_late:
             break
-        assert {world.node_of("ours"), world.node_of("second")} == {"node-0"}, f"request {number}"
-        assert set(world.holders().values()) == {1}, f"request {number}"
+        assert is_parked(world), f"request {number}"
+        assert {world.node_of("ours"), world.node_of("second")} == {None}, f"request {number}"
         assert world.messages("BindingConditionsPending") == []
         moments += 1
     assert moments >= 1
@@ -363,8 +445,7 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
                 Source.WATCH, convert(Pod, world.api.add(PODS, make.pod("ours", claims=[make.use("ours")])))
             )
             world.api.events.clear()
-        await world.quiet()
-        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        await ours_follows_theirs(world)
         assert world.node_of("ours") == "node-0"
         assert len(lists_of_claims(world)) > failures
 
@@ -429,10 +510,11 @@ async def test_all_drivers_count_as_shared_while_the_watch_of_pods_is_broken(wor
         world.bring_events()
         allocate_theirs(world, "dev-0")
         world.api.events.clear()
-        await world.quiet()
-        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        await ours_is_parked(world)
+        assert len(lists_of_claims(world)) == 1
+        await ours_follows_theirs(world)
         assert world.node_of("ours") == "node-0"
-        assert len(lists_of_claims(world)) == 2  # one for each device that ours took
+        assert len(lists_of_claims(world)) == 3  # one for each device that ours took, and one before it gave one back
 
 
 async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, make: type[Make]) -> None:
@@ -469,9 +551,9 @@ async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: W
         world.bring_events()
         allocate_theirs(world, "dev-0")
         world.api.events.clear()
-        await world.quiet()
+        await ours_follows_theirs(world)
         assert lost
-        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert world.node_of("ours") == "node-0"
 
 
 async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(world: World, make: type[Make]) -> None:
@@ -490,8 +572,8 @@ async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(wo
     async with world.running():
         allocate_theirs(world, "dev-0")
         world.api.events.clear()
-        await world.quiet()
-        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        await ours_follows_theirs(world)
+        assert world.node_of("ours") == "node-0"
 
 
 async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:
@@ -502,10 +584,10 @@ async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[
     async with world.running():
         await until_allocated(world)
         allocate_theirs(world, "dev-0")
-        await world.quiet()
+        await ours_is_parked(world)
         assert world.node_of("ours") is None
-        assert device_of(world, "ours") is None
-        assert "1 in use" in world.messages("FailedScheduling")[0]
+        await ours_follows_theirs(world)
+        assert (device_of(world, "ours"), world.node_of("ours")) == ("dev-0", "node-0")
 
 
 def both_hold(world: World, make: type[Make], **ours: Any) -> None:
@@ -521,8 +603,10 @@ async def test_an_immediate_claim_gives_way_after_a_restart(world: World, make: 
     world.furnish(devices=2)
     immediate = {"annotations": {"dra.kopf.dev/allocate": "immediate"}, "finalizers": ["dra.kopf.dev/immediate"]}
     both_hold(world, make, **immediate)
-    await world.settle()
-    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+    world.start()
+    async with world.running():
+        await ours_follows_theirs(world)
+        assert device_of(world, "ours") == "dev-0"
 
 
 async def test_a_claim_gives_way_though_it_is_deleted_and_its_pod_waits(world: World, make: type[Make]) -> None:
@@ -531,9 +615,14 @@ async def test_a_claim_gives_way_though_it_is_deleted_and_its_pod_waits(world: W
     both_hold(world, make, finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
     users = [{"resource": "pods", "name": "ours", "uid": pod["metadata"]["uid"]}]
     world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim["status"].update(reservedFor=users))
-    await world.settle()
-    assert (RESOURCE_CLAIMS, "ns", "ours") not in world.api.objects
-    assert device_of(world, "theirs") == "dev-0"
+    world.start()
+    async with world.running():
+        await ours_is_parked(world)
+        theirs_ends(world)
+        async with asyncio.timeout(20):
+            while (RESOURCE_CLAIMS, "ns", "ours") in world.api.objects:
+                world.bring_events()
+                await world.tick()
 
 
 def share(world: World, make: type[Make], *, first_on: str = "") -> None:
@@ -550,8 +639,9 @@ def share(world: World, make: type[Make], *, first_on: str = "") -> None:
 async def test_a_claim_of_two_pods_that_wait_gives_way(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
     share(world, make)
-    await world.settle()
-    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+    world.start()
+    async with world.running():
+        await ours_follows_theirs(world)
     assert {world.node_of("first"), world.node_of("second")} == {"node-0"}
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
 
@@ -635,3 +725,123 @@ async def test_a_list_from_before_our_write_does_not_hide_what_the_watch_has_sho
             world.bring_events()
             await asyncio.sleep(0.002)
     assert world.node_of("ours") == "node-0"
+
+
+async def test_a_pod_whose_claim_is_from_a_template_gets_a_new_one_and_another_device(
+    world: World, make: type[Make]
+) -> None:
+    """The parked claim stays when the pod goes, and ends with the contest."""
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod("ours", claims=[make.FROM_TEMPLATE]))
+    world.start()
+
+    def claims() -> dict[str, str | None]:
+        names = [obj["metadata"]["name"] for obj in world.api.of(RESOURCE_CLAIMS)]
+        return {name: device_of(world, name) for name in names if name != "theirs"}
+
+    async with world.running():
+        async with asyncio.timeout(20):
+            while "dev-0" not in claims().values():
+                await world.tick()
+        allocate_theirs(world, "dev-0")
+        async with asyncio.timeout(20):
+            while world.node_of("ours") is None:
+                world.bring_events()
+                await world.tick()
+        assert sorted(claims().values(), key=str) == ["dev-0", "dev-1"]
+        (parked,) = (name for name, device in claims().items() if device == "dev-0")
+        assert is_parked(world, parked)
+        assert "was also allocated to claim ns/theirs" in world.messages("ResourceClaimParked")[0]
+        world.api.drop(PODS, "ns/ours")
+        await while_it_is_parked(world)
+        assert device_of(world, parked) == "dev-0", "kube-scheduler would take the device of theirs for free"
+        theirs_ends(world)
+        async with asyncio.timeout(20):
+            while "dev-0" in claims().values():
+                world.bring_events()
+                await world.tick()
+
+
+async def test_a_device_that_theirs_had_for_a_moment_serves_no_pod_of_ours_as_it_is(
+    world: World, make: type[Make]
+) -> None:
+    """When theirs gave it back, kube-scheduler took it for free, though ours had it."""
+    world.furnish()
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_theirs(world, "dev-0")
+        world.bring_events()
+        theirs_ends(world)
+        async with asyncio.timeout(20):
+            while not is_parked(world):
+                assert world.node_of("ours") is None
+                world.bring_events()
+                await world.tick()
+            while world.node_of("ours") is None:
+                world.bring_events()
+                await world.tick()
+        assert not is_parked(world)
+    assert "may have been" not in world.messages("ResourceClaimParked")[0]
+
+
+async def test_what_a_former_process_allocated_beside_others_is_allocated_anew(world: World, make: type[Make]) -> None:
+    """Theirs may have had the device too, and given it back, while no operator saw that."""
+    world.furnish()
+    add_theirs(world, make)
+    add_ours(world, make)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    users = [{"resource": "pods", "name": "ours", "uid": world.api[PODS, "ns/ours"]["metadata"]["uid"]}]
+
+    def edit(claim: dict[str, Any]) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", edit)
+    world.start()
+    async with world.running():
+        async with asyncio.timeout(20):
+            while not is_parked(world):
+                world.bring_events()
+                await world.tick()
+        await world.control.events.flush(60)
+        assert "may have been allocated to another claim as well" in world.messages("ResourceClaimParked")[0]
+        theirs_ends(world)
+        async with asyncio.timeout(20):
+            while world.node_of("ours") is None:
+                world.bring_events()
+                await world.tick()
+
+
+async def test_a_device_that_a_new_pod_of_theirs_takes_as_it_comes_free_is_not_lost_to_their_record(
+    world: World, make: type[Make]
+) -> None:
+    """Their scheduler sees ours give the device back last, and takes it for free: ours takes it once more."""
+    world.furnish()
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        allocate_theirs(world, "dev-0")
+        await ours_is_parked(world)
+
+        def take(call: Call) -> None:
+            if call == ("update", "resourceclaims", "status", "ours"):
+                world.api.before = lambda _: None
+                add_theirs(world, make)
+                allocate_theirs(world, "dev-0")
+
+        world.api.before = take
+        theirs_ends(world)
+        async with asyncio.timeout(20):
+            while device_of(world, "ours") is not None:
+                world.bring_events()
+                await world.tick()
+        await ours_follows_theirs(world)
+        assert world.node_of("ours") == "node-0"

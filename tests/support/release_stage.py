@@ -17,7 +17,7 @@ from dra_operator.allocator import Allocator, Inventory
 from dra_operator.cache import Cluster, Source
 from dra_operator.controllers import Control
 from dra_operator.controllers.work.dispatcher import Postponed
-from dra_operator.scheduling.state import ANNOTATION, HOLD, IMMEDIATE
+from dra_operator.scheduling.state import ANNOTATION, HOLD, IMMEDIATE, is_parked
 from dra_operator.sources.kinds import WATCHED
 from objects import Make, Obj
 
@@ -55,6 +55,10 @@ class Watched:
             return None
 
 
+def _is_parked(claim: Obj) -> bool:
+    return any(it["resource"] == "contests" for it in claim.get("status", {}).get("reservedFor") or ())
+
+
 def _loss(before: Obj, after: Obj | None) -> set[str]:
     if after is None:
         return {"release" if before["metadata"].get("finalizers") else "delete"}
@@ -62,6 +66,8 @@ def _loss(before: Obj, after: Obj | None) -> set[str]:
     status = before.get("status", {}), after.get("status", {})
     if len(status[0].get("reservedFor", ())) > len(status[1].get("reservedFor", ())):
         found.add("unreserve")
+    if not _is_parked(before) and _is_parked(after):
+        found.add("park")
     if status[0].get("allocation") and not status[1].get("allocation"):
         found.add("deallocate")
     if set(before["metadata"].get("finalizers", ())) - set(after["metadata"].get("finalizers", ())):
@@ -164,12 +170,14 @@ class Stage:
             return "gone"
         claim = convert(ResourceClaim, raw)
         names = {pod["metadata"]["uid"]: name for name, pod in self.pods.items()}
+        users = () if is_parked(claim) else claim.status.reserved_for or ()
         of = [f"of {names[it.uid]}" for it in claim.metadata.owner_references or ()]
-        consumers = " ".join(names[it.uid] for it in claim.status.reserved_for or ())
+        consumers = " ".join(names[it.uid] for it in users)
         found = [
             "devices" if claim.status.allocation is not None else "",
             *(word for word, name in FINALIZERS.items() if name in (claim.metadata.finalizers or ())),
             f"for {consumers}" if consumers else "",
+            "parked" if is_parked(claim) else "",
             *of,
             "deleting" if claim.metadata.deletion_timestamp is not None else "",
         ]

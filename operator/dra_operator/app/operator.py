@@ -35,6 +35,7 @@ from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocato
 from dra_operator.cache import SCHEDULER_NAME, Cluster
 from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers.scheduling.driver_memory import DriverMemory
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
 from dra_operator.sources.audit import Audit
@@ -106,6 +107,7 @@ class Operator:
         requests: Requests | None = None,
         mix: MixMemory | None = None,
         is_settled: Callable[[], bool] = lambda: True,
+        drivers: DriverMemory | None = None,
     ) -> None:
         self.options = options or Options()
         self._guard, self._is_settled = guard, is_settled
@@ -117,6 +119,8 @@ class Operator:
         self.in_force = ReleaseInForce(
             self.options.gates, self.options.release, preemption=self.options.preemption is not None
         )
+        self.drivers = drivers or DriverMemory()
+        """Which drivers other schedulers allocate, as far as that outlives this process."""
         self.mix = mix or MixMemory()
         """What pods usually ask for, as far as it outlives this process."""
         self.outdated = asyncio.Event()
@@ -221,6 +225,7 @@ class Operator:
             preemption=options.preemption,
             placement=Placement(options.placement_strategy, options.device_order),
             mix=self.mix,
+            drivers=self.drivers,
             sees_others=lambda: self._is_settled() and all(map(self.streams.sees, _about_others(cluster))),
         )
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from dra_api.codec import encode
-from dra_api.leases import MIX, SETTINGS, PublishedSettings
+from dra_api.leases import MIX, SETTINGS, SHARED, PublishedSettings
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import chosen
 from dra_kube import (
@@ -35,6 +35,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.allocator import Left
 from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
+from dra_operator.controllers.scheduling.driver_memory import DriverMemory
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.controllers.scheduling.mix_text import Asked, read_mix
 from dra_operator.gates import parse_gates
@@ -92,18 +93,25 @@ def _mix(path: str) -> Sequence[Asked]:
 
 
 async def _supervise(settings: OperatorSettings, to: Connection, mix: MixMemory) -> None:
-    leader, registry = None, CollectorRegistry()
+    leader, registry, drivers = None, CollectorRegistry(), DriverMemory()
     requests = Requests(registry)
     if settings.leader_elect:
         timing = Timing.of(settings.leader_elect_lease_duration)
         name, namespace = lease_name(settings.scheduler_name), settings.leader_elect_namespace
         said = {SETTINGS: encode(published(settings)).decode()}
-        leader = Leader(to, name, namespace, timing, requests, lambda: {**said, MIX: mix.text} if mix.text else said)
+
+        def annotations() -> dict[str, str]:
+            learned = {MIX: mix.text, SHARED: drivers.text}
+            return said | {name: text for name, text in learned.items() if text}
+
+        leader = Leader(to, name, namespace, timing, requests, annotations)
         registry.register(LeaderGauge(leader, settings.scheduler_name))
     allowance = leader.allowance if leader is not None else unguarded
-    operator = Operator(
-        options_of(settings), registry, allowance, requests, mix, lambda: leader is None or leader.is_settled
-    )
+
+    def is_settled() -> bool:
+        return leader is None or leader.is_settled
+
+    operator = Operator(options_of(settings), registry, allowance, requests, mix, is_settled, drivers)
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import kopf
-from dra_api.leases import MIX
+from dra_api.leases import MIX, SHARED
 from dra_kube import Api, Connection, KubeError, Resource, ServerError, TooManyRequests, Unreachable
 
 from dra_operator.sources.handlers import register
@@ -106,6 +106,7 @@ class Supervisor:
         if self.leader is not None:
             await self._aside.call(self.leader.acquire())
             self.operator.mix.recall(self.leader.found.get(MIX, ""))
+            self.operator.drivers.recall(self.leader.found.get(SHARED, ""))
         await self._until_done(self._start, Unreachable, ServerError, TooManyRequests)
 
     async def _look_for_server(self) -> None:

@@ -15,6 +15,8 @@ from dra_api.relations.references import is_reserved_for
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import PodGroup
 
+from dra_operator.scheduling.state import is_parked
+
 
 class Duplicates(NamedTuple):
     """The claims of one entry of a pod: the one that counts, whether the pod records it, and the superfluous ones."""
@@ -75,10 +77,14 @@ def _is_in_use_by(owner: Pod | PodGroup, claim: ResourceClaim) -> bool:
     return any(consumer.uid == owner.metadata.uid for consumer in claim.status.reserved_for or ())
 
 
-def _rank(owner: Pod | PodGroup, claim: ResourceClaim, recorded: str | None) -> tuple[bool, bool, bool, bool, str, str]:
-    """Smallest for the claim that counts: the one in use by its owner, then the recorded one, then the oldest."""
+def _rank(owner: Pod | PodGroup, claim: ResourceClaim, recorded: str | None) -> tuple[bool | str, ...]:
+    """Smallest for the claim that counts: the one in use by its owner, then the recorded one, then the oldest.
+
+    A parked one never counts beside another.
+    """
     meta = claim.metadata
     return (
+        is_parked(claim),
         not _is_in_use_by(owner, claim),
         claim.status.allocation is None,
         meta.deletion_timestamp is not None,

@@ -11,7 +11,7 @@ from dra_api.relations.references import pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult
 
 from dra_operator.allocator import DeviceId, Usage
-from dra_operator.scheduling.state import HOLD
+from dra_operator.scheduling.state import HOLD, is_parked
 
 from .cluster import Cluster
 
@@ -41,7 +41,10 @@ def _devices_given_twice(cluster: Cluster) -> Iterator[str]:
     whole: dict[DeviceId, str] = {}
     shared: dict[DeviceId, str] = {}
     names = {claim.metadata.uid: claim.key for claim in cluster.claims}
+    parked = {claim.metadata.uid for claim in cluster.claims if is_parked(claim)}
     for uid, allocation in cluster.allocated_devices.holders():
+        if uid in parked:
+            continue  # no pod runs with its devices
         holder = names.get(uid, uid)
         for device, is_share in _held(allocation):
             other = whole.get(device) or (None if is_share else shared.get(device))

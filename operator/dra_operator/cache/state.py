@@ -61,6 +61,8 @@ from dra_operator.scheduling.state import (
     extended_resources,
     gang_of,
     is_at_gate,
+    is_immediate,
+    is_parked,
     is_placeholder,
     names_gang,
     pod_requests,
@@ -128,6 +130,10 @@ class State(Stores):
         """By name: rules whose taint ends pods."""
         self.changed_rules: dict[str, list[DeviceTaintRule]] = {}
         """By name: versions of rules, whose taint ends or ended pods, and whose pods have not been looked at yet."""
+        self.contested: dict[str, ResourceClaim] = {}
+        """By UID of claims of ours with which no pod runs: a claim that has a device of them, or had one meanwhile."""
+        self.unparking: set[str] = set()
+        """UIDs of claims that gave the devices of a contest back just now."""
         self.claims_by_device: Index[DeviceId] = Index()
         """Allocated claims by their devices, with admin access too."""
         self.pods_by_gang: Index[str] = Index()
@@ -292,8 +298,73 @@ class State(Stores):
             if claim is None or claim.status.reserved_for:
                 return False
             is_open = claim.status.allocation is None
-            return not any(self.awaiting(claim)) if is_open else bool(self.allocated_devices.clashes(claim))
+            return not any(self.awaiting(claim)) if is_open else bool(self.clashes(claim))
         return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
+
+    def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
+        """Return the claim's devices that another claim holds as well, parked ones aside."""
+        devices = self.allocated_devices.clashes(claim)
+        if is_parked(claim):
+            return []
+        if claim.metadata.uid in self.contested and claim.status.allocation is not None:
+            return [DeviceId.of(it) for it in claim.status.allocation.results if not it.admin_access]
+        return devices if not all(map(is_parked, self.sharers(claim, devices))) else []
+
+    def note_contests(self, claim: ResourceClaim, is_unbound: Callable[[ResourceClaim], bool]) -> None:
+        """Remember of claims of ours with which no pod runs yet that another one has a device of them, or had.
+
+        When that one gives it back, kube-scheduler takes it for free. So ours is of no use then, though it is alone.
+        """
+        uid, devices = claim.metadata.uid, self.allocated_devices.clashes(claim)
+        if claim.status.allocation is None or is_parked(claim):
+            self.contested.pop(uid, None)
+            return
+        for entry in self.allocated_devices.assumed_with(devices) if devices else ():
+            if entry.claim.metadata.uid != uid and any(self.rivals(entry.claim, devices)):
+                self.contested.setdefault(entry.claim.metadata.uid, claim)
+        for one in (claim, *self.sharers(claim, devices)) if devices else ():
+            rival = next(self.rivals(one, devices), None) if is_unbound(one) else None
+            if rival is not None:
+                self.contested.setdefault(one.metadata.uid, rival)
+
+    def waits_with_ours(self) -> Iterator[ResourceClaim]:
+        """Yield the allocated claims that are reserved for pods which wait for us, and for no other."""
+        for claim in self.claims:
+            consumers = claim.status.reserved_for if claim.status.allocation is not None else ()
+            if consumers and all(self._still_waits(claim, it) for it in consumers):
+                yield claim
+
+    def rivals(self, claim: ResourceClaim, devices: Iterable[DeviceId]) -> Iterator[ResourceClaim]:
+        """Yield the other claims that hold one of the devices and do not give way, because their pods are not ours.
+
+        Neither does a claim whose pod runs.
+        """
+        for other in self.sharers(claim, devices):
+            if is_parked(other):
+                continue
+            consumers = other.status.reserved_for or ()
+            gives_way = all(self._still_waits(other, it) for it in consumers) if consumers else is_immediate(other)
+            if not gives_way:
+                yield other
+
+    def is_only_for_ours(self, claim: ResourceClaim) -> bool:
+        """Return whether the claim is reserved for pods of our scheduler, or parked, and for nothing else."""
+        if is_parked(claim):
+            return True
+        consumers = claim.status.reserved_for or ()
+        pods = [self.pods.get(f"{claim.metadata.namespace}/{it.name}", it.uid) for it in consumers]
+        return bool(pods) and all(pod is not None and pod.spec.scheduler_name == self.scheduler_name for pod in pods)
+
+    def sharers(self, claim: ResourceClaim, devices: Iterable[DeviceId]) -> Iterator[ResourceClaim]:
+        """Yield the other claims that hold one of the devices."""
+        keys = dict.fromkeys(key for device in devices for key in self.claims_by_device.keys(device))
+        for other in filter(None, map(self.claims.get, keys)):
+            if other.metadata.uid != claim.metadata.uid:
+                yield other
+
+    def is_parked(self, claim: ResourceClaim) -> bool:
+        """Return whether no pod may use the claim, because it lost a contest, or its end is not certain yet."""
+        return claim.metadata.uid in self.unparking or is_parked(claim)
 
     def is_dispensable(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether all that the claim is reserved for, this pod apart, still wait for us, so that none runs with it."""
@@ -397,7 +468,8 @@ class State(Stores):
             has_class=self.classes.__contains__,
             classes_serving=self.classes_serving,
             assumed=self._is_being_written,
-            clashes=self.allocated_devices.clashes,
+            clashes=self.clashes,
+            is_parked=self.is_parked,
             is_dispensable=self.is_dispensable,
             is_unsettled=is_unsettled,
             drivers_of=self.drivers_of,

@@ -19,7 +19,7 @@ from dra_api.values.times import format_time
 from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import Allocator
+from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, violations
 from dra_operator.cache.hints import evictions
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
@@ -29,6 +29,7 @@ from dra_operator.controllers.claims.group_reservations import GroupReservations
 from dra_operator.controllers.claims.keep_immediate import ClaimHold
 from dra_operator.controllers.claims.make_claim import ClaimMaker
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
+from dra_operator.controllers.claims.parked_claims import ParkedClaims
 from dra_operator.controllers.claims.protect import ClaimProtection
 from dra_operator.controllers.claims.release import ClaimReleaser
 from dra_operator.controllers.pools.pool_status import PoolReporter
@@ -36,6 +37,7 @@ from dra_operator.controllers.scheduling.binding_cycle import Writing
 from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.deference import Deference
+from dra_operator.controllers.scheduling.driver_memory import DriverMemory
 from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
 from dra_operator.controllers.scheduling.mix_learner import MixMemory
 from dra_operator.controllers.scheduling.patience import shows_reason
@@ -76,7 +78,7 @@ from dra_operator.kube import (
     VolumeWriter,
 )
 from dra_operator.scheduling import Placement
-from dra_operator.scheduling.state import placeholder_key
+from dra_operator.scheduling.state import is_parked, placeholder_key
 
 COMPONENT = "dra-operator"
 
@@ -138,7 +140,8 @@ class Control:
     ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
     ``preemption``: how pods end so that others fit; None: no pod ends for another one.
-    ``placement`` says which of the nodes that fit is best; None: the first one. ``mix`` outlives the process.
+    ``placement`` says which of the nodes that fit is best; None: the first one. ``mix`` and ``drivers`` outlive the
+    process.
     """
 
     deciding = ""
@@ -162,7 +165,9 @@ class Control:
         preemption: PreemptionSettings | None = None,
         placement: Placement | None = None,
         mix: MixMemory | None = None,
+        drivers: DriverMemory | None = None,
     ) -> None:
+        self._drivers = drivers or DriverMemory()
         self.cluster, self.controllers = cluster, controllers or OwnControllers()
         clock, registry = asyncio.get_running_loop().time, registry or CollectorRegistry()
         self.queues = _queues(times, clock, self._rank)
@@ -175,13 +180,13 @@ class Control:
         maker = ClaimMaker(cluster, self._claims, made)
         self.generator = self._generator(maker, names, pauses, times, legacy_names=legacy_claim_names)
         self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
-        self.releaser = self._releaser(groups, delayed_deletion, pauses)
         self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
         holds = cluster.allocated_devices.holds
-        self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace)
+        self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
+        self.releaser = self._releaser(groups, delayed_deletion, pauses)
         volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
         writing = Writing(self._claims, self._pods, counted, self._conflict_check, volumes, names)
-        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses, groups)
+        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses, groups, maker)
         preempts = self._preemption(context, registry, preemption)
         self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
         handlers = self._handlers(client, registry, now)
@@ -223,22 +228,25 @@ class Control:
         late: DelayedDeletion,
         pauses: GrowingPauses,
         groups: PodGroupWriter,
+        maker: ClaimMaker,
     ) -> SchedulingContext:
         cluster, wake = self.cluster, self.queues.add
         self.group_conditions = GroupConditions(cluster, groups, self.controllers, pauses, wake)
-        first = Deference(cluster, asyncio.get_running_loop().time, times.grace)
+        first = Deference(cluster, asyncio.get_running_loop().time, times.grace, self._sees_others, self._drivers.knows)
         place = self.queues.of("placement")
         tell = self.group_conditions.waits
         failure = self.generator.failure
         return SchedulingContext(
-            cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell, failure
+            cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell, failure, maker
         )
 
     def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
         cluster, claims, wake = self.cluster, self._claims, self.queues.add
         hold, protection = ClaimHold(claims, self.events, wake), ClaimProtection(cluster, claims, pauses)
-        of_groups = GroupReservations(cluster, groups, wake)
-        return ClaimReleaser(cluster, claims, self._pods, hold, protection, late, of_groups, self.controllers)
+        of_groups, clock = GroupReservations(cluster, groups, wake), asyncio.get_running_loop().time
+        add_after = self.queues.add_after
+        parked = ParkedClaims(cluster, claims, self._conflict_check.is_listed, clock, self._grace, add_after, wake)
+        return ClaimReleaser(cluster, claims, self._pods, hold, protection, late, of_groups, parked, self.controllers)
 
     def _preemption(
         self, context: SchedulingContext, registry: CollectorRegistry, settings: PreemptionSettings | None
@@ -348,12 +356,30 @@ class Control:
             return  # the watch shows what the cache has
         self.queues.add(self.cluster.apply(obj))
         now = store.get(key)
+        if isinstance(now, ResourceClaim):
+            self._note_allocation(before, now)
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             self.queues.of("placement").settled(Key("placement", key))
             self.placer.is_over(now)
         elif isinstance(now, Pod) and isinstance(before, Pod) and _is_given_claims(before, now):
             self.placer.claim_came()
         self._note(source, before, now)
+
+    def _note_allocation(self, before: Object | None, now: ResourceClaim) -> None:
+        """A claim is there. If it got devices, or lost some, another scheduler may have given them."""
+        self.cluster.note_contests(now, self._conflict_check.is_unbound)
+        was = before if isinstance(before, ResourceClaim) else None
+        if was is not None and (was.status.allocation is None) == (now.status.allocation is None):
+            return
+        for claim in (was, now):
+            allocation = claim.status.allocation if claim is not None else None
+            if claim is None or allocation is None:
+                continue
+            users = (f"{claim.metadata.namespace}/{it.name}" for it in claim.status.reserved_for or ())
+            pods = (pod for key in users if (pod := self.cluster.pods.get(key)) is not None)
+            if any(pod.spec.scheduler_name != self.cluster.scheduler_name for pod in pods):
+                for result in allocation.results:
+                    self._drivers.met(result.driver)
 
     def _shown(self, obj: Object) -> None:
         if not isinstance(obj, ResourceClaim) or obj.metadata.uid in self.cluster.claims.deleted:
@@ -385,15 +411,29 @@ class Control:
 
     def listed(self, as_of: float) -> None:
         """The cache has all claims as they were on the server at this time of the loop, or later."""
-        self._look_at_users(self._conflict_check.listed(as_of), after=0.0)
+        claims = self._conflict_check.listed(as_of)
+        self._look_at_users(claims, after=0.0)
+        known = (claim for key in claims if (claim := self.cluster.claims.get(key)) is not None)
+        self.queues.add(Key("release", claim.key) for claim in known if is_parked(claim))
 
     def _plan(self, pod: Pod) -> None:
         """Have the pod planned now."""
         self.queues.add((Key("placement", pod.key),))
 
     def _has_shared_driver(self, allocation: AllocationResult) -> bool:
-        """Whether another scheduler may have taken the same device: it has pods with claims to some, or may have."""
-        return not self._sees_others() or self.cluster.has_shared_driver(allocation)
+        """Whether another scheduler may have taken the same device: it has pods with claims to some, had, or may have.
+
+        Devices of our own territory are safe from what others may do, but for the pods that may enter it.
+        """
+        return not self._sees_others() or self._knows_shared(allocation)
+
+    def _knows_shared(self, allocation: AllocationResult) -> bool:
+        """The same by what is known of other schedulers."""
+        if self.cluster.has_shared_driver(allocation):
+            return True
+        own = self.cluster.own_devices
+        taken = (it for it in allocation.results if not it.admin_access)
+        return any(self._drivers.knows(it.driver) and not own.is_safe(DeviceId.of(it)) for it in taken)
 
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""
@@ -406,6 +446,7 @@ class Control:
         """An object is gone. Its successor of the same name, which the cache may have already, stays."""
         if uid and kind is ResourceClaim:
             self._conflict_check.gone(uid)
+            self.cluster.contested.pop(uid, None)
         store = self.cluster.store_of(kind)
         before = store.get(key)
         self.queues.add(self.cluster.delete(kind, key, uid))
@@ -460,6 +501,7 @@ class Control:
 
     async def run(self) -> None:
         """Work until cancelled; then write the last events and stop."""
+        self._conflict_check.begins(self.cluster.waits_with_ours())
         try:
             async with asyncio.TaskGroup() as group:
                 events = group.create_task(self.events.run(), name="events")

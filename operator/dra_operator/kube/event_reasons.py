@@ -46,6 +46,11 @@ class EventReason(Enum):
         "FailedAllocation",
         "An immediate claim waits for devices, and why; or the annotation of a claim is wrong.",
     )
+    CLAIM_PARKED = (
+        "Warning",
+        "ResourceClaimParked",
+        "Another scheduler gave a device of the claim away as well; the claim keeps it, and no pod runs with it.",
+    )
     FAILED_CLAIM_CREATION = (
         "Warning",
         "FailedResourceClaimCreation",

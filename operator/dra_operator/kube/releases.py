@@ -1,7 +1,8 @@
-"""What a claim loses: four verbs, and no other write takes anything from a claim.
+"""What a claim loses: five verbs, and no other write takes anything from a claim.
 
 ==========  ============================================================================================
 unreserve   takes consumers off; with the last one it may deallocate, in the same write
+park        takes consumers off, and puts a contest in the place of the last one; the devices stay
 deallocate  gives the devices back of a claim that no other pod uses; its finalizer stays
 release     takes the finalizer off, so that the claim can end; an allocated claim keeps it while it is used
 delete      deletes the claim; it ends when it is released
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dra_api.codec import to_dict
-from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimStatus
+from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus
 from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 
 from .changed import ClaimChanged
@@ -27,7 +28,7 @@ _EMPTY = ResourceClaimStatus()
 
 
 class ClaimReleases(ClaimAccess):
-    """The four verbs. Each raises ClaimChanged if another claim has the name by now, and NotFound if none has."""
+    """The five verbs. Each raises ClaimChanged if another claim has the name by now, and NotFound if none has."""
 
     async def unreserve(
         self, claim: ResourceClaim, consumers: Collection[str], *, deallocate: bool = True, are_gone: bool = False
@@ -50,6 +51,25 @@ class ClaimReleases(ClaimAccess):
             frees = deallocate and not status["reservedFor"] and FINALIZER in raw["metadata"].get("finalizers", ())
             freed = frees and status.pop("allocation", None) is not None
             return freed or len(before) != len(status["reservedFor"])
+
+        return self._took(await self._rewrite(claim, edit, "status"))
+
+    async def park(
+        self, claim: ResourceClaim, consumers: Collection[str], contest: ResourceClaimConsumerReference
+    ) -> ResourceClaim:
+        """Take the consumers with these UIDs off an allocated claim; the contest stands there once no other is left.
+
+        Raises ClaimChanged if the claim has no devices any more.
+        """
+
+        def edit(raw: Object) -> bool:
+            status = this_very(raw, claim).setdefault("status", {})
+            if status.get("allocation") is None:
+                raise ClaimChanged(f"claim {claim.key} got deallocated elsewhere in the meantime")
+            before = status.get("reservedFor") or []
+            left = [entry for entry in before if entry.get("uid") not in consumers]
+            status["reservedFor"] = left or [to_dict(contest)]
+            return bool(status["reservedFor"] != before)
 
         return self._took(await self._rewrite(claim, edit, "status"))
 

@@ -32,10 +32,13 @@ def amount_of(claim: Obj, usual: int) -> int:
     return int(((exactly.get("capacity") or {}).get("requests") or {}).get("memory", usual))
 
 
-def consumed(store: FakeStore) -> Counter[str]:
-    """How much of each device, by node and name, all claims have together."""
+def consumed(store: FakeStore, *, parked: bool = True) -> Counter[str]:
+    """How much of each device, by node and name, all claims have together, with or without parked ones."""
     amounts: Counter[str] = Counter()
     for claim in store.of(RESOURCE_CLAIMS):
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        if not parked and any(it["resource"] == "contests" for it in users):
+            continue
         allocation = (claim.get("status") or {}).get("allocation") or {}
         for result in allocation.get("devices", {}).get("results") or ():
             kind, _, number = result["device"].partition("-")
@@ -48,8 +51,10 @@ def consumed(store: FakeStore) -> Counter[str]:
 
 
 def overdrawn(store: FakeStore) -> Iterator[str]:
-    """Devices of which claims have more than there is."""
-    yield from (f"{of} of device {it} are consumed" for it, of in consumed(store).items() if of > CAPACITY)
+    """Devices of which claims that pods may use have more than there is."""
+    yield from (
+        f"{of} of device {it} are consumed" for it, of in consumed(store, parked=False).items() if of > CAPACITY
+    )
 
 
 def fit(wanted: Sequence[int], free: Mapping[str, int]) -> bool:

@@ -188,6 +188,12 @@ def _of_claim(claim: Obj) -> Iterator[str]:
         yield f"claim {key_of(claim)} is allocated for no pod"
 
 
+def _is_parked(store: FakeStore, name: str) -> bool:
+    """Whether the claim lost a contest with a rival."""
+    claim = store.objects.get((RESOURCE_CLAIMS, "ns", name), {})
+    return any(it["resource"] == "contests" for it in (claim.get("status") or {}).get("reservedFor") or ())
+
+
 def places_for(store: FakeStore, pod: Obj) -> list[str]:
     """The nodes on which a waiting pod could run."""
     wish = wish_of(store, pod)
@@ -202,6 +208,11 @@ def _of_pod(store: FakeStore, pod: Obj, swept: bool) -> Iterator[str]:
     said = _said(pod)
     if wish is None:
         yield f"pod {key_of(pod)} has no claim, though its template exists"
+        return
+    named = (entry.get("resourceClaimName") for entry in pod["spec"].get("resourceClaims") or ())
+    if any(_is_parked(store, name) for name in named if name):
+        if not re.search("^claim .* keeps .*, which another scheduler gave to another claim at the same time", said):
+            yield f"pod {key_of(pod)} should say that its claim is parked, but says {said!r}"
         return
     if places := places_for(store, pod):
         yield f"pod {key_of(pod)} could run on {', '.join(places)}, but waits: {said}"

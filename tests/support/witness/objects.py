@@ -21,6 +21,8 @@ class SeenClaim:
     reserved_for: frozenset[str]
     """The uids of pods."""
     groups: frozenset[str]
+    is_parked: bool
+    """It lost a contest: it keeps its devices, and serves no pod."""
     """The names of the PodGroups that it is reserved for."""
     owner: str
     """The uid of the pod it was generated for, if it was."""
@@ -70,6 +72,7 @@ def seen_claim(obj: Object) -> SeenClaim:
         shares=frozenset(_device(result) for result in held if result.get("shareID")),
         reserved_for=frozenset(consumer["uid"] for consumer in consumers if consumer["resource"] == "pods"),
         groups=frozenset(consumer["name"] for consumer in consumers if consumer["resource"] == "podgroups"),
+        is_parked=any(consumer["resource"] == "contests" for consumer in consumers),
         owner=owners[0] if owners else "",
         entry=(meta.get("annotations") or {}).get(_ENTRY, ""),
         is_held="dra.kopf.dev/immediate" in (meta.get("finalizers") or []),

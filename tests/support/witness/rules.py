@@ -15,6 +15,8 @@ class State:
 
     claims: dict[str, SeenClaim] = field(default_factory=dict)
     pods: dict[str, SeenPod] = field(default_factory=dict)
+    parked: set[str] = field(default_factory=set)
+    """Claims that lost a contest at any time: another claim has taken their place."""
 
     def running(self) -> list[SeenPod]:
         """Pods that are bound and not finished."""
@@ -23,6 +25,7 @@ class State:
 
 def violations(state: State) -> Iterator[str]:
     """One line for each thing that is wrong; the same line as long as it is."""
+    state.parked.update(claim.uid for claim in state.claims.values() if claim.is_parked)
     yield from _held_twice(state)
     yield from _bound_without_claims(state)
     yield from _generated_twice(state)
@@ -63,7 +66,7 @@ def _generated_twice(state: State) -> Iterator[str]:
     """Of pods that are there: a creation that was under way when its pod went is the garbage collector's to undo."""
     generated: dict[tuple[str, str], list[str]] = defaultdict(list)
     for claim in state.claims.values():
-        if claim.owner in state.pods and claim.entry and not claim.is_deleted:
+        if claim.owner in state.pods and claim.entry and not claim.is_deleted and claim.uid not in state.parked:
             generated[claim.owner, claim.entry].append(claim.key)
     for (owner, entry), keys in generated.items():
         if len(keys) > 1:

@@ -93,6 +93,13 @@ class AllocatedDevices:
         """What is in flight for pods of this name: a deleted pod may have left writes to its successor."""
         return [entry for entry in self._assumed.values() if entry.pod.key == pod]
 
+    def assumed_with(self, devices: Iterable[DeviceId]) -> Iterator[AssumedAllocation]:
+        """Yield the in-flight allocations that have one of the devices."""
+        wanted = set(devices)
+        for entry in self._assumed.values():
+            if any(not it.admin_access and DeviceId.of(it) in wanted for it in entry.allocation.results):
+                yield entry
+
     def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
         """Devices of the stored allocation that another claim holds as well, which only another writer can cause."""
         allocation = self._stored.get(claim.metadata.uid)

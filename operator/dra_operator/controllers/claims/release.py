@@ -29,6 +29,7 @@ from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 from .delayed_deletion import DelayedDeletion
 from .group_reservations import GroupReservations, releasing
 from .keep_immediate import ClaimHold
+from .parked_claims import ParkedClaims
 from .protect import ClaimProtection
 
 logger = logging.getLogger(__name__)
@@ -46,17 +47,19 @@ class ClaimReleaser:
         protection: ClaimProtection,
         delayed_deletion: DelayedDeletion,
         reservations: GroupReservations,
+        parked: ParkedClaims,
         controllers: OwnControllers,
     ) -> None:
         self._cluster, self._claims, self._pods, self._controllers = cluster, claims, pods, controllers
         self._hold, self._protection, self._delayed_deletion = hold, protection, delayed_deletion
-        self._reservations = reservations
+        self._reservations, self._parked = reservations, parked
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with its remaining consumers."""
         claim = self._cluster.claims.get(key)
         if claim is None:
             self._delayed_deletion.ended(key)
+            self._parked.ended(key)
             return
         try:
             if self._controllers.allocation:
@@ -65,6 +68,9 @@ class ClaimReleaser:
                 claim = await self._protection.handle(claim)
         except (NotFound, ClaimChanged):
             return  # another one may have its name now, whose event brings the key here again
+        if self._controllers.placement:
+            with suppress(NotFound, ClaimChanged):
+                await self._parked.handle(claim)
         if not self._controllers.release:
             if self._controllers.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
                 await self._claims.delete(claim)

@@ -38,7 +38,8 @@ class _Written:
 class ConflictCheck:
     """``wrote`` our allocations, ``seen`` what the watch brings, ``listed`` all claims; ``wait`` before binding.
 
-    ``holds``: whether the claim of a UID has devices.
+    ``holds``: whether the claim of a UID has devices. ``knows_shared`` is ``has_shared_driver`` without the doubt of a
+    moment in which nothing is seen.
     """
 
     def __init__(
@@ -47,13 +48,16 @@ class ConflictCheck:
         holds: Callable[[str], bool],
         clock: Callable[[], float],
         grace: float,
+        knows_shared: Callable[[AllocationResult], bool] = lambda _: False,
     ) -> None:
+        self._knows_shared = knows_shared
         self._has_shared_driver, self._holds, self._clock, self._grace = has_shared_driver, holds, clock, grace
         self._began = clock()
         self._written: dict[str, _Written] = {}
         self._shown: dict[str, str] = {}
         self._as_of = -math.inf
         self._unlisted: dict[str, None] = {}
+        self._former: set[str] = set()
         self.asked = asyncio.Event()
         """Set when a claim waits for a list."""
         self.obstacle = ""
@@ -63,6 +67,7 @@ class ConflictCheck:
         """The server has answered that the claim is allocated as we wanted, to that write or to a later question."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._written[uid] = _Written(version)
+        self._former.discard(uid)
         if _is_at_least(self._shown.get(uid, ""), version):
             self._written[uid].seen = self._clock()
 
@@ -87,6 +92,7 @@ class ConflictCheck:
         """A pod is bound with the claims."""
         for claim in claims:
             self._written.pop(claim.metadata.uid, None)
+            self._former.discard(claim.metadata.uid)
 
     def given_up(self, claims: Iterable[ResourceClaim]) -> None:
         """A pod gave the claims up. Other pods may share one, which then still has devices, and wait with it."""
@@ -96,6 +102,7 @@ class ConflictCheck:
         """The claim does not exist any more."""
         self._written.pop(uid, None)
         self._shown.pop(uid, None)
+        self._former.discard(uid)
 
     def is_unseen(self, claim: ResourceClaim) -> bool:
         """Whether the moment counts at which the watch shows the claim."""
@@ -106,6 +113,27 @@ class ConflictCheck:
         """Seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come first."""
         now = self._clock()
         return max((self._left(claim, now) for claim in claims), default=0.0)
+
+    def begins(self, claims: Iterable[ResourceClaim]) -> None:
+        """A former process allocated these claims for pods that wait. What it knew of contests for them is lost."""
+        self._former = {claim.metadata.uid for claim in claims}
+
+    def is_unbound(self, claim: ResourceClaim) -> bool:
+        """Return whether the claim was allocated for pods of ours none of which is bound."""
+        return claim.metadata.uid in self._written or claim.metadata.uid in self._former
+
+    def is_doubtful(self, claim: ResourceClaim) -> bool:
+        """Return whether another scheduler may have had a device of the claim, and given it back, unseen."""
+        allocation = claim.status.allocation
+        return claim.metadata.uid in self._former and allocation is not None and self._knows_shared(allocation)
+
+    def is_listed(self, claim: ResourceClaim, since: float) -> bool:
+        """Return whether the cache has all claims as of this time; if not, ask for a list, which wakes the claim."""
+        if self._as_of >= since:
+            return True
+        self._unlisted[claim.key] = None
+        self.asked.set()
+        return False
 
     def _left(self, claim: ResourceClaim, now: float) -> float:
         if not self._is_shared(claim):

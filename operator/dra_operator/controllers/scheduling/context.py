@@ -11,6 +11,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.cache import Cluster, Key, Keys
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
+from dra_operator.controllers.claims.make_claim import ClaimMaker
 from dra_operator.controllers.shared.timing import TimeSettings
 from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.controllers.work.queue import WorkQueue
@@ -40,6 +41,7 @@ class SchedulingContext:
     """Told of a pod for what reason it waits, and its PodGroup."""
     claim_failure: Callable[[Pod], str]
     """Return why the claims of a pod could not be made when that was tried last, or an empty text."""
+    maker: ClaimMaker
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

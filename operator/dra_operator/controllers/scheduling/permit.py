@@ -82,7 +82,11 @@ class Permit:
             return False
         if any(self._unbound_volumes(pod)):
             return False
-        return self._conflict_check.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
+        if self._conflict_check.wait(claims) > 0:
+            return False
+        for claim in filter(self._conflict_check.is_doubtful, claims):
+            self._cluster.contested.setdefault(claim.metadata.uid, claim)
+        return not any(self._must_give_way(pod, claim) for claim in claims)
 
     def _look_again(self, pod: Pod, plan: Plan) -> str:
         """Have the pod, which has its devices and cannot be bound yet, looked at when that may have changed.
@@ -124,4 +128,4 @@ class Permit:
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
-        return bool(self._cluster.allocated_devices.clashes(claim)) and self._cluster.is_dispensable(pod, claim)
+        return bool(self._cluster.clashes(claim)) and self._cluster.is_dispensable(pod, claim)

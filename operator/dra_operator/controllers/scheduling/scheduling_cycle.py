@@ -67,7 +67,7 @@ from dra_operator.scheduling import (
     plan,
     pre_filter,
 )
-from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.scheduling.claims import CLAIM_PARKED, CLAIM_UNMADE
 from dra_operator.scheduling.rules import ANY_CHANGE, GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED, NO_VOLUMES
 from dra_operator.scheduling.state import (
     GANG_CROWDED,
@@ -281,9 +281,11 @@ class SchedulingCycle:
                 return PlanInProgress(found, self._planning(found), self._cluster.times_freed())
             case Unsettled(claims):
                 return Decided(partial(self._unreserve.let_go, pod, claims), clears_up=True)
-            case Deferring(_, _, seconds):
+            case Deferring(_, drivers, seconds):
                 self._context.look_again(pod.key, seconds)
-                return Decided(waits_for=found.text)
+                longest = self._context.deference.longest(drivers)
+                more = f", for up to {longest:.0f} s, because both gave the same device away lately" if longest else ""
+                return Decided(waits_for=f"{found.text}{more}")
             case NotTried():
                 return self._not_tried(pod, found)
             case Stolen(claim, devices):
@@ -307,6 +309,8 @@ class SchedulingCycle:
         self._gangs.not_tried(pod, obstacle)
         if obstacle.reason is CLAIM_UNMADE:
             return self._await_claims(pod, obstacle)
+        if obstacle.reason is CLAIM_PARKED:
+            return Decided(partial(self._unreserve.without_parked, pod, NoPlace(obstacle.text, reason)))
         if self._makes_room is not None:
             self._makes_room.forget(pod)
         if obstacle.reason is GANG_INCOMPLETE:

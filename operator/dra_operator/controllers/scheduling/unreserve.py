@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from dra_api.core import Pod
-from dra_api.relations.references import group_consumer, is_reserved_for, stands_for
+from dra_api.relations.references import group_consumer, is_reserved_for, owning_pod, stands_for
 from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import KubeError, NotFound
@@ -22,12 +22,12 @@ from dra_kube import KubeError, NotFound
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.discard import discard
 from dra_operator.controllers.claims.group_reservations import releasing
-from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
+from dra_operator.controllers.shared.errors import GenerationFailed, PlacementFailed, PodVanished
 from dra_operator.controllers.shared.logbook import devices_in, tell
 from dra_operator.controllers.work.dispatcher import Result
-from dra_operator.kube import ClaimChanged, Unanswered
+from dra_operator.kube import ClaimChanged, EventReason, Unanswered
 from dra_operator.scheduling import NoPlace
-from dra_operator.scheduling.state import HOLD, is_at_gate, is_immediate, is_placeholder, title
+from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediate, is_parked, is_placeholder, title
 from dra_operator.wording import counted
 
 from .bind_step import BindStep
@@ -129,14 +129,22 @@ class Unreserve:
         raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}", self._pause(pod))
 
     async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
-        """Another scheduler took the same device at the same time: give ours back, and choose anew.
+        """Another scheduler took the same device at the same time: the pod leaves the claim, and chooses anew.
 
-        Each of several pods that share the claim leaves it, and the last one gives the devices back: so none loses what
-        it may be on its way to a node with.
+        The claim is parked (``scheduling.state.parked``), unless none but ours holds the device, or a pod of another
+        scheduler waits for the claim, which would run with it.
+
+        Each of several pods that share the claim leaves it, and the last one parks it: so none loses what it may be on
+        its way to a node with.
         """
         self._context.wake(self._cluster.forget_placed(pod))
+        self._context.deference.clashed({device.driver for device in devices})
         taken = ", ".join(map(str, devices))
+        rival = next(self._cluster.rivals(claim, devices), None) or self._cluster.contested.get(claim.metadata.uid)
         try:
+            if rival is not None and all(map(self._cluster.waits_for_us, self._cluster.awaiting(claim))):
+                await self._park(pod, claim, rival, taken)
+                return
             if all(stands_for(consumer, pod) for consumer in claim.status.reserved_for or ()):
                 left = await self._deallocate(pod, claim)
             else:
@@ -152,6 +160,52 @@ class Unreserve:
         self._metrics.gave_way()
         _tell(pod, claim, "a device was also allocated to another claim")
         raise PlacementFailed(f"claim {claim.key} released {taken}, also allocated to another claim", self._pause(pod))
+
+    async def _park(self, pod: Pod, claim: ResourceClaim, rival: ResourceClaim, taken: str) -> None:
+        consumers = self._consumers(pod, claim)
+        left = await self._claims.park(claim, consumers, contest(self._cluster.scheduler_name, rival))
+        if not is_parked(left):
+            raise PlacementFailed(f"claim {claim.key} keeps {taken}, also allocated to claim {rival.key}")
+        self._metrics.gave_way()
+        lost = f"{taken} was also allocated to claim {rival.key}"
+        if rival.metadata.uid == claim.metadata.uid:
+            lost = f"{taken} may have been allocated to another claim as well, before this operator led"
+        tell(logger, logging.WARNING, "claim parked", claim=claim.key, pod=pod.key, because=lost)
+        about = claim if is_placeholder(pod) else pod
+        self._context.events.post(
+            about, EventReason.CLAIM_PARKED, f"Claim {claim.key} keeps its devices without a pod: {lost}"
+        )
+        self._context.look_again(pod.key)
+
+    async def without_parked(self, pod: Pod, decision: NoPlace) -> Result | None:
+        """A claim of the pod is parked. One from a template is replaced by a new one; for another one the pod waits.
+
+        Meanwhile it gives the rest of its devices back.
+        """
+        parked = [(use, claim) for use, claim in self._cluster.claims_of(pod) if claim is not None and is_parked(claim)]
+        made = {}
+        for use, claim in parked:
+            template = use.entry.resource_claim_template_name if use.entry is not None else None
+            owner = owning_pod(claim)
+            if use.entry is not None and template is not None and owner is not None and owner.uid == pod.metadata.uid:
+                try:
+                    made[use.entry.name] = (
+                        await self._context.maker.create(pod, use.entry.name, template)
+                    ).metadata.name
+                except GenerationFailed as error:
+                    await self._report.waits(pod, SCHEDULER_ERROR, f"{decision.message}; {error}; {AGAIN}")
+                    raise PlacementFailed(str(error)) from error
+        if made:
+            try:
+                await self._pods.record_claims(pod, made)
+            except NotFound as error:
+                raise PodVanished(str(error)) from error
+            return None
+        if not parked:
+            return None  # its end is not certain yet, and brings the pod here again
+        await self._report.waits(pod, UNSCHEDULABLE, decision.message)
+        await self.give_up_held([pod], "another claim of the pod is parked")
+        return Result.UNSCHEDULABLE
 
     async def refuse(self, pod: Pod, decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).

@@ -4,11 +4,12 @@ from .binding_conditions import BINDING_TIMEOUT_SECONDS, ClaimReadiness, Readine
 from .demand import Demand
 from .extended_resources import ExtendedClaim, ExtendedResources
 from .node_allocatable import shortage
-from .usable import CLAIM_DELETED, CLAIM_UNMADE, PodClaim
+from .usable import CLAIM_DELETED, CLAIM_PARKED, CLAIM_UNMADE, PodClaim
 
 __all__ = [
     "BINDING_TIMEOUT_SECONDS",
     "CLAIM_DELETED",
+    "CLAIM_PARKED",
     "CLAIM_UNMADE",
     "ClaimReadiness",
     "Demand",

@@ -19,6 +19,7 @@ from dra_api.resource import MOST_CONSUMERS, ResourceClaim
 
 from dra_operator.scheduling.state.large_claim import bytes_of_large, size_refusal
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.parked import is_parked
 from dra_operator.scheduling.state.requests import extended_resources
 
 CLAIM_REFERENCE: Final = Reason("claim-reference", "{detail}")
@@ -31,6 +32,11 @@ CLAIM_FULL: Final = Reason(
     "claim-full",
     f"claim {{subject}} is used by {MOST_CONSUMERS} pods, the most that can share one claim: "
     "wait until one of them ends, or use another claim",
+)
+CLAIM_PARKED: Final = Reason(
+    "claim-parked",
+    "claim {subject} keeps {detail}, which another scheduler gave to another claim at the same time, until that claim "
+    "is released and no pod of another scheduler waits for such devices; use another claim, or wait",
 )
 CLAIM_TOO_LARGE: Final = Reason("claim-too-large", "claim {subject} {detail}")
 CLASS_MISSING: Final = Reason(
@@ -79,7 +85,9 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     recorded = pod.status.extended_resource_claim_status
     name = recorded.resource_claim_name if recorded is not None else ""
     named = {entry.resource_claim_name for entry in pod.spec.resource_claims or ()}
-    found = [it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named]
+    found = [
+        it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named and not is_parked(it)
+    ]
     made = next((claim for claim in found if claim.metadata.name == name and _is_complete(pod, claim)), None)
     return ExtendedClaims(made, tuple(claim for claim in found if claim is not made))
 

@@ -31,6 +31,7 @@ from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Usage
 from dra_operator.scheduling.claims.binding_conditions import ClaimReadiness, Readiness, claim_readiness, unready
 from dra_operator.scheduling.claims.extended_resources import ExtendedResources
 from dra_operator.scheduling.claims.usable import (
+    CLAIM_PARKED,
     CLAIM_UNMADE,
     NotReady,
     PodClaim,
@@ -256,6 +257,8 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     coming_first = _coming_first(pod, held, snapshot)
     if coming_first is not None:
         return coming_first
+    if parked := next(filter(snapshot.is_parked, held), None):
+        return NotTried(Obstacle(CLAIM_PARKED, parked.key, _devices_of(parked)))
     wait = snapshot.storage.wait_of(pod.metadata.uid)
     if wait is not None:
         state = wait_for_volumes(pod, held, wait, snapshot.storage, snapshot.nodes, snapshot.now)
@@ -335,6 +338,11 @@ def _stolen(pod: Pod, claims: Iterable[ResourceClaim], snapshot: Snapshot) -> St
         if (devices := snapshot.clashes(claim)) and snapshot.is_dispensable(pod, claim):
             return Stolen(claim, tuple(devices))
     return None
+
+
+def _devices_of(claim: ResourceClaim) -> str:
+    results = claim.status.allocation.results if claim.status.allocation is not None else ()
+    return ", ".join(str(DeviceId.of(result)) for result in results) or "devices"
 
 
 def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:

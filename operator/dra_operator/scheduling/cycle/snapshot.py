@@ -37,6 +37,8 @@ class Snapshot:
     """The claim's devices that another claim holds as well."""
     is_dispensable: Callable[[Pod, ResourceClaim], bool]
     """Whether no other pod than those that wait, as this one does, relies on the claim."""
+    is_parked: Callable[[ResourceClaim], bool]
+    """Whether the claim lost a contest, or gave the devices of one back just now: no pod may use it."""
     is_unsettled: Callable[[ResourceClaim], bool]
     """Whether a write to this version of the claim was not answered, and may still take effect."""
     drivers_of: Callable[[Iterable[str]], frozenset[str]]

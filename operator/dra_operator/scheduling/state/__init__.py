@@ -22,6 +22,7 @@ from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bu
 from .node import LoadedNode
 from .nominations import NO_NOMINATIONS, Nomination, Nominations
 from .obstacle import Obstacle
+from .parked import contest, contest_of, is_parked
 from .placeholder import (
     ANNOTATION,
     HOLD,
@@ -80,6 +81,8 @@ __all__ = [
     "bytes_of_large",
     "claim_behind",
     "claim_without_bulk",
+    "contest",
+    "contest_of",
     "counts_alike",
     "ends_as_one",
     "extended_resources",
@@ -88,6 +91,7 @@ __all__ = [
     "has_gate",
     "is_at_gate",
     "is_immediate",
+    "is_parked",
     "is_placeholder",
     "metadata_without_bulk",
     "milli_cpu_of",
