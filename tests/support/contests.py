@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -93,7 +94,7 @@ class Arena:
         await self.ground.witness.caught_up()
         twice = {found.what for found in self.ground.witness.findings() if found.what.endswith("of running pods")}
         ours = sorted(what for what in twice if "ours-" in what)
-        gave_way = sum(it.text.count(" was also allocated to another claim") for it in self.ground.operators)
+        gave_way = sum(it.text.count(" was also allocated to ") for it in self.ground.operators)
         return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log)
 
 
@@ -182,19 +183,23 @@ async def contest(arena: Arena, number: int) -> None:
     arena.log.append(f"contest {number}: {time.monotonic() - began:.0f} s")
 
 
-async def play_leaders(folder: Path, count: int) -> Outcome:
-    """So many new leaders, in turn by start, take-over and upgrade."""
+async def play_leaders(folder: Path, count: int, until_time: float = math.inf) -> Outcome:
+    """So many new leaders, in turn by start, take-over and upgrade; none begins after this time."""
     async with arena(folder) as made:
         for number in range(count):
+            if time.monotonic() > until_time:
+                break
             await new_leader(made, number, WAYS[number % len(WAYS)])
         return await made.outcome()
 
 
-async def play_contests(folder: Path, count: int) -> Outcome:
-    """So many contests in one go."""
+async def play_contests(folder: Path, count: int, until_time: float = math.inf) -> Outcome:
+    """So many contests in one go; none begins after this time."""
     async with arena(folder, nodes=2, devices=4) as made, made.ground.kept_running(*LEASE):
         await made.ground.leader()
         for number in range(count):
+            if time.monotonic() > until_time:
+                break
             await contest(made, number)
         return await made.outcome()
 
@@ -221,15 +226,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--leaders", type=int, default=3)
     parser.add_argument("--contests", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for each kind; the last one is finished")
     wanted = parser.parse_args()
-    plays: list[tuple[str, Callable[[Path, int], Awaitable[Outcome]], int]] = [
+    plays: list[tuple[str, Callable[[Path, int, float], Awaitable[Outcome]], int]] = [
         ("new leaders", play_leaders, wanted.leaders),
         ("contests", play_contests, wanted.contests),
     ]
     for what, play, count in plays:
         if count:
             with tempfile.TemporaryDirectory(prefix="contests-") as folder:
-                print(f"{count} {what}:\n{asyncio.run(_awaited(play(Path(folder), count)))}", flush=True)
+                until_time = time.monotonic() + 60 * wanted.minutes
+                outcome = asyncio.run(_awaited(play(Path(folder), count, until_time)))
+                print(f"{len(outcome.log)} {what}:\n{outcome}", flush=True)
 
 
 async def _awaited(play: Awaitable[Outcome]) -> Outcome:
