@@ -23,7 +23,7 @@ from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, User
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, connection
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, NotFound, connection
 from dra_operator.app.rights import RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.claims import claim_troubles
@@ -85,14 +85,14 @@ async def test_what_is_safe_is_repaired_after_a_yes(
 
 
 def made_by(kind: str, folder: Path) -> AbstractAsyncContextManager[Path]:
-    """A server of the kind with a garbage collector and no claim controller, as the path of its kubeconfig."""
+    """A server of the kind with a garbage collector, as the path of its kubeconfig; only ``stock`` frees claims."""
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[Path]:
-        if kind == "real":
+        if kind in ("real", "stock"):
             binaries = envtest.assets()
             assert binaries is not None
-            with envtest.real_api_server(binaries, folder) as kubeconfig:
+            with envtest.real_api_server(binaries, folder, stock=kind == "stock") as kubeconfig:
                 yield kubeconfig
         else:
             async with DevApiServer(release=BUILT.get(kind, NEWEST)) as server:
@@ -165,6 +165,113 @@ async def test_the_printed_commands_repair_the_same(tmp_path: Path, capsys: pyte
     assert not claim["metadata"].get("finalizers")
 
 
+LONG_AGO = "2029-12-31T00:00:00Z"
+
+
+async def unused(api: Any, name: str, **meta: Any) -> Any:
+    """A claim with devices and without consumers, as a scheduler leaves it that ends between two of its writes."""
+    await claim_of(api, name, [], **meta)
+    return await api.patch(
+        RESOURCE_CLAIMS, name, {"status": {"allocation": ALLOCATION}}, "default", subresource="status"
+    )
+
+
+STOCK = pytest.param("stock", marks=pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS"))
+
+
+@pytest.mark.parametrize("kind", [*(each for each in SERVERS if each != "development"), STOCK, "1.34", "1.37"])
+async def test_devices_that_no_controller_frees_are_freed(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No controller frees the devices of an unused claim: --fix ends those of gone pods, a printed command the rest."""
+    async with made_by(kind, tmp_path) as kubeconfig, Api(connection(str(kubeconfig))) as api:
+        await unused(api, "made-by-hand")
+        await claim_of(api, "never-used", [])
+        await unused(api, "made-for-a-pod", ownerReferences=[owner("gone")])
+        words = ["doctor", "--kubeconfig", str(kubeconfig)]
+
+        async def in_deletion() -> bool:
+            """Or gone, if its devices are freed in deletion."""
+            claims = (await api.list(RESOURCE_CLAIMS, "default"))[0]
+            found = [it["metadata"] for it in claims if it["metadata"]["name"] == "made-for-a-pod"]
+            return not found if kind == "stock" else "deletionTimestamp" in found[0]
+
+        await until("the claim of a pod that is gone is in deletion", in_deletion)
+        await asyncio.to_thread(main, [*words, "--fix", "--yes"])
+        assert "not repaired" not in capsys.readouterr().err
+        with pytest.raises(NotFound):
+            await api.get(RESOURCE_CLAIMS, "made-for-a-pod", "default")
+        claim = await api.get(RESOURCE_CLAIMS, "made-by-hand", "default")
+        assert "allocation" in claim["status"]
+        (found,) = (one for one in diagnose(long_ago(claim)) if one.trouble.kind == "unused")
+        assert found.repair is None
+        run = kubectl_for(kubeconfig, tmp_path)
+        for command in found.trouble.command.split(" && "):
+            assert "patched" in await run(*shlex.split(command)[1:])
+        claims = [await api.get(RESOURCE_CLAIMS, name, "default") for name in ("made-by-hand", "never-used")]
+        assert [claim.get("status", {}) for claim in claims] == [{}, {}]
+        for claim in claims:
+            for one in diagnose(long_ago(claim)):
+                assert one.repair is not None
+                assert await repaired(api, one.repair) == ""
+        claims = [await api.get(RESOURCE_CLAIMS, name, "default") for name in ("made-by-hand", "never-used")]
+        assert [list(diagnose(long_ago(claim))) for claim in claims] == [[], []]
+        assert not any(claim["metadata"].get("finalizers") for claim in claims)
+
+
+def long_ago(claim: dict[str, Any], *others: Any) -> Observed:
+    """As it is seen long after it was made."""
+    claim = {**claim, "metadata": {**claim["metadata"], "creationTimestamp": LONG_AGO}}
+    if "allocation" in (status := claim.get("status") or {}):
+        claim["status"] = {**status, "allocation": {**status["allocation"], "allocationTimestamp": LONG_AGO}}
+    return Observed([convert(ResourceClaim, claim), *others], NOW)
+
+
+USES = {**PLAIN, "resourceClaims": [{"name": "gpu", "resourceClaimName": "orphan"}]}
+
+
+@pytest.mark.parametrize(
+    ("meta", "others", "is_safe"),
+    [
+        ({}, [], True),
+        ({"finalizers": [FINALIZER, "example.com/audit"]}, [], False),
+        ({"ownerReferences": [owner("gone"), {**owner("other"), "controller": False}]}, [], False),
+        ({}, [{"metadata": {"name": "gone", "namespace": "default", "uid": "uid-gone"}, "spec": PLAIN}], None),
+        ({}, [{"metadata": {"name": "gone", "namespace": "default", "uid": "uid-new"}, "spec": PLAIN}], True),
+        ({}, [{"metadata": {"name": "another", "namespace": "default", "uid": "uid-a"}, "spec": USES}], False),
+    ],
+    ids=["its pod is gone", "finalizer of others", "two owners", "its pod is there", "another pod", "a pod uses it"],
+)
+async def test_a_claim_of_a_gone_pod_is_deleted_only_when_nothing_else_needs_it(
+    meta: dict[str, Any], others: list[Any], is_safe: bool | None
+) -> None:
+    api = FakeApi()
+    claim = await unused(api, "orphan", **{"ownerReferences": [owner("gone")], **meta})
+    pods = [convert(Pod, one) for one in others]
+    found = [one for one in diagnose(long_ago(claim, *pods)) if one.trouble.kind == "orphan"]
+    assert [one.repair is not None for one in found] == ([] if is_safe is None else [is_safe])
+    if is_safe:
+        (repair,) = (one.repair for one in found if one.repair is not None)
+        assert repair.command == "kubectl delete resourceclaim -n default -- orphan"
+        assert await repaired(api, repair) == ""  # type: ignore[arg-type]
+        assert api.of(RESOURCE_CLAIMS) == []
+
+
+async def test_a_claim_whose_pod_exists_after_all_or_that_has_changed_is_not_deleted() -> None:
+    api = FakeApi()
+    claim = await unused(api, "orphan", ownerReferences=[owner("gone")])
+    (repair,) = (one.repair for one in diagnose(long_ago(claim)) if one.trouble.kind == "orphan")
+    assert repair is not None
+    api.add(PODS, {"metadata": {"name": "gone", "namespace": "default", "uid": "uid-gone"}})
+    assert await repaired(api, repair) == "not repaired: pod gone exists"  # type: ignore[arg-type]
+    api.drop(PODS, "default/gone")
+    await api.patch(RESOURCE_CLAIMS, "orphan", {"metadata": {"labels": {"a": "b"}}}, "default")
+    assert "may have changed" in await repaired(api, repair)  # type: ignore[arg-type]
+    kept = await api.get(RESOURCE_CLAIMS, "orphan", "default")
+    assert "allocation" in kept["status"]
+    assert "deletionTimestamp" not in kept["metadata"]
+
+
 async def troubled(api: FakeApi) -> Any:
     claim = convert(ResourceClaim, await claim_of(api, "reserved", [GONE]))
     return next(claim_troubles(Observed([claim], NOW))).repair
@@ -201,7 +308,7 @@ class Refusing:
         return {"status": {"allowed": body["spec"]["resourceAttributes"]["verb"] == "list"}}
 
 
-@pytest.mark.parametrize(("fix", "told"), [(False, []), (True, ["patch"])])
+@pytest.mark.parametrize(("fix", "told"), [(False, []), (True, ["patch", "delete"])])
 async def test_a_viewer_lacks_the_right_to_repair_only_if_he_wants_to(fix: bool, told: list[str]) -> None:
     missing = await missing_rights(Refusing(), fix=fix)  # type: ignore[arg-type]
     assert [one.trouble.message.split()[2] for one in missing] == told

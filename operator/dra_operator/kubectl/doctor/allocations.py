@@ -30,6 +30,7 @@ from dra_operator.kubectl.observed.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from dra_operator.wording import listed
 
+from .claims import deletion, is_freed_with_its_consumers, other_finalizers, without_devices, without_finalizer
 from .trouble import Diagnosis
 
 MOMENT_SECONDS: Final = 30.0
@@ -179,6 +180,11 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
         if is_gone or (pod is not None and pod_is_done(pod)):
             why = "does not exist" if is_gone else "has ended"
             message = f"was made for pod {owner.name} (UID {owner.uid}), which {why}"
+            is_needed = users or claim.status.reserved_for or other_finalizers(claim)
+            if is_gone and not is_needed and len(meta.owner_references or ()) == 1:  # the collector asks for others
+                repair = deletion(claim, (owner.name, owner.uid))
+                yield Diagnosis.repairable("orphan", f"claim {claim.key}", message, repair)
+                return
             remedy = "a controller deletes it within a minute: if it is still there, delete it"
             command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
             yield Diagnosis.of("orphan", f"claim {claim.key}", message, remedy=remedy, command=command)
@@ -189,12 +195,20 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
     if allocation is not None and not _is_recent(since or meta.creation_timestamp, seen):
         devices = listed(dict.fromkeys(str(DeviceId.of(it)) for it in claim.results))
         message = f"holds {devices}, and no pod uses it"
-        remedy = "the operator or the kube-controller-manager releases them: check that one of the two is running"
-        yield Diagnosis.of("unused", f"claim {claim.key}", message, remedy=remedy)
+        remedy = "no controller frees them as long as the claim exists; its next pod gets them. "
+        if is_freed_with_its_consumers(claim):
+            remedy += "To free them now, take them from the claim, which stays"
+            command = without_devices(claim, remedy).command
+        else:
+            remedy += (
+                f"To free them now, delete the claim; {listed(other_finalizers(claim)) or 'the operator'} keeps it"
+            )
+            command = ""
+        yield Diagnosis.of("unused", f"claim {claim.key}", message, remedy=remedy, command=command)
     elif allocation is None and FINALIZER in finalizers and not _is_recent(meta.creation_timestamp, seen):
         message = f"has the finalizer {FINALIZER}, but neither devices nor pods"
-        remedy = "the operator or the kube-controller-manager takes it off: check that one of the two is running"
-        yield Diagnosis.of("finalizer", f"claim {claim.key}", message, remedy=remedy)
+        repair = without_finalizer(claim, "remove it: its next allocation adds it again")
+        yield Diagnosis.repairable("finalizer", f"claim {claim.key}", message, repair)
 
 
 def _is_recent(since: str | None, seen: Observed) -> bool:

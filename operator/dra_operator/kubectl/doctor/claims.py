@@ -62,7 +62,7 @@ def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Di
     what = f"is reserved for {'pod' if is_one else 'pods'} {names}, which {'does' if is_one else 'do'} not exist"
     text = f"drop {'the reservation' if is_one else counted(len(pods), 'reservation')}"
     then: list[Operation] = []
-    if len(gone) == len(claim.status.reserved_for or ()) and _is_freed_with_its_consumers(claim):
+    if len(gone) == len(claim.status.reserved_for or ()) and is_freed_with_its_consumers(claim):
         operations.append({"op": "remove", "path": "/status/allocation"})
         text += ", and free the devices, which no other pod uses"
         then = _without_finalizer(claim)
@@ -70,15 +70,48 @@ def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Di
     yield Diagnosis.repairable("reservation", f"claim {claim.key}", what, repair)
 
 
-def _is_freed_with_its_consumers(claim: ResourceClaim) -> bool:
+def is_freed_with_its_consumers(claim: ResourceClaim) -> bool:
     """Return whether the claim is to lose its devices with its last consumer, as controllers see to.
 
     kube-controller-manager frees devices in the write that drops the last consumer, and in no other one: a repair that
     left them would leave them for good. A claim with another finalizer has devices on somebody's account, such as an
     immediate claim.
     """
-    others = [name for name in claim.metadata.finalizers or () if name != FINALIZER]
-    return claim.status.allocation is not None and not others and not is_immediate(claim)
+    return claim.status.allocation is not None and not other_finalizers(claim) and not is_immediate(claim)
+
+
+def other_finalizers(claim: ResourceClaim) -> list[str]:
+    """Return the finalizers of which only others know when they go."""
+    return [name for name in claim.metadata.finalizers or () if name != FINALIZER]
+
+
+def without_devices(claim: ResourceClaim, text: str) -> Repair:
+    """Return the repair that takes the devices from a claim without consumers, and then its finalizer."""
+    operations = [*unchanged(claim), {"op": "remove", "path": "/status/allocation"}]
+    meta = claim.metadata
+    return Repair(text, meta.namespace, meta.name, "status", operations, then=_without_finalizer(claim))
+
+
+def without_finalizer(claim: ResourceClaim, text: str) -> Repair:
+    """Return the repair that takes the finalizer from a claim that has it, and neither devices nor consumers."""
+    path = f"/metadata/finalizers/{(claim.metadata.finalizers or ()).index(FINALIZER)}"
+    operations = [
+        *unchanged(claim),
+        {"op": "test", "path": path, "value": FINALIZER},
+        {"op": "remove", "path": path},
+    ]
+    return Repair(text, claim.metadata.namespace, claim.metadata.name, "", operations)
+
+
+def deletion(claim: ResourceClaim, pod: tuple[str, str]) -> Repair:
+    """Return the repair that ends a claim without consumers, which was made for this pod (name and UID)."""
+    meta = claim.metadata
+    text = "delete it, as its pod is gone" + (", and free its devices" if claim.status.allocation is not None else "")
+    is_it: Operation = {"op": "test", "path": "/metadata/uid", "value": meta.uid}
+    free: Operation = {"op": "remove", "path": "/status/allocation"}
+    operations = [is_it, free] if claim.status.allocation is not None else []
+    then, deleted = _without_finalizer(claim), (meta.uid, meta.resource_version)
+    return Repair(text, meta.namespace, meta.name, "status", operations, gone=[pod], then=then, deleted=deleted)
 
 
 def _without_finalizer(claim: ResourceClaim) -> list[Operation]:
@@ -99,13 +132,21 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
     since = age(meta.deletion_timestamp or "", seen.taken)
     message = f"has been in deletion for {since}" if since else "is being deleted"
     consumers = [consumer for consumer in status.reserved_for or () if not is_gone(seen, claim, consumer)]
-    others = [name for name in meta.finalizers or () if name != FINALIZER]
+    others = other_finalizers(claim)
     if consumers:
         names = listed(f"PodGroup {it.name}" if is_pod_group(it) else it.name for it in consumers)
         users = [user.name for user in pods_of(seen, claim) if not is_gone(seen, claim, user)]
         command = delete_pods(users, meta.namespace)
         remedy = "it ends with its pods; if they are not needed any more, delete them"
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
+    elif (
+        status.allocation is not None
+        and not status.reserved_for
+        and not others
+        and FINALIZER in (meta.finalizers or ())
+    ):
+        what = f"{message}: it still has devices, which no pod uses, and no controller has freed them"
+        yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, without_devices(claim, "free them"))
     elif status.allocation is not None or status.reserved_for:
         remedy = "the operator or the kube-controller-manager releases them: check that one of the two is running"
         yield _stuck(claim, f"{message}: it still has devices, which no pod uses", remedy)
@@ -113,14 +154,8 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         remedy = "look at the controllers that these finalizers belong to"
         yield _stuck(claim, f"{message}: finalizers keep it: {listed(others)}", remedy)
     elif FINALIZER in (meta.finalizers or ()):
-        path = f"/metadata/finalizers/{(meta.finalizers or ()).index(FINALIZER)}"
-        operations = [
-            *unchanged(claim),
-            {"op": "test", "path": path, "value": FINALIZER},
-            {"op": "remove", "path": path},
-        ]
         text = f"remove the finalizer {FINALIZER}: the claim has no devices and no pods"
-        repair = Repair(text, meta.namespace, meta.name, "", operations)
+        repair = without_finalizer(claim, text)
         what = f"{message}: only the finalizer {FINALIZER} keeps it"
         yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, repair)
 

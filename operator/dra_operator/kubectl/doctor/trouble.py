@@ -20,7 +20,8 @@ class Repair:
     """A JSON patch of a claim that takes effect only as long as the claim is as it was seen.
 
     ``gone`` are the pods (name and UID) that must not exist: they are asked for right before the patch. ``then`` is a
-    patch of the claim itself that follows one of its status.
+    patch of the claim itself that follows one of its status. A claim with ``deleted``, its UID and resourceVersion, is
+    deleted first: the patches are what controllers do to a claim in deletion, which gets no consumers any more.
     """
 
     text: str
@@ -30,15 +31,18 @@ class Repair:
     operations: Sequence[Operation]
     gone: Sequence[tuple[str, str]] = ()
     then: Sequence[Operation] = ()
+    deleted: tuple[str, str | None] | None = None
 
     @property
     def patches(self) -> list[tuple[str, Sequence[Operation]]]:
         """The patches with the part of the claim that each is for, in their order."""
-        return [(self.subresource, self.operations), *([("", self.then)] if self.then else [])]
+        return [it for it in ((self.subresource, self.operations), ("", self.then)) if it[1]]
 
     @property
     def command(self) -> str:
-        """The same for kubectl."""
+        """The same for kubectl; of a deletion without what controllers do afterwards."""
+        if self.deleted is not None:
+            return kubectl("delete", "resourceclaim", names=[self.name], namespace=self.namespace)
         commands = [
             kubectl(
                 *("patch", "resourceclaim", *([f"--subresource={part}"] if part else []), "--type=json"),

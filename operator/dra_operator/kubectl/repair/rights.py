@@ -27,7 +27,7 @@ REVIEWS_OF_OTHERS: Final = Resource(
 )
 MOST_TOLD_RIGHTS: Final = 8
 """Of one purpose."""
-REPAIRS: Final = (("patch", ""), ("patch", "status"))
+REPAIRS: Final = (("patch", ""), ("patch", "status"), ("delete", ""))
 """What ``--fix`` does to claims."""
 ASKED_FROM_1_36: Final = (("patch", "binding"),)
 """What an API server asks for besides, when an allocation or a reservation goes."""

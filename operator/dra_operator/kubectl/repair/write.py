@@ -1,4 +1,4 @@
-"""Makes repairs, each by one conditional write."""
+"""Makes repairs, by conditional writes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ async def repaired(api: Api, repair: Repair) -> str:
         for name, uid in repair.gone:
             if await _exists(api, repair.namespace, name, uid):
                 return f"not repaired: pod {name} exists"
+        if repair.deleted is not None:
+            uid, version = repair.deleted
+            await api.delete(RESOURCE_CLAIMS, repair.name, repair.namespace, uid=uid, resource_version=version)
+            made += 1
         for part, operations in repair.patches:
             body = list(operations)
             await api.patch(RESOURCE_CLAIMS, repair.name, body, repair.namespace, kind="json", subresource=part or None)
@@ -23,7 +27,7 @@ async def repaired(api: Api, repair: Repair) -> str:
         return "" if made else "nothing to repair any more: the claim is gone"
     except KubeError as error:
         if made:
-            return f"repaired, but for the finalizer; run doctor again, the claim may have changed: {error}"
+            return f"repaired in part; run doctor again, the claim may have changed: {error}"
         return f"not repaired, the claim may have changed: {error}"
     return ""
 
