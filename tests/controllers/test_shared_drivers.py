@@ -476,8 +476,10 @@ async def test_a_look_at_the_claims_that_does_not_come_is_said_by_the_pods_that_
         assert not world.node_of("ours")
         said = [it for it in caplog.records if "wait" in it.message and "etcd is on fire" in it.message]
         assert [it.levelname for it in said] == ["WARNING"]
+        assert "etcd is on fire" in world.control.late_list
         is_away = False
         await becomes(lambda: world.node_of("ours") == "node-0")
+        assert not world.control.late_list
 
 
 async def test_a_look_reads_the_names_of_claims_in_the_namespaces_of_other_schedulers_pods_only(

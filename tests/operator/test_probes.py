@@ -60,6 +60,34 @@ async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, c
         assert (answer.status, await answer.text()) == (code, text)
 
 
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        ("/readyz", 200, "ok\nlast-look: late: away\n"),
+        ("/readyz?exclude=last-look", 200, "ok\n"),
+        ("/readyz?verbose", 200, "[+]kopf ok\n[+]last-look ok: late: away\nreadyz check passed\n"),
+        ("/livez", 503, "a\nlast-look: late: away\n"),
+    ],
+)
+async def test_a_warning_is_told_to_all_and_fails_nothing(path: str, code: int, text: str) -> None:
+    late = Check("last-look", [], warning="late: away")
+    async with served((Check("kinds", ["a"]), late), (Check("kopf", []), late)) as http, http.get(path) as answer:
+        assert (answer.status, await answer.text()) == (code, text)
+
+
+async def test_a_late_look_at_the_claims_is_told_by_the_operator(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        control = site.supervisor.operator._running.control
+        for why in ("the API server does not say which claims are allocated", ""):
+            control.list_is_late(why)
+            (check,) = (it for it in site.supervisor.health.readiness() if it.name == "last-look")
+            assert (check.warning, check.obstacles) == (why, [])
+
+
 async def test_a_client_that_stopped_reading_does_not_hold_up_the_end() -> None:
     registry = CollectorRegistry()
     Gauge("large", "x" * 2**24, registry=registry)  # more than sockets take in

@@ -309,6 +309,11 @@ class Operator:
         """What is being decided about, in words, for a watch from another thread; empty if nothing is."""
         return self._parts.control.deciding if self._parts is not None else ""
 
+    @property
+    def late_look(self) -> str:
+        """Why the look at the claims is late that pods wait for before they are bound; empty if it is not."""
+        return self._running.control.late_list
+
     def lacks_rights(self) -> list[str]:
         """Return a line that names the rights which the operator needs and does not have, or nothing."""
         return self._running.rights.troubles()

@@ -405,6 +405,11 @@ class Control:
         self._conflict_check.obstacle = why
 
     @property
+    def late_list(self) -> str:
+        """Why the list is late that pods wait for, in words for people; empty if it is not."""
+        return self._conflict_check.obstacle
+
+    @property
     def sees_others(self) -> bool:
         """Whether all pods of other schedulers are in the cache, as far as is known."""
         return self._sees_others()

@@ -11,8 +11,8 @@ has not, or if a pod without a node could have had it allocated anew. While the 
 pods of another scheduler may come unseen: then all claims are listed.
 
 Looks take a fifth of the time at most: the next one waits ``REST_FACTOR`` times as long as the last one took, and at
-most ``LONGEST_REST_SECONDS``. What takes longer than ``LATE_LOOK_SECONDS`` is said by the pods that wait for it, and in
-the log.
+most ``LONGEST_REST_SECONDS``. What takes longer than ``LATE_LOOK_SECONDS`` is said by the pods that wait for it, by
+``/readyz``, and in the log.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class LastLook:
                 await asyncio.sleep(10 * LIST_PAUSE_SECONDS)
                 wanted.set()
             else:
+                late.cancel()  # or it would be told in the pause below, and stand until the next look
                 waiting_since, self._error = None, ""
                 self._control.list_is_late("")
                 self._control.listed(began)

@@ -1,7 +1,8 @@
 """The checks behind ``/livez`` and ``/readyz``.
 
 Ready: the cache is complete and up to date, and the operator may do its work. Every kind was listed, is watched, and
-its watch gives signs of life; no right is missing.
+its watch gives signs of life; no right is missing. A late look at the claims is a warning: it holds up only pods whose
+devices another scheduler allocates as well, and a tenant with many large claims may bring it about.
 
 Live: only faults that a new process can mend count. An API server that is away or refuses us makes the operator
 unready, but not dead. The operator is dead when its controllers ended, or when Kopf ended again and again for
@@ -19,11 +20,15 @@ from dra_operator.app.operator import Operator
 
 
 class Check(NamedTuple):
-    """A check, and the obstacles that it found, as lines for people. ``note`` is shown beside a check that passed."""
+    """A check, and the obstacles that it found, as lines for people.
+
+    ``note`` is shown beside a check that passed, and ``warning`` also to those who do not ask for each check.
+    """
 
     name: str
     obstacles: list[str]
     note: str = ""
+    warning: str = ""
 
 
 def obstacles(checks: Iterable[Check]) -> list[str]:
@@ -76,7 +81,8 @@ class Health:
         ]
         release = Check("kubernetes", [], self._operator.in_force.note)
         rights = Check("rights", self._operator.lacks_rights())
-        return [*checks, work, Check("listing", []), release, Check("kinds", missing), rights, kopf, *watches]
+        look = Check("last-look", [], warning=self._operator.late_look)
+        return [*checks, work, Check("listing", []), release, Check("kinds", missing), rights, kopf, look, *watches]
 
     def liveness(self) -> tuple[Check, Check]:
         """Whether only a new process helps."""

@@ -87,7 +87,8 @@ def _answer(name: str, probe: Probe) -> _Answer:
         lines = [_line(check, check.name in excluded) for check in checks]
         lines.append(f"{name} check {'failed' if found else 'passed'}")
         if "verbose" not in request.query:
-            lines = found or ["ok"]
+            warnings = [f"{it.name}: {it.warning}" for it in checks if it.warning and it.name not in excluded]
+            lines = [*(found or ["ok"]), *warnings]
         return web.Response(text="\n".join(lines) + "\n", status=503 if found else 200)
 
     return answer
@@ -98,7 +99,8 @@ def _line(check: Check, is_excluded: bool) -> str:
         return f"[+]{check.name} excluded"
     if check.obstacles:
         return f"[-]{check.name} failed: {'; '.join(check.obstacles)}"
-    return f"[+]{check.name} ok: {check.note}" if check.note else f"[+]{check.name} ok"
+    note = check.warning or check.note
+    return f"[+]{check.name} ok: {note}" if note else f"[+]{check.name} ok"
 
 
 async def _front_page(_: web.Request) -> web.Response:
