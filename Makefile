@@ -18,7 +18,7 @@ COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py alphas.py candidat
 # Images often set it; then hundreds of processes that tests start would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test quick pytest compiled lint proto settings sentences lock sbom audit release image clean
+.PHONY: help install demo docs test quick pytest compiled work lint proto settings sentences lock sbom audit release image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,9 @@ compiled: install  ## build a wheel with the allocator compiled, and test the an
 	PYTHONPATH=build/site $(BIN)/python -c \
 	  "from dra_operator.scheduling.scoring.strategies import frag as f; assert f.__file__.endswith('.so'), f.__file__"
 	PYTHONPATH=build/site $(BIN)/pytest $(PYTEST_ARGS) $(COMPILED_TESTS)
+
+work: install  ## count the instructions of fixed pieces of work, and fail if one needs 3 % more than recorded
+	$(BIN)/python benchmarks/counted_work.py --check
 
 lint: install  ## lint, formatting, types, import contracts, generated code
 	$(BIN)/ruff check .
