@@ -198,7 +198,7 @@ def test_what_a_node_keeps_of_claims_is_bounded_by_their_alternatives(monkeypatc
     two, one, other, four = (made.allocator.compile([it]) for it in made.claims)
     for program in (two, one, other, four):
         Problem(state, program)
-    assert state.filtered(two.stages) is None, "the oldest one made room"
-    assert state.filtered(one.stages) is not None
-    assert state.filtered(other.stages) is not None
-    assert state.filtered(four.stages) is None, "too large by itself"
+    assert state.filtered.get(two.stages) is None, "the oldest one made room"
+    assert state.filtered.get(one.stages) is not None
+    assert state.filtered.get(other.stages) is not None
+    assert state.filtered.get(four.stages) is None, "too large by itself"

@@ -119,13 +119,13 @@ class Decision:
         return Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
 
     def _refused(self, search: Search) -> None:
-        fault = search.problem.fault if search.problem.is_faulty else None
-        if fault is not None:
+        problem = search.problem
+        is_faulty = problem.is_faulty
+        if is_faulty and (fault := problem.fault) is not None:
             self._failed(fault)
         elif self._refusal is None:
-            is_faulty = search.problem.view.invalid or search.problem.is_faulty
-            kind = NodeFailure if is_faulty else Refused
-            self._refusal = kind(self._node.metadata.name, partial(refuse, search.problem), self._steps)
+            kind = NodeFailure if is_faulty or problem.view.invalid else Refused
+            self._refusal = kind(self._node.metadata.name, partial(refuse, problem), self._steps)
             if self._second:
                 self._begin(admin_exempt=True)
                 return
@@ -163,6 +163,7 @@ class Allocator:
         self._kinds = Kinds(self.learned.mix)
         self._order = order
         self._orders = {name: device_order(name, self._kinds_of_mix) for name in (*DEVICE_ORDERS, LEAST_FRAGMENTATION)}
+        self._own_order = self._orders[order]
         self.budget = budget
         self._new_share_id = new_share_id
         self._programs: dict[tuple[AttributeValue | None, tuple[int, ...]], ClaimProgram] = {}
@@ -249,7 +250,7 @@ class Allocator:
             usage,
             self.budget if budget is None else budget,
             self._new_share_id,
-            self._orders[order or self._order],
+            self._orders[order] if order else self._own_order,
         )
 
     def likeness(self, node: Node, program: ClaimProgram, usage: Usage) -> Hashable | None:

@@ -87,13 +87,11 @@ class Results:
             binding_failure_conditions=(device.binding_failure_conditions or None) if binding else None,
             share_id=self._share() if amounts is not None else None,
             consumed_capacity=amounts or None,
-            skip_node_operations=self._skipped(number),
+            skip_node_operations=self._skipped(number) if self._features.optional_node_operations else None,
         )
 
     def _skipped(self, number: int) -> tuple[str, ...] | None:
         """The calls to the driver that the slice leaves out: later changes of it concern later claims (K37-ONO-02)."""
-        if not self._features.optional_node_operations:
-            return None
         return self._problem.view.origin(number).spec.skip_node_operations or None
 
     def _node_selector(self, claim: ResourceClaim, grants: Sequence[Grant]) -> NodeSelector | None:

@@ -105,10 +105,14 @@ class Counters(ChargedOnce):
 
     def _check(self, groups: Iterable[int]) -> None:
         """Opens or closes each group by what is left of its counters."""
-        left = self.left
-        for index in groups:
-            charges, devices = self._groups.groups[index]
-            if self._overdrawn or any(amount > left[number] for number, amount in charges):
-                self._closed |= devices << self.offset
+        left, offset, closed, is_overdrawn = self.left, self.offset, self._closed, self._overdrawn
+        table = self._groups.groups
+        for index in groups:  # plain loops: this runs for each device that a search takes or gives back
+            charges, devices = table[index]
+            for number, amount in charges:
+                if is_overdrawn or amount > left[number]:
+                    closed |= devices << offset
+                    break
             else:
-                self._closed &= ~(devices << self.offset)
+                closed &= ~(devices << offset)
+        self._closed = closed

@@ -36,34 +36,36 @@ class Domain:
         "wanted",
     )
 
-    def __init__(self, alternative: Alternative, claim: int, number: int) -> None:
+    def __init__(self, alternative: Alternative, claim: int, number: int, like: Domain | None = None) -> None:
+        """Make a domain that nothing passes, or one with what filters left to another one.
+
+        A problem with ledgers makes all its domains anew, so that no field is set twice.
+        """
         self.alternative = alternative
         self.claim = claim
         self.number = number
         """Position among all domains of the problem."""
-        self.usable = 0
+        self.usable: int = 0 if like is None else like.usable
         """Devices that pass all filters."""
-        self.raised = 0
+        self.raised: int = 0 if like is None else like.raised
         """Devices on which a selector raised, or of which a fatal amount would be consumed: the end of a search that
         reaches one."""
-        self.collected = 0
+        self.collected: int = 0 if like is None else like.collected
         """Mode All: the devices that must all be taken."""
-        self.fault: AllocationError | None = None
+        self.fault: AllocationError | None = None if like is None else like.fault
         """Mode All: why it is not known which devices the node has for it; then it has none."""
-        self.need = 0
-        self.amounts: Mapping[int, Quantities] = NO_AMOUNTS
+        self.need: int = 0 if like is None else like.need
+        self.amounts: Mapping[int, Quantities] = NO_AMOUNTS if like is None else like.amounts
         """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal
         requests share the object."""
-        self.wanted: tuple[Wanted, ...] = ()
+        self.wanted: tuple[Wanted, ...] = () if like is None else like.wanted
         """The ledgers that devices of the domain fall under, in the order in which they are asked."""
         self.ledgers: tuple[Ledger, ...] = ()
         """Those ledgers, in a problem."""
 
     def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
         """The same domain for one problem, which has made these ledgers so far."""
-        own = Domain(self.alternative, self.claim, self.number)
-        own.usable, own.raised, own.collected, own.fault = self.usable, self.raised, self.collected, self.fault
-        own.need, own.amounts, own.wanted = self.need, self.amounts, self.wanted
+        own = Domain(self.alternative, self.claim, self.number, self)
         if self.wanted:
             for key, make in self.wanted:
                 if key not in ledgers:
@@ -100,10 +102,17 @@ class Domain:
         A domain that needs no device looks at none. A request for all devices takes them in order: if the first is
         unavailable, no constraint is checked.
         """
-        first = self.collected & -self.collected
-        if self.need and (self.raised or any(ledger.may_fail(self) for ledger in self.ledgers)):
-            return False
-        return not first & self.usable or not any(ledger.ends_attempt for ledger in self.ledgers)
+        if self.need:  # loops, since each problem asks each domain, and most have no ledger
+            if self.raised:
+                return False
+            for ledger in self.ledgers:
+                if ledger.may_fail(self):
+                    return False
+        if self.collected & -self.collected & self.usable:
+            for ledger in self.ledgers:
+                if ledger.ends_attempt:
+                    return False
+        return True
 
 
 class Filtered(NamedTuple):

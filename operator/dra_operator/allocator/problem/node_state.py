@@ -60,25 +60,22 @@ class NodeState:
         """Devices that several requests may take."""
         self.left: Callable[[int], dict[str, int]] = partial(_left, view, usages)
         """What is left of each capacity of a device, in billionths; may be negative."""
-        self._filtered: dict[Hashable, Filtered] = {}
+        self.filtered: dict[Hashable, Filtered] = {}
+        """What filters leave to the requests of programs, as far as that is still known; see ``keep``."""
         self._kept = 0
         self.supplies: Memo[Hashable, Any] = Memo(1)
         """What the devices could still serve, by the mix's version; kept for ``ordering``, which knows its type."""
         self._counters: dict[int, Counters] = {}
         self._compatibility: dict[int, Compatibility] = {}
 
-    def filtered(self, stages: Hashable) -> Filtered | None:
-        """What filters leave to the requests of a program, if that is still known."""
-        return self._filtered.get(stages)
-
     def keep(self, stages: Hashable, found: Filtered) -> None:
         """Keeps what filters leave to a program, and drops the oldest of the others. A large one is not kept."""
         wanted = found.number_of_domains
-        if wanted > self._DOMAINS or stages in self._filtered:
+        if wanted > self._DOMAINS or stages in self.filtered:
             return
         while self._kept + wanted > self._DOMAINS:
-            self._kept -= self._filtered.pop(next(iter(self._filtered))).number_of_domains
-        self._filtered[stages] = found
+            self._kept -= self.filtered.pop(next(iter(self.filtered))).number_of_domains
+        self.filtered[stages] = found
         self._kept += wanted
 
     def exempt(self, domain: Domain) -> bool:

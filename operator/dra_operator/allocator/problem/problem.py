@@ -27,7 +27,7 @@ class Problem:
         self.node = node
         self.view = node.view
         self.program = program
-        known = node.filtered(program.stages) if program.fault is None else None
+        known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
             known = filtered(node, program)
             node.keep(program.stages, known)

@@ -110,7 +110,7 @@ class Stage:
 class CompiledRequests:
     """The requests of one claim. Claims that request the same share them."""
 
-    __slots__ = ("configurations", "fault", "stages", "wants_admin_access")
+    __slots__ = ("configurations", "derives_attributes", "fault", "stages", "wants_admin_access")
 
     def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
         self.stages = stages
@@ -118,6 +118,8 @@ class CompiledRequests:
         self.fault = fault
         self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
         """Some request has admin access."""
+        self.derives_attributes = any(alternative.derived for stage in stages for alternative in stage.alternatives)
+        """Some request computes attributes, which may fail on any device."""
         self.configurations: Memo[tuple[int, ...], tuple[DeviceAllocationConfiguration, ...]] = Memo()
         """What its classes configure, by the chosen alternatives; kept for ``configuration``, which works it out."""
 
@@ -125,7 +127,7 @@ class CompiledRequests:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("claims", "fault", "requests", "stages")
+    __slots__ = ("claims", "derives_attributes", "fault", "requests", "stages")
 
     def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
         self.claims = claims
@@ -134,6 +136,11 @@ class ClaimProgram:
         self.stages = requests[0].stages if len(requests) == 1 else tuple([it for one in requests for it in one.stages])
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
+        self.derives_attributes = False
+        """Some request computes attributes, which may fail on any device."""
+        for one in requests:
+            if one.derives_attributes:
+                self.derives_attributes = True
 
     def named(self, expression: str) -> str:
         """The selector of this text, as a sentence names it."""
@@ -143,11 +150,6 @@ class ClaimProgram:
                     if selector.expression == expression:
                         return selector.of(self.claims[stage.claim].key)
         return "a selector"
-
-    @property
-    def derives_attributes(self) -> bool:
-        """Some request computes attributes, which may fail on any device."""
-        return any(alternative.derived for stage in self.stages for alternative in stage.alternatives)
 
     @property
     def wants_admin_access(self) -> bool:

@@ -22,7 +22,16 @@ def configured(
     claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...], release: Release
 ) -> Configuration:
     """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
-    made = _repeating_all(claim, compiled, picks)
+    made = compiled.configurations.get(picks)
+    if made is None:
+        made = compiled.configurations.put(picks, _from_classes(_picked(compiled, picks)))
+    if claim.spec.devices.config:
+        names = {
+            name
+            for stage, pick in zip(compiled.stages, picks, strict=True)
+            for name in (stage.request, stage.alternatives[pick].request)
+        }
+        made += _from_claim(claim, names)  # each entry with all requests that it names
     if release < Release.V1_37 or not made:
         return made
     all_names = [
@@ -34,21 +43,6 @@ def configured(
 def _covers(entry: DeviceAllocationConfiguration, all_names: Sequence[set[str]]) -> bool:
     """Whether the entry names each request, or the subrequest that was chosen for it."""
     return all(names.intersection(entry.requests or ()) for names in all_names)
-
-
-def _repeating_all(claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...]) -> Configuration:
-    """Each entry with all requests that it names."""
-    from_classes = compiled.configurations.get(picks)
-    if from_classes is None:
-        from_classes = compiled.configurations.put(picks, _from_classes(_picked(compiled, picks)))
-    if not claim.spec.devices.config:
-        return from_classes
-    names = {
-        name
-        for stage, pick in zip(compiled.stages, picks, strict=True)
-        for name in (stage.request, stage.alternatives[pick].request)
-    }
-    return from_classes + _from_claim(claim, names)
 
 
 def _picked(compiled: CompiledRequests, picks: tuple[int, ...]) -> list[Alternative]:

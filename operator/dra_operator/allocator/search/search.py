@@ -60,8 +60,8 @@ class Search:
         Raises AllocationError when the search ends with an error.
         """
         last = self.steps + steps
-        while self.is_open and self.steps < last:
-            if self._has_failed_often:
+        while self.solved is None and self.steps < last:
+            if self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None:
                 self._start_again()
             else:
                 try:
@@ -69,11 +69,6 @@ class Search:
                 except AllocationError as error:
                     self._abandon_alternative(error)
         return self.solved
-
-    @property
-    def is_open(self) -> bool:
-        """There is no answer yet."""
-        return self.solved is None
 
     def picks(self) -> list[int]:
         """The chosen alternative of each stage, once solved."""
@@ -105,17 +100,16 @@ class Search:
         else:
             self._begin(remaining)
 
-    @property
-    def _has_failed_often(self) -> bool:
-        return self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None
-
     def _advance(self, last: int) -> None:
         """Takes steps until it has an answer, has taken the last, or has failed often enough to start again."""
         stack, state, pruner = self._stack, self.state, self._pruner
         cost = 1 if pruner is None else PRUNED_STEP_FACTOR
+        is_ordered = state.order is not None
         while self.steps < last:
-            self.steps += cost + state.ordering_steps
-            state.ordering_steps = 0
+            self.steps += cost
+            if is_ordered:
+                self.steps += state.ordering_steps
+                state.ordering_steps = 0
             frame = stack[-1]
             advanced = frame.advance(state)
             if advanced:
@@ -130,7 +124,7 @@ class Search:
                     frame.retract(state, self._crossing(frame, following, known))
             elif advanced is False:
                 self._pop(stack, state)
-                if not stack or self._has_failed_often:
+                if not stack or (self._failures > FAILURES_BEFORE_PRUNING and pruner is None):
                     return
 
     def _abandon_alternative(self, error: AllocationError) -> None:

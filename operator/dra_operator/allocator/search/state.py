@@ -15,19 +15,23 @@ from .order import DeviceOrder, Grant, ordered_from
 class State:
     """What the current branch has taken."""
 
+    ordered_from = 0
+    """The stage from which on ``order`` counts."""
+    ordering_steps = 0
+    """What an order of devices has cost since the search last looked."""
+
     def __init__(self, problem: Problem, order: DeviceOrder | None = None) -> None:
         self.problem = problem
         self.order = order
         """How devices are tried from a stage on; None: in the reference's order."""
-        self.ordered_from = ordered_from(problem) if order is not None else 0
+        if order is not None:
+            self.ordered_from = ordered_from(problem)
         self.grants: list[Grant] = []
         self.taken = 0
         """Devices taken in this call, which ordinary requests must not take; shares do not count."""
         self.by_claim = [0] * len(problem.program.claims)
         """Devices that each claim took, shares left out."""
-        self.results = [0] * len(problem.program.claims)
-        self.ordering_steps = 0
-        """What an order of devices has cost since the search last looked."""
+        self.results = self.by_claim.copy()
         self._exclusive = ~problem.node.shareable
 
     def blocked(self, domain: Domain) -> int:
