@@ -10,7 +10,7 @@ from typing import Any
 
 from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.relations.references import volume_uses
+from dra_api.relations.volumes import volume_uses
 from dra_api.storage import PersistentVolumeClaim
 
 from dra_operator.cache.hints.placement_keys import place, place_users, place_widely

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, group_name, owning_group, owning_pod, pod_is_done, volume_uses
+from dra_api.relations.references import claims_of_pod, group_name, owning_group, owning_pod, pod_is_done
+from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId

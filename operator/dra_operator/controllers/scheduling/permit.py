@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 from dra_api.core import Pod
-from dra_api.relations.references import volume_uses
+from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 

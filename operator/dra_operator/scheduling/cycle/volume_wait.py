@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dra_api.core import Pod
-from dra_api.relations.references import volume_uses
+from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim
 from dra_api.storage import SELECTED_NODE, PersistentVolumeClaim
 

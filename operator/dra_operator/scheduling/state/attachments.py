@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Pod
-from dra_api.relations.references import volume_uses
+from dra_api.relations.volumes import volume_uses
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_api.values.quantity import NANO
 
