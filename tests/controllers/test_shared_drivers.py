@@ -88,6 +88,10 @@ def is_parked(world: World, claim: str = "ours") -> bool:
     return [it["resource"] for it in status.get("reservedFor") or ()] == ["contests"]
 
 
+def any_is_parked(world: World) -> bool:
+    return any(is_parked(world, it["metadata"]["name"]) for it in world.api.of(RESOURCE_CLAIMS))
+
+
 async def ours_is_parked(world: World) -> None:
     """Ours keeps the device that theirs has, and no pod runs with it."""
     async with asyncio.timeout(20):
@@ -790,6 +794,80 @@ async def test_a_device_that_theirs_had_for_a_moment_serves_no_pod_of_ours_as_it
                 await world.tick()
         assert not is_parked(world)
     assert "may have been" not in world.messages("ResourceClaimParked")[0]
+
+
+class Visit:
+    """Theirs takes dev-0 before or after a request of ours, this one of them, and gives it back once ours has it."""
+
+    def __init__(self, world: World, number: int, came: str, ends: str) -> None:
+        self._world, self._number, self._came, self._ends = world, number, came, ends
+        self._count = 0
+        self.has_ended = self.is_late = False
+
+    @property
+    def has_come(self) -> bool:
+        """Return whether ours made so many requests."""
+        return self._count >= self._number
+
+    def before(self, call: Call) -> None:
+        """A request of ours arrives."""
+        if self._came == "before":
+            self._come(call)
+
+    def after(self, call: Call) -> None:
+        """It was carried out, and is not answered yet."""
+        if self._came == "after":
+            self._come(call)
+        if self._ends == "before ours is answered":
+            self.end()
+        elif self._ends == "when the watch has shown ours" and devices_used_by_ours(self._world):
+            self._world.bring_events()  # faster than the answer
+
+    def end(self) -> None:
+        """Theirs goes, if it may."""
+        if self.has_come and not self.has_ended and "dev-0" in devices_used_by_ours(self._world):
+            self.has_ended = True
+            theirs_ends(self._world)
+            self._world.bring_events()
+
+    def _come(self, call: Call) -> None:
+        self._count += 1
+        if self._count == self._number:
+            self.is_late = call.sub == "binding"
+            allocate_theirs(self._world, "dev-0")
+            self._world.bring_events()
+
+
+@pytest.mark.parametrize("ends", ["before ours is answered", "when ours is answered", "when the watch has shown ours"])
+@pytest.mark.parametrize("came", ["before", "after"])
+@pytest.mark.parametrize("beginning", ["not allocated yet", "extended resources"])
+async def test_a_device_that_theirs_took_during_any_request_of_ours_and_soon_gave_back_serves_no_pod_of_ours(
+    beginning: str, came: str, ends: str, make: type[Make]
+) -> None:
+    """Theirs gives it back after ours has it, so kube-scheduler takes it for free and may give it to a second pod.
+
+    All of it is seen before ours looks for the last time, when theirs has nothing any more.
+    """
+    moments = 0
+    for number in range(1, MOST_REQUESTS):
+        world = World(Features())
+        world.furnish(devices=2)
+        add_theirs(world, make)
+        BEGINNINGS[beginning](world, make)
+        visit = Visit(world, number, came, ends)
+        world.api.before, world.api.after = visit.before, visit.after
+        world.start()
+        async with world.running(), asyncio.timeout(20):
+            while not (world.node_of("ours") or any_is_parked(world)):
+                await world.tick()
+                world.bring_events()
+                visit.end()
+        if visit.is_late or not visit.has_come:
+            break
+        if visit.has_ended:  # otherwise ours was parked before, or knew of theirs before it decided
+            assert any_is_parked(world), f"request {number}"
+        moments += any_is_parked(world)
+    assert moments >= 1
 
 
 async def test_what_a_former_process_allocated_beside_others_is_allocated_anew(world: World, make: type[Make]) -> None:

@@ -269,7 +269,16 @@ class Cluster(State):
         if entry is None:
             return NOTHING
         keys = triggers.write_over(self, entry)
-        return keys if self.allocated_devices.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
+        if self.allocated_devices.holds(uid):
+            return keys
+        self.contested.pop(uid, None)
+        return (*keys, *triggers.devices_freed(self, entry.allocation))
+
+    def follow(self, uid: str, claim: ResourceClaim) -> None:
+        """The claim of an in-flight allocation, which did not exist yet, was created as ``claim``."""
+        self.allocated_devices.follow(uid, claim)
+        if (rival := self.contested.pop(uid, None)) is not None:
+            self.contested[claim.metadata.uid] = rival
 
     def set_wake_conditions(self, key: str, wake_on: WakeConditions) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""

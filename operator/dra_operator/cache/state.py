@@ -314,16 +314,24 @@ class State(Stores):
         """Remember of claims of ours with which no pod runs yet that another one has a device of them, or had.
 
         When that one gives it back, kube-scheduler takes it for free. So ours is of no use then, though it is alone.
+
+        An allocation of ours that is on its way counts as written: a version without it, which has the finalizer, say,
+        ends no contest, and the watch may show it before its write is answered.
         """
         uid, devices = claim.metadata.uid, self.allocated_devices.clashes(claim)
-        if claim.status.allocation is None or is_parked(claim):
+        if is_parked(claim):
             self.contested.pop(uid, None)
+            return
+        if claim.status.allocation is None:
+            if self.allocated_devices.assumed(uid) is None:
+                self.contested.pop(uid, None)
             return
         for entry in self.allocated_devices.assumed_with(devices) if devices else ():
             if entry.claim.metadata.uid != uid and any(self.rivals(entry.claim, devices)):
                 self.contested.setdefault(entry.claim.metadata.uid, claim)
         for one in (claim, *self.sharers(claim, devices)) if devices else ():
-            rival = next(self.rivals(one, devices), None) if is_unbound(one) else None
+            is_open = is_unbound(one) or self.allocated_devices.assumed(one.metadata.uid) is not None
+            rival = next(self.rivals(one, devices), None) if is_open else None
             if rival is not None:
                 self.contested.setdefault(one.metadata.uid, rival)
 

@@ -298,7 +298,7 @@ class BindingCycle:
             raise
         self._metrics.created(success=True)
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
-        self._cluster.allocated_devices.follow(extended.claim.metadata.uid, made)
+        self._cluster.follow(extended.claim.metadata.uid, made)
         return made
 
     async def _bind_volumes(self) -> None:
