@@ -11,25 +11,33 @@ left, and two more for each node: a device that its record has lost is given aga
 
 *Contests*: pods of both come in the same second for fewer devices. Those that get one go, and those that waited follow.
 In every third contest the operator is killed, in every fourth kube-scheduler is started again.
+
+After each round all that was seen of it is judged. The first one in which something was wrong is the last one, and what
+explains it is kept in the folder that is printed: the logs of the operators and of all servers, and ``history.jsonl``,
+every version of every claim and pod with the moment in which a watch brought it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
+import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import envtest
-from dra_kube import Api, Object, connection
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Object, Resource, Unreachable, connection
 from faults import FaultProxy
 from node_stub import node_stub
 from operator_process import OperatorProcess
@@ -46,6 +54,46 @@ SETTLED_SECONDS = 1.5
 """Seconds after the last pod is decided in which a device may still turn out to be given twice."""
 
 
+MOST_VERSIONS = 20_000
+"""Versions of claims and pods that are kept, the latest ones: some fifty rounds."""
+
+
+class Chronicle:
+    """What a watch of claims and one of pods brought, and when; ``follow`` until cancelled."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._lines: deque[str] = deque(maxlen=MOST_VERSIONS)
+
+    async def follow(self) -> None:
+        """Both kinds."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind in (PODS, RESOURCE_CLAIMS):
+                tasks.create_task(self._follow(kind))
+
+    async def _follow(self, kind: Resource) -> None:
+        _, revision = await self._api.list(kind)
+        while True:
+            with suppress(Unreachable):  # a busy machine; the next watch brings what was missed
+                async for event in self._api.watch(kind, resource_version=revision):
+                    revision = event.object["metadata"]["resourceVersion"]
+                    if event.type != "BOOKMARK":
+                        self._add(event.type, event.object)
+            await asyncio.sleep(0.05)
+
+    def _add(self, event: str, obj: Object) -> None:
+        meta = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+        seen = datetime.now(UTC).isoformat(timespec="milliseconds")
+        entry = {"seen": seen, "revision": meta["resourceVersion"], "event": event, "kind": obj["kind"]}
+        spec = {name: obj["spec"].get(name) for name in ("schedulerName", "nodeName") if name in obj["spec"]}
+        about = {"metadata": meta, "spec": spec, "status": obj.get("status")}
+        self._lines.append(json.dumps(entry | about, separators=(",", ":")))
+
+    def write(self, path: Path) -> None:
+        """One version a line, in the order in which they came."""
+        path.write_text("".join(f"{line}\n" for line in self._lines))
+
+
 @dataclass
 class Arena:
     """A control plane of its own; ``ground`` has the nodes and what can be seen."""
@@ -53,6 +101,7 @@ class Arena:
     scheduler: envtest.StockScheduler
     ground: ProvingGround
     random: Random
+    chronicle: Chronicle
     log: list[str] = field(default_factory=list)
 
     async def pods_of(self, scheduler: str, names: Sequence[str], within: float = 0.0) -> None:
@@ -95,20 +144,41 @@ class Arena:
         twice = {found.what for found in self.ground.witness.findings() if found.what.endswith("of running pods")}
         ours = sorted(what for what in twice if "ours-" in what)
         gave_way = sum(it.text.count(" was also allocated to ") for it in self.ground.operators)
-        return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log)
+        kept = str(self._keep()) if twice else ""
+        return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log, kept)
+
+    async def is_sound(self) -> bool:
+        """Return whether no device was given twice so far."""
+        await self.ground.witness.caught_up()
+        return not any(found.what.endswith("of running pods") for found in self.ground.witness.findings())
+
+    def _keep(self) -> Path:
+        """Copy what explains a finding to a folder that stays."""
+        folder = Path(tempfile.mkdtemp(prefix="contests-kept-"))
+        for log in (*self.ground.folder.glob("*.log"), *(self.ground.folder / "servers").glob("*.log")):
+            shutil.copy(log, folder)
+        self.chronicle.write(folder / "history.jsonl")
+        found = [f"{it.what} (revision {it.since} to {it.until})" for it in self.ground.witness.findings()]
+        (folder / "findings.txt").write_text("\n".join(found) + "\n")
+        return folder
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``clashes``: how often the operator found a device of a claim of ours in another claim, too."""
+    """``clashes``: how often the operator found a device of a claim of ours in another claim, too.
+
+    ``kept``: the folder with logs and versions, if something was wrong.
+    """
 
     twice: Sequence[str]
     lost: Sequence[str]
     clashes: int
     log: Sequence[str]
+    kept: str = ""
 
     def __str__(self) -> str:
         lines = [f"twice: {len(self.twice)}; lost to the other's record: {len(self.lost)}; clashes: {self.clashes}"]
+        lines += [f"logs and all versions of claims and pods: {self.kept}"] if self.kept else []
         return "\n".join([*self.log, *self.twice, *self.lost, *lines])
 
 
@@ -123,9 +193,15 @@ async def arena(folder: Path, *, nodes: int = NODES, devices: int = DEVICES, see
         async with Api(to, timeout=PATIENCE) as api, FaultProxy(to, seed=seed) as proxy:
             async with Witness(api) as witness, node_stub(api):
                 ground = ProvingGround(api, proxy, witness, folder)
-                async with aclosing(ground):
-                    await ground.furnish(nodes=nodes, devices=devices)
-                    yield Arena(scheduler, ground, Random(seed))
+                chronicle = Chronicle(api)
+                following = asyncio.create_task(chronicle.follow())
+                try:
+                    async with aclosing(ground):
+                        await ground.furnish(nodes=nodes, devices=devices)
+                        yield Arena(scheduler, ground, Random(seed), chronicle)
+                finally:
+                    following.cancel()
+                    await asyncio.wait((following,))
 
 
 async def new_leader(arena: Arena, number: int, way: str) -> None:
@@ -187,7 +263,7 @@ async def play_leaders(folder: Path, count: int, until_time: float = math.inf) -
     """So many new leaders, in turn by start, take-over and upgrade; none begins after this time."""
     async with arena(folder) as made:
         for number in range(count):
-            if time.monotonic() > until_time:
+            if time.monotonic() > until_time or not await made.is_sound():
                 break
             await new_leader(made, number, WAYS[number % len(WAYS)])
         return await made.outcome()
@@ -198,7 +274,7 @@ async def play_contests(folder: Path, count: int, until_time: float = math.inf) 
     async with arena(folder, nodes=2, devices=4) as made, made.ground.kept_running(*LEASE):
         await made.ground.leader()
         for number in range(count):
-            if time.monotonic() > until_time:
+            if time.monotonic() > until_time or not await made.is_sound():
                 break
             await contest(made, number)
         return await made.outcome()

@@ -124,7 +124,7 @@ def stock_with_scheduler(binaries: Path, folder: Path) -> Iterator[StockSchedule
         own = _start_manager(stack, plane, binaries / "kube-controller-manager", folder, [])
         _wait_for_leader(plane, "kube-controller-manager")
         with ExitStack() as running:
-            flags = [*own, "--leader-elect=false"]
+            flags = [*own, "--leader-elect=false", "--v=3"]  # says when its own limit of requests holds one back
             scheduler = StockScheduler(plane.kubeconfig, folder, binaries / "kube-scheduler", flags, running)
             scheduler.start()
             yield scheduler
@@ -231,7 +231,7 @@ class _Server:
 @contextmanager
 def _server(folder: Path, program: Path, arguments: Sequence[str]) -> Iterator[_Server]:
     log = folder / f"{program.name}.log"
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # one that is started again says what happened before
         process = subprocess.Popen([str(program), *arguments], stdout=output, stderr=output)
     try:
         yield _Server(program, log, process)
