@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from dra_api.core import Pod
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.observed.pipeline import Abandoned, Pipeline, TookTooLong, pipeline
+from dra_operator.kubectl.observed.pipeline import Abandoned, Pausing, Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.reading.snapshot_file import load
 from dra_operator.kubectl.why.everything import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
@@ -70,6 +71,87 @@ def test_why_says_how_far_it_came(costly: Path) -> None:
         report = why_pod(made, pod)
     assert report.lines[0] == f"pod default/a was not decided about, 0 of 3 nodes asked: {LIMIT}"
     assert not report.is_clear
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_why_says_what_the_nodes_said_that_were_asked(costly: Path, asked: int) -> None:
+    """The costly nodes come last by their names: those without devices answer at once."""
+    for number in range(asked):
+        name = f"a-{number}"
+        status = {"allocatable": {"cpu": "9", "pods": "9"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name}, "status": status}
+        costly.write_text(f"{costly.read_text()}\n---\n{json.dumps(node)}")
+    made, pod = made_of(costly)
+    with made.pausing.within(10.0, clock=ticking()):
+        report = why_pod(made, pod)
+    assert report.lines[0] == f"pod default/a was not decided about, {asked} of {3 + asked} nodes asked: {LIMIT}"
+    assert not report.is_clear
+    if asked:
+        nodes = "1 node" if asked == 1 else "2 nodes"
+        assert report.lines[1] == f"pod default/a would fit 0 of the {nodes} asked"
+        assert any("a-0" in line for line in report.lines[2:])
+        assert not any("node-" in line for line in report.lines[2:])
+
+
+MANY = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: p, namespace: default}}
+spec:
+  schedulerName: dra-scheduler
+  containers: [{{name: c}}]
+  resourceClaims: [{{name: r, resourceClaimTemplateName: t}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {{name: t, namespace: default}}
+spec: {{spec: {{devices: {{requests: [{{name: r, exactly: {{deviceClassName: hard, count: {count}}}}}]}}}}}}
+"""
+FIT_LIMIT = "the time limit was reached; kubectl dra fit --time-limit gives more"
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "after", "said"),
+    [
+        (1, ["--max"], 25, r"at least \d+ copies of 1 pod would fit; {}"),
+        (20, ["--max"], 10, r"at least 0 copies of 1 pod would fit; {}"),
+        (1, ["--count", "30"], 25, r"(\d+) of 30 pods would fit, \1 of them tried; {}"),
+        (1, ["--max", "--drain", "node-0"], 0.5, r"the time limit was reached before the pods of node node-0"),
+    ],
+    ids=["some", "none", "a number", "while a node is drained"],
+)
+def test_fit_says_how_far_it_came(
+    count: int,
+    words: list[str],
+    after: float,
+    said: str,
+    costly: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (file := tmp_path / "pod.yaml").write_text(MANY.format(count=count))
+    clock = ticking()
+    within = Pausing.within
+    monkeypatch.setattr(Pausing, "within", lambda self, _: within(self, after, clock=clock))
+    if "--drain" in words:
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+        meta = {"name": "old", "namespace": "default", "uid": "old", "ownerReferences": [owner]}
+        spec = {"nodeName": "node-0", "schedulerName": "dra-scheduler", "containers": [{"name": "c"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        costly.write_text(f"{costly.read_text()}\n---\n{json.dumps(pod)}")
+    assert main(["fit", "-f", str(file), *words, "--from", str(costly), "-n", "default"]) == 3
+    captured = capsys.readouterr()
+    assert re.search(said.format(re.escape(FIT_LIMIT)), captured.out + captured.err)
+
+
+def test_fit_has_a_limit_that_can_be_set(costly: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "pod.yaml").write_text(MANY.format(count=20))
+    words = ["fit", "-f", str(file), "--max", "--from", str(costly), "-n", "default", "--time-limit", "0.1s"]
+    assert main(words) == 3
+    assert FIT_LIMIT in capsys.readouterr().out
+    assert main([*words, "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["isCut"] is True
 
 
 def test_why_of_all_pods_names_those_that_it_did_not_look_at(costly: Path) -> None:

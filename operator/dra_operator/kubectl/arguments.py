@@ -51,6 +51,17 @@ def add_output_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=FORMATS, help="format of the answer")
 
 
+def add_time_limit_argument(parser: argparse.ArgumentParser) -> None:
+    """How long an answer may be worked out."""
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=30.0,
+        metavar="TIME",
+        help="limit of working out the answer, such as 5s or 2m, beyond which it says what is known; 0: none (30s)",
+    )
+
+
 def add_watch_argument(parser: argparse.ArgumentParser) -> None:
     """Answer again and again."""
     parser.add_argument("-w", "--watch", action="store_true", help="answer again every 2s, until Ctrl-C")

@@ -11,6 +11,7 @@ from dra_operator.kubectl.arguments import (
     add_namespace_argument,
     add_operator_arguments,
     add_output_argument,
+    add_time_limit_argument,
     positive,
 )
 from dra_operator.kubectl.edge import answered
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tls-cert", metavar="FILE", help="with these two: speak TLS with this certificate and its chain, as PEM"
     )
     parser.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, as PEM")
+    add_time_limit_argument(parser)
     add_namespace_argument(parser, every=False)
     add_output_argument(parser)
     add_operator_arguments(parser)

@@ -9,8 +9,8 @@ from dra_operator.kubectl.arguments import (
     add_namespace_argument,
     add_operator_arguments,
     add_output_argument,
+    add_time_limit_argument,
     add_watch_argument,
-    seconds,
 )
 from dra_operator.kubectl.edge import answered
 
@@ -23,13 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE/NAME",
         help="a pod, claim, deployment or job, also as TYPE NAME; with -A and without a name: all that wait",
     )
-    parser.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=30.0,
-        metavar="TIME",
-        help="limit of working out the answer, such as 5s or 2m, beyond which it says what is known; 0: none (30s)",
-    )
+    add_time_limit_argument(parser)
     add_namespace_argument(parser)
     add_watch_argument(parser)
     add_output_argument(parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,10 +11,11 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim
+from msgspec.structs import replace as changed
 
-from dra_operator.kubectl.answer import Fact, Problem
+from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong, pipeline
 
 from .drain import Draining, drained, pods_on
 from .outcome import LeftFact, Placed, PodFact, left_in
@@ -34,7 +36,9 @@ class Fitting(Fact, frozen=True):
     left: Sequence[LeftFact]
     drained: Draining | None = None
     next: PodFact | None = None
-    """The pod that blocks the next copy, if as many as fit were asked for; None if the limit of pods was reached."""
+    """The pod that blocks the next copy, if as many as fit were asked for; None if a limit was reached."""
+    is_cut: bool = False
+    """Whether the time was over before all was tried: more may fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,47 +66,84 @@ def overlay_of(seen: Observed, settings: Settings, wanted: Wanted, pause: Callab
 
 
 def fitted(
-    overlay: Overlay, wanted: Wanted, assumption: Assumption, copies: int | None, *, tells_left: bool = True
+    overlay: Overlay,
+    wanted: Wanted,
+    assumption: Assumption,
+    copies: int | None,
+    *,
+    tells_left: bool = True,
+    seconds: float | None = None,
 ) -> Fitting:
     """``copies``: how many are wanted; None: as many as fit. ``tells_left``: also what could be had afterwards, which
-    looks at all devices. Raises Problem."""
+    looks at all devices. After so many ``seconds`` (0: never) the answer is what was found until then; None leaves
+    the limit to the overlay, and TookTooLong to the caller. Raises Problem."""
+    with overlay.made.pausing.within(seconds) if seconds is not None else nullcontext():
+        try:
+            draining = _assumed(overlay, assumption)
+        except TookTooLong as error:
+            if seconds is None:
+                raise
+            node = assumption.drained
+            text = f"the time limit was reached before the pods of node {node} were placed; --time-limit gives more"
+            raise Problem(text, ExitCode.IN_THE_WAY) from error
+        source = Copies(wanted, overlay.cluster)
+        is_limited = seconds is not None
+        if copies is None:
+            found = _most(overlay, source, is_limited=is_limited)
+        else:
+            found = _number(overlay, source, copies, is_limited=is_limited)
+    is_placed = draining is None or draining.is_placed
+    left = left_in(overlay.made) if tells_left and not found.is_cut else ()
+    return changed(found, fits=found.fits and is_placed, left=left, drained=draining)
+
+
+def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
+    """Take away what is not to be there. Raises Problem."""
     for name in assumption.without:
         node = _node(overlay, name)
         for pod in pods_on(overlay.cluster, name):
             overlay.evict(pod)
         overlay.cluster.delete(Node, node.key)
-    draining = drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
-    source = Copies(wanted, overlay.cluster)
-    if copies is None:
-        return _most(overlay, source, draining, tells_left=tells_left)
-    pods = [PodFact.of(overlay.place(pod)) for _ in range(copies) for pod in source.copy()]
-    size = wanted.size
-    whole = sum(all(fact.node for fact in pods[start : start + size]) for start in range(0, len(pods), size))
-    return Fitting(
-        fits=whole == copies and (draining is None or draining.is_placed),
-        copies=whole,
-        pods=pods,
-        left=left_in(overlay.made) if tells_left else (),
-        drained=draining,
-    )
+    return drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
 
 
-def _most(overlay: Overlay, source: Copies, draining: Draining | None, *, tells_left: bool) -> Fitting:
-    """Copy after copy, until one does not fit as a whole; that one takes nothing."""
+def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) -> Fitting:
+    """All pods of so many copies, also behind one that does not fit."""
     pods: list[PodFact] = []
-    copies, blocked = 0, None
+    is_cut = False
+    try:
+        for _ in range(copies):
+            pods.extend(PodFact.of(overlay.place(pod)) for pod in source.copy())  # keeps those before an error
+    except TookTooLong:
+        if not is_limited:
+            raise
+        is_cut = True
+    size = source.wanted.size
+    whole = sum(all(fact.node for fact in pods[start : start + size]) for start in range(0, len(pods) - size + 1, size))
+    return Fitting(fits=whole == copies, copies=whole, pods=pods, left=(), is_cut=is_cut)
+
+
+def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
+    """Copy after copy, until one does not fit as a whole, or the time is over; that one takes nothing."""
+    pods: list[PodFact] = []
+    copies, blocked, is_cut = 0, None, False
     while blocked is None and len(pods) + source.wanted.size <= MOST_PLACED_PODS:
         mark = overlay.mark
-        facts = list(_until_blocked(overlay, source.copy()))
+        try:
+            facts = list(_until_blocked(overlay, source.copy()))
+        except TookTooLong:
+            if not is_limited:
+                raise
+            overlay.undo(mark)
+            is_cut = True
+            break
         if not facts[-1].node:
             blocked = facts[-1]
             overlay.undo(mark)
         else:
             pods += facts
             copies += 1
-    fits = copies > 0 and (draining is None or draining.is_placed)
-    left = left_in(overlay.made) if tells_left else ()
-    return Fitting(fits=fits, copies=copies, pods=pods, left=left, drained=draining, next=blocked)
+    return Fitting(fits=copies > 0, copies=copies, pods=pods, left=(), next=blocked, is_cut=is_cut)
 
 
 def _until_blocked(overlay: Overlay, pods: Iterator[Pod]) -> Iterator[PodFact]:

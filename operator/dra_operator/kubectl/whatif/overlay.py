@@ -56,7 +56,7 @@ class Overlay:
     """
 
     def __init__(self, made: Pipeline, pause: Callable[[], None] = lambda: None) -> None:
-        self.made, self.cluster, self._pause = made, made.cluster, pause
+        self.made, self.cluster = made, made.cluster
         made.pausing.limit = pause
         self.cluster.gives_hints = False
         serves = partial(extended_resource, made.cluster)
@@ -95,7 +95,7 @@ class Overlay:
 
         ``with_gang``: a pod of a gang is planned as in the operator, with the pods of the gang that wait.
         """
-        self._pause()
+        self.made.pausing()
         pod, hindrance = self.with_claims(pod)
         if hindrance is not None:
             return NotPlaced(pod, hindrance.text)
@@ -171,7 +171,7 @@ class Overlay:
         if state is None:
             return None
         try:
-            status = settled(PodFilter(cycle_state).filter(state), self._pause)
+            status = settled(PodFilter(cycle_state).filter(state), self.made.pausing)
         except AllocationError:
             return None
         return status.plan if isinstance(status, Fits) else None
@@ -193,7 +193,7 @@ class Overlay:
 
     def evict(self, pod: Pod) -> tuple[str, ...]:
         """The pod ends, and gives back what no other pod has with it; the devices that it used."""
-        self._pause()
+        self.made.pausing()
         lost: list[str] = []
         claims = {claim.key: claim for _, claim in self.cluster.claims_of(pod) if claim is not None}
         own = {claim.key: claim for claim in self.cluster.claims_owned_by(pod)}

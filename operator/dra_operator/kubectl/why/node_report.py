@@ -31,15 +31,16 @@ def node_report(
     cluster: Cluster,
     published: Published,
     now: datetime,
+    *,
+    is_partial: bool = False,
 ) -> Iterator[str]:
-    """How many nodes the pod would fit, then why not the others."""
+    """How many nodes the pod would fit, then why not the others; ``is_partial``: there are more than were asked."""
     if not said:
         yield f"{title(cycle_state.pod)} finds no node: the cluster has none"
         return
     good = [one.state.name for one in said if isinstance(one.said.answer, Fits)]
-    yield f"{title(cycle_state.pod)} would fit {len(good)} of {counted(len(said), 'node')}" + (
-        f": {names(good)}" if good else ""
-    )
+    asked = f"the {counted(len(said), 'node')} asked" if is_partial else counted(len(said), "node")
+    yield f"{title(cycle_state.pod)} would fit {len(good)} of {asked}" + (f": {names(good)}" if good else "")
     yield from (f"  {line}" for line in _in_the_way(cycle_state, pod_filter, said))
     yield from (f"  {line}" for line in _lacking(cycle_state, said, cluster, published, now))
 

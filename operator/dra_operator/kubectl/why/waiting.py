@@ -76,6 +76,8 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
     if decision.is_cut:
         asked, nodes = len(decision.said), counted(len(found.nodes), "node")
         report.object_to(f"{title(pod)} was not decided about, {asked} of {nodes} asked: {OUT_OF_TIME}", indent=0)
+        if decision.said:
+            _tell_what_nodes_said(report, made, found, decision)
         return report
     if decision.error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
@@ -115,10 +117,8 @@ def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) 
 def _tell_of_nodes(
     report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, *, places: bool
 ) -> None:
-    published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
-    pod_filter, said = decision.pod_filter, decision.said
-    if pod_filter is not None and not decision.error:
-        report.add(node_report(cycle_state, pod_filter, said, made.cluster, published, made.now), 0)
+    published = _tell_what_nodes_said(report, made, cycle_state, decision)
+    said = decision.said
     report.add(_outdated(made, cycle_state))
     report.add(ahead_in_line(made, cycle_state.pod))
     if report.is_clear:
@@ -137,6 +137,16 @@ def _tell_of_nodes(
     report.add(_fixes(report.fixes, cycle_state, trial.tried))
     if search.is_cut:
         report.say(f"not all changes were tried: {OUT_OF_TIME}", indent=2)
+
+
+def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision) -> Published:
+    published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
+    pod_filter, said = decision.pod_filter, decision.said
+    if pod_filter is not None and not decision.error:
+        is_partial = len(said) < len(cycle_state.nodes)
+        lines = node_report(cycle_state, pod_filter, said, made.cluster, published, made.now, is_partial=is_partial)
+        report.add(lines, 0)
+    return published
 
 
 def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[str]:
