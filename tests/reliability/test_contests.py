@@ -19,7 +19,8 @@ RULES = Rules()
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "devices"), [(1, 2, 1), (1, 3, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 2), (1, 3, 2)]
+    ("ours", "theirs", "devices"),
+    [(1, 2, 1), (1, 3, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 3, 1), (2, 2, 2), (1, 3, 2)],
 )
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_no_order_of_events_gives_a_device_twice(ours: int, theirs: int, devices: int, restarts: int) -> None:
@@ -38,6 +39,7 @@ def test_no_order_of_events_gives_a_device_twice(ours: int, theirs: int, devices
         pytest.param(replace(RULES, waits_for_quiet=False), "theirs 1 and theirs 2", id="gives back while others wait"),
         pytest.param(replace(RULES, takes_again=False), "theirs 1 and theirs 2", id="does not take again"),
         pytest.param(replace(RULES, sees_first=False), "ours 0 and theirs 0", id="a new leader that sees nothing"),
+        pytest.param(replace(RULES, notes_in_flight=False), "ours 0 and theirs 1", id="forgets while it writes"),
     ],
 )
 def test_each_rule_is_needed(rules: Rules, what: str) -> None:
@@ -50,6 +52,19 @@ def test_two_pods_in_the_moment_in_which_a_contest_ends_are_too_many() -> None:
     """What no rule prevents, as the page says: each assumption is needed, too."""
     found = explore(RULES, ours=1, theirs=3, devices=1, at_once=2)
     assert "theirs 1 and theirs 2" in found.fault
+
+
+def test_watches_that_hide_a_pod_of_theirs_for_longer_than_the_wait_are_too_late() -> None:
+    """What no rule prevents either: a look in all namespaces would find a claim that has the device, not one that had
+    it. To wait until the watches have brought all that was written before the look would be enough."""
+    hides_holder = explore(RULES, ours=1, theirs=1, devices=1, late=True)
+    assert "ours 0 and theirs 0" in hides_holder.fault
+    hides_former = explore(replace(RULES, looks_everywhere=True), ours=1, theirs=2, devices=1, late=True)
+    assert "ours 0 and theirs 1" in hides_former.fault
+    for restarts in (0, 1):
+        awaits = replace(RULES, looks_everywhere=True, awaits_watches=True)
+        found = explore(awaits, ours=1, theirs=2, devices=1, restarts=restarts, late=True)
+        assert found.fault == "", found.story
 
 
 @needs_stock_control_plane

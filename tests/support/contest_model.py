@@ -23,6 +23,11 @@ are milliseconds after a second without any.
 ``waits_for_quiet``   and until no pod of theirs wants a device
 ``takes_again``   and takes the device once more, if theirs took it while ours gave it back
 ``sees_first``    a new leader binds nothing before it sees what others do
+``notes_in_flight``   another one that had it while the write of ours was on its way counts, too
+
+With ``late`` the watches of ours may hide a pod of theirs and its claim for as long as they like. ``looks_everywhere``:
+a look finds the claim; ours looks only in namespaces in which it has seen pods of theirs. ``awaits_watches`` would do:
+ours binds nothing before its watches have brought all that was written before the look.
 
 A restart of ours loses what it has not written; a restart of theirs reads all claims anew, and loses its decisions.
 """
@@ -48,12 +53,14 @@ DECIDED: Final = "decided"
 class Claim(NamedTuple):
     """``state`` of the claim of one pod, and its ``device``, -1 for none.
 
-    ``is_contested``: a claim of theirs had the device while ours did, or may have.
+    ``is_contested``: a claim of theirs had the device while ours did, or may have. ``is_hidden``: the watches of ours
+    have not brought the claim of theirs yet.
     """
 
     state: str
     device: int = -1
     is_contested: bool = False
+    is_hidden: bool = False
 
 
 class Event(NamedTuple):
@@ -75,6 +82,9 @@ class Rules:
     waits_for_quiet: bool = True
     takes_again: bool = True
     sees_first: bool = True
+    notes_in_flight: bool = True
+    looks_everywhere: bool = False
+    awaits_watches: bool = False
 
 
 OLD: Final = Rules(remembers=False, parks=False, waits_for_quiet=False, takes_again=False, sees_first=False)
@@ -104,6 +114,10 @@ class State:
     def theirs_hold(self, device: int) -> bool:
         """Return whether a claim of theirs has the device on the server."""
         return any(not is_ours for is_ours, _ in self.holders(device))
+
+    def is_rival_seen(self, device: int) -> bool:
+        """Return whether ours sees a claim of theirs that has the device."""
+        return any(not is_ours and not self.theirs[number].is_hidden for is_ours, number in self.holders(device))
 
     @property
     def is_settled(self) -> bool:
@@ -147,34 +161,57 @@ def is_lost(state: State) -> str:
     return ""
 
 
-def steps(state: State, rules: Rules, devices: int, restarts: int, at_once: int) -> Iterator[Step]:
+def steps(
+    state: State, rules: Rules, devices: int, restarts: int, at_once: int, *, late: bool = False
+) -> Iterator[Step]:
     """Yield everything that may happen next."""
-    yield from _theirs(state, devices, at_once)
+    yield from _theirs(state, devices, at_once, late)
+    yield from _watches(state)
     yield from _ours(state, rules, devices)
     if state.restarts < restarts:
         yield from _restarts(state, at_once)
 
 
-def _theirs(state: State, devices: int, at_once: int) -> Iterator[Step]:
+def _watches(state: State) -> Iterator[Step]:
+    for number, claim in enumerate(state.theirs):
+        if claim.is_hidden:
+            after = _with(state, False, number, claim._replace(is_hidden=False))
+            if claim.state in (BOUND, DONE):
+                after = _noted(after, claim.device)
+            yield Step(f"the watches bring {number} of theirs", after)
+
+
+def _noted(state: State, device: int) -> State:
+    """Ours sees that a claim of theirs has the device."""
+    ours = tuple(_contested(it) if (it.state, it.device) == (WRITTEN, device) else it for it in state.ours)
+    return replace(state, ours=ours)
+
+
+def _theirs(state: State, devices: int, at_once: int, late: bool) -> Iterator[Step]:
     parked_again = any(event.ours and state.ours[event.number].state == PARKED for event in state.unread)
     ends = parked_again or _is_given(state) or any(claim.state in (ENDING, GIVEN_BACK) for claim in state.ours)
     in_flight = {claim.device for claim in state.theirs if claim.state == DECIDED}
     for number, claim in enumerate(state.theirs):
         if claim.state == FREE and (not ends or state.came < at_once):
-            came = replace(_with(state, False, number, Claim(WAITING)), came=state.came + ends)
+            waiting = Claim(WAITING, is_hidden=late)
+            came = replace(_with(state, False, number, waiting), came=state.came + ends)
             yield Step(f"pod {number} of theirs comes", came)
         if claim.state == WAITING:
             for device in sorted(set(range(devices)) - state.record - in_flight):
                 what = f"theirs decides: device {device} for {number}"
-                yield Step(what, _with(state, False, number, Claim(DECIDED, device)))
+                yield Step(what, _with(state, False, number, claim._replace(state=DECIDED, device=device)))
         if claim.state == DECIDED:  # the answer to its own write puts the device into the record at once
-            after = _with(state, False, number, Claim(BOUND, claim.device))
-            ours = tuple(_contested(it) if it == (WRITTEN, claim.device, False) else it for it in state.ours)
-            after = replace(after, record=state.record | {claim.device}, ours=ours)
+            after = _with(state, False, number, claim._replace(state=BOUND))
+            after = replace(after, record=state.record | {claim.device})
+            after = after if claim.is_hidden else _noted(after, claim.device)
             yield Step(f"theirs writes device {claim.device} for {number}, and binds", after)
         if claim.state == BOUND:
             gives = Event(False, number, False, claim.device)
-            after = replace(_with(state, False, number, Claim(DONE)), unread=(*state.unread, gives))
+            # the watches will bring that it had the device, too; by then ours may have taken that without a contest
+            is_shared = any((it.state, it.device) == (WRITTEN, claim.device) for it in state.ours)
+            was = claim.device if claim.is_hidden and is_shared else -1
+            done = Claim(DONE, was, is_hidden=claim.is_hidden)
+            after = replace(_with(state, False, number, done), unread=(*state.unread, gives))
             yield Step(f"pod {number} of theirs ends: device {claim.device}", after)
     if state.unread:
         event, *rest = state.unread
@@ -193,9 +230,9 @@ def _ours(state: State, rules: Rules, devices: int) -> Iterator[Step]:
     for number, claim in enumerate(state.ours):
         if claim.state == FREE:
             # the cache of ours may lag: then it takes a device that theirs has on the server
-            known = {it.device for it in state.ours if it.state != FREE}
+            known = {it.device for it in state.ours if it.state not in (FREE, GIVEN_BACK)}
             for device in sorted(set(range(devices)) - known):
-                taken = Claim(WRITTEN, device, state.theirs_hold(device))
+                taken = Claim(WRITTEN, device, rules.notes_in_flight and state.is_rival_seen(device))
                 yield Step(f"ours takes device {device} for {number}", _takes(state, number, taken))
         elif claim.state == WRITTEN:
             yield from _after_the_wait(state, rules, number, claim)
@@ -208,7 +245,8 @@ def _ours(state: State, rules: Rules, devices: int) -> Iterator[Step]:
             given = Claim(GIVEN_BACK, claim.device)
             yield Step(f"ours gives device {claim.device} of {number} back", _gives(state, number, claim, given))
         elif claim.state == GIVEN_BACK:
-            if state.theirs_hold(claim.device) and rules.takes_again:
+            is_ours = any(is_ours for is_ours, _ in state.holders(claim.device))  # that is a later write
+            if state.theirs_hold(claim.device) and rules.takes_again and not is_ours:
                 yield Step(
                     f"ours takes device {claim.device} once more", _takes(state, number, Claim(PARKED, claim.device))
                 )
@@ -223,7 +261,10 @@ def _after_the_wait(state: State, rules: Rules, number: int, claim: Claim) -> It
     has_looked = rules.looks_again and (state.sees or rules.sees_first)
     if has_looked and not state.is_settled:
         return
-    is_lost_contest = claim.is_contested if rules.remembers else state.theirs_hold(claim.device)
+    if rules.awaits_watches and any(it.is_hidden and it.state != WAITING for it in state.theirs):
+        return
+    rival = state.theirs_hold if rules.looks_everywhere else state.is_rival_seen
+    is_lost_contest = rival(claim.device) or (rules.remembers and claim.is_contested)
     if not is_lost_contest or not has_looked:
         yield Step(
             f"ours binds {number} with device {claim.device}", _with(state, True, number, Claim(BOUND, claim.device))
@@ -245,7 +286,8 @@ def _restarts(state: State, at_once: int) -> Iterator[Step]:
         yield Step("a new leader of ours", came)
     held = [claim.device for claim in state.ours if claim.state in (WRITTEN, BOUND, PARKED, ENDING)]
     held += [claim.device for claim in state.theirs if claim.state == BOUND]
-    theirs = tuple(Claim(WAITING) if claim.state == DECIDED else claim for claim in state.theirs)
+    again = [it._replace(state=WAITING, device=-1) if it.state == DECIDED else it for it in state.theirs]
+    theirs = tuple(again)
     anew = replace(state, theirs=theirs, unread=(), record=frozenset(held), restarts=once)
     yield Step("theirs starts again", anew)
 
@@ -286,6 +328,7 @@ def explore(
     devices: int = 2,
     restarts: int = 0,
     at_once: int = 1,
+    late: bool = False,
     most: int = 2_000_000,
 ) -> Found:
     """Look at every state that may be reached; the shortest way to a fault, if there is one.
@@ -299,7 +342,7 @@ def explore(
         state = line.popleft()
         if fault := wrong(state):
             return Found(fault, _story(came, state), len(came))
-        for what, after in steps(state, rules, devices, restarts, at_once):
+        for what, after in steps(state, rules, devices, restarts, at_once, late=late):
             if after not in came:
                 came[after] = state, what
                 line.append(after)
