@@ -11,17 +11,20 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import envtest
 import pytest
 import pytest_asyncio
+from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from rounds import LONG
-from zoo.asking import ASKING
-from zoo.cage import NEIGHBOUR, Cage, cage
+from waiting import until
+from zoo.asking import ASKING, request, spec
+from zoo.cage import NEIGHBOUR, NODES, Cage, cage
 from zoo.crowding import CROWDING
-from zoo.gauges import Gauges, peak_memory, visiting
-from zoo.hoarding import HOARD, HOARDING, KINDS, hoard, stranger
+from zoo.gauges import Gauges, peak_memory, probing, visiting, weighing
+from zoo.hoarding import BULKY_DRIVER, FULL_SLICE, HOARD, HOARDING, KINDS, bulky_slice, hoard, stranger
 from zoo.placing import PLACING
 from zoo.restless import RESTLESS
 from zoo.sprawling import SPRAWLING
@@ -88,6 +91,52 @@ async def test_an_operator_starts_beside_a_hoard_and_its_neighbours_are_served(k
         print(f"\n{kind}: at most {peak_memory(operator.pid) >> 20} MiB, {gauges.line(kind)}")
         assert peak_memory(operator.pid) < START_MEMORY
         assert not operator.unexplained()
+
+
+BULKY_SLICES = 320 if FULL else 40
+"""Of one driver, on all nodes together: 5,120 devices in the short form."""
+BULKY_MEMORY = 3 * 2**20
+"""Bytes that the operator may keep of each, beside those of an empty cluster: 4,096 values, by which devices may be
+selected; labels are not kept."""
+
+
+@pytest.mark.parametrize("labelled", [False, True], ids=["0.8 MB of attributes", "and 0.6 MB of labels"])
+async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled: bool, tmp_path: Path) -> None:
+    """While they are published, and when the operator starts beside them."""
+    async with cage(tmp_path, seconds=1.0, scale=0.1) as den, AsyncExitStack() as stack:
+        empty = peak_memory(den.operator.pid)
+        tenant = Tenant(den.api, "bulky")
+        await tenant.moves_in()
+        gauges = Gauges()
+        parts = BULKY_SLICES // NODES
+        async with visiting(den.kubeconfig, NEIGHBOUR, gauges), weighing(den.operator.pid, gauges):
+            with probing(den.port, gauges):
+                for part in range(parts):
+                    bodies = (bulky_slice(f"node-{it}", part, parts, labelled=labelled) for it in range(NODES))
+                    await tenant.each(den.api.create(RESOURCE_SLICES, body) for body in bodies)
+                await asyncio.sleep(FULL or 5.0)
+        print(f"\n{gauges.line('published')}, {empty >> 20} MiB before")
+        assert not gauges.bad_probes
+        assert gauges.delay < 2.0 * SLACK
+        operator = await den.another_operator(stack)
+        later = Gauges()
+        selected = {"cel": {"expression": f"device.driver == '{BULKY_DRIVER}'"}}
+        await den.api.create(DEVICE_CLASSES, {"metadata": {"name": "bulky"}, "spec": {"selectors": [selected]}})
+        async with visiting(den.kubeconfig, NEIGHBOUR, later):
+            for number in range(4):
+                await tenant.pod_with(f"user-{number}", spec(request("req", kind="bulky", count=FULL_SLICE // 4)))
+            await until("its own pods are bound", partial(_all_bound, den, tenant), 60)
+            await asyncio.sleep(FULL or 5.0)
+        memory = peak_memory(operator.pid)
+        print(f"{later.line('after a start')}; at most {memory >> 20} MiB")
+        assert later.delay < 2.0 * SLACK
+        assert max(memory, gauges.memory) < empty + BULKY_SLICES * BULKY_MEMORY
+        assert not operator.unexplained()
+
+
+async def _all_bound(den: Cage, tenant: Tenant) -> bool:
+    pods, _ = await den.api.list(PODS, tenant.namespace)
+    return len(pods) == 4 and all(pod["spec"].get("nodeName") for pod in pods)
 
 
 def test_the_zoo_has_eighty_kinds() -> None:

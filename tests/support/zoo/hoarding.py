@@ -5,6 +5,7 @@ Nothing has to be done with most of them: they are listed and watched, at start,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable
 from typing import Any
 
@@ -33,6 +34,30 @@ def parameters(size: int) -> list[Object]:
     return [
         {"opaque": {"driver": "gpu.example.com", "parameters": {"text": text}}} for _ in range(min(32, size // 10_000))
     ]
+
+
+BULKY_DRIVER = "bulky.example.com"
+FULL_SLICE = 128
+"""Devices of a slice."""
+WIDEST = 32
+"""Attributes of a device."""
+
+
+def bulky_slice(node: str, part: int, parts: int, *, labelled: bool) -> Object:
+    """A slice of 0.8 MB of attributes, all as long as they may be; ``labelled``: filled up with labels to 1.4 MB."""
+    domain = f"{'d' * 51}.example.com"
+    names = [f"{domain}/attribute{number:023d}" for number in range(WIDEST)]
+
+    def attributes(device: int) -> Object:
+        return {name: {"string": f"{node}-{part}-{device}-{place}".ljust(64, "x")} for place, name in enumerate(names)}
+
+    devices = [{"name": f"device-{part}-{number}", "attributes": attributes(number)} for number in range(FULL_SLICE)]
+    pool = {"name": f"{node}-bulky", "generation": 1, "resourceSliceCount": parts}
+    content = {"driver": BULKY_DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    body: Object = {"metadata": {"name": f"{node}-bulky-{part}"}, "spec": content}
+    if labelled:
+        body["metadata"]["labels"] = labels(LARGEST_BYTES - len(json.dumps(body)))
+    return body
 
 
 def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
