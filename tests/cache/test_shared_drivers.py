@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 import msgspec
@@ -145,6 +146,27 @@ def test_a_pod_of_others_with_an_extended_resource_shares_the_driver_of_its_clas
     assert cluster.others_decide(drivers).cluster_events == came.cluster_events + 1, "another pod came"
     cluster.delete(Pod, "ns/e", "uid-f")
     assert not is_shared(cluster, "gpu.example.com")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_of_deleted_classes_go_with_the_last_pod_that_wants_them(seed: int) -> None:
+    """In any order of classes that come and go, and of pods that want them."""
+    random, shared = Random(seed), SharedDrivers()
+    names, keys = [f"class-{it}" for it in range(4)], [f"pod ns/p{it}" for it in range(4)]
+    for _ in range(200):
+        if random.random() < 0.5:
+            shared.file(random.choice(keys), classes=random.sample(names, random.randint(0, 3)), is_queued=True)
+        elif random.random() < 0.5:
+            shared.put_class(class_(random.choice(names), 'device.driver == "gpu.example.com"'))
+        else:
+            shared.remove_class(random.choice(names))
+        wanted = {name for key in keys for name in shared._classes.values_of(key)}
+        assert shared._gone_classes <= wanted
+    for name in names:
+        shared.remove_class(name)
+    for key in keys:
+        shared.file(key)
+    assert (shared._gone_classes, shared._class_drivers, list(shared._queued), bool(shared)) == (set(), {}, [], False)
 
 
 def test_classes_that_do_not_exist_cost_nothing_however_many_pods_name() -> None:

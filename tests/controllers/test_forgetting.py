@@ -121,6 +121,7 @@ ELSEWHERE = {
         "Index._late",
         "State._late_sharing",
     ),
+    "tests/cache/test_shared_drivers.py": ("SharedDrivers._gone_classes",),
     "tests/controllers/test_evicting.py": (
         "PodEvictor._planned",
         "RuleReporter._evicted",
@@ -165,7 +166,6 @@ ELSEWHERE = {
         "ConflictCheck._former",
         "ConflictCheck._unlisted",
         "ParkedClaims._alone_since",
-        "SharedDrivers._gone_classes",
         "State.contested",
         "State.unparking",
     ),

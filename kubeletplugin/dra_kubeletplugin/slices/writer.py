@@ -127,6 +127,13 @@ class SliceWriter:
         stored = content(tidy(spec))
         return None if same_slice(pool.slices[write.index], stored) else stored
 
+    def _answered(self, pool: str, before: int) -> None:
+        """Put back what was unanswered before; a pool of which all is known is forgotten."""
+        if before:
+            self.unanswered[pool] = before
+        else:
+            self.unanswered.pop(pool, None)
+
     async def _send(self, write: Write, sent: dict[str, Any]) -> dict[str, Any]:
         if write.stored is None:
             pool, before = write.spec.pool, self.unanswered.get(write.spec.pool.name, 0)
@@ -135,9 +142,9 @@ class SliceWriter:
                 answer = await self._api.create(RESOURCE_SLICES, sent)
             except ApiError as error:
                 if error.code not in _UNCERTAIN_CODES:
-                    self.unanswered[pool.name] = before
+                    self._answered(pool.name, before)
                 raise
-            self.unanswered[pool.name] = before
+            self._answered(pool.name, before)
             self.statistics.creates += 1
             return answer
         async with self._stale_if_refused(write.stored):
