@@ -26,7 +26,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,6 +64,11 @@ class Chronicle:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._lines: deque[str] = deque(maxlen=MOST_VERSIONS)
+        self._since: dict[str, dict[str, float]] = defaultdict(dict)
+        """By device: the claims of ours that have it and are not parked, by name, and since when."""
+        self._theirs: dict[str, set[str]] = {}
+        self.delays: list[float] = []
+        """Seconds from our allocation of a device to one by theirs, which had decided before it saw ours."""
 
     async def follow(self) -> None:
         """Both kinds."""
@@ -79,6 +84,8 @@ class Chronicle:
                     revision = event.object["metadata"]["resourceVersion"]
                     if event.type != "BOOKMARK":
                         self._add(event.type, event.object)
+                    if event.type != "BOOKMARK" and kind is RESOURCE_CLAIMS:
+                        self._time(event.object, is_gone=event.type == "DELETED")
             await asyncio.sleep(0.05)
 
     def _add(self, event: str, obj: Object) -> None:
@@ -88,6 +95,22 @@ class Chronicle:
         spec = {name: obj["spec"].get(name) for name in ("schedulerName", "nodeName") if name in obj["spec"]}
         about = {"metadata": meta, "spec": spec, "status": obj.get("status")}
         self._lines.append(json.dumps(entry | about, separators=(",", ":")))
+
+    def _time(self, claim: Object, *, is_gone: bool) -> None:
+        name, status = claim["metadata"]["name"], claim.get("status") or {}
+        results = (status.get("allocation") or {"devices": {}})["devices"].get("results") or ()
+        devices = {f"{it['pool']}/{it['device']}" for it in results} if not is_gone else set()
+        is_parked = any(it["resource"] == "contests" for it in status.get("reservedFor") or ())
+        if name.startswith("theirs"):
+            for device in devices - self._theirs.get(name, set()):
+                self.delays += [time.monotonic() - since for since in self._since[device].values()]
+            self._theirs[name] = devices
+            return
+        for device, since in self._since.items():
+            if device not in devices or is_parked:
+                since.pop(name, None)
+        for device in devices if not is_parked else ():
+            self._since[device].setdefault(name, time.monotonic())
 
     def write(self, path: Path) -> None:
         """One version a line, in the order in which they came."""
@@ -145,7 +168,7 @@ class Arena:
         ours = sorted(what for what in twice if "ours-" in what)
         gave_way = sum(it.text.count(" was also allocated to ") for it in self.ground.operators)
         kept = str(self._keep()) if twice else ""
-        return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log, kept)
+        return Outcome(ours, sorted(twice - set(ours)), gave_way, self.log, self.chronicle.delays, kept)
 
     async def is_sound(self) -> bool:
         """Return whether no device was given twice so far."""
@@ -167,6 +190,7 @@ class Arena:
 class Outcome:
     """``clashes``: how often the operator found a device of a claim of ours in another claim, too.
 
+    ``delays``: how many seconds after ours they allocated a device that ours had by then, as a watch brought both.
     ``kept``: the folder with logs and versions, if something was wrong.
     """
 
@@ -174,10 +198,13 @@ class Outcome:
     lost: Sequence[str]
     clashes: int
     log: Sequence[str]
+    delays: Sequence[float]
     kept: str = ""
 
     def __str__(self) -> str:
         lines = [f"twice: {len(self.twice)}; lost to the other's record: {len(self.lost)}; clashes: {self.clashes}"]
+        latest = ", ".join(f"{delay:.2f}" for delay in sorted(self.delays)[-5:])
+        lines += [f"theirs allocated a device that ours had {len(self.delays)} times, so many s later: {latest}"]
         lines += [f"logs and all versions of claims and pods: {self.kept}"] if self.kept else []
         return "\n".join([*self.log, *self.twice, *self.lost, *lines])
 
