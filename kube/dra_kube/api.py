@@ -177,6 +177,7 @@ class Api:
         self,
         resource: Resource,
         namespace: str | None = None,
+        *,
         keep: Callable[[Object], Object] = lambda item: item,
         **selectors: str,
     ) -> tuple[Objects, str]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from controllers_world import World
+from controllers_world import TinyLanguage, World
+from dra_api.resource import Device
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
@@ -91,6 +92,21 @@ def broken_selector(world: World) -> None:
     add_pod(world)
 
 
+def wrong_selector(world: World) -> None:
+    """One that does not compile; one that fails on devices is a matter of their node."""
+
+    class Strict(TinyLanguage):
+        def compile(self, expression: str) -> Callable[[str, Device], bool]:
+            if expression == "no such word":
+                raise ValueError("undeclared reference")
+            return super().compile(expression)
+
+    world.language = Strict()
+    world.furnish(("node",))
+    world.api.change(DEVICE_CLASSES, "gpu", lambda made: made.update(Make.device_class("gpu", "no such word")))
+    add_pod(world)
+
+
 CASES = {
     "a claim that does not exist": Case(missing_claim, "claim-missing", "unschedulable"),
     "no nodes": Case(without_nodes, "no-nodes", "unschedulable"),
@@ -98,7 +114,8 @@ CASES = {
     "a full node": Case(full, "resource", "unschedulable"),
     "scheduling gates": Case(gated, "gated", "gated"),
     "what is not supported": Case(unsupported, "unsupported", "unschedulable"),
-    "an error": Case(broken_selector, "error", "backoff"),
+    "a selector that fails on the devices of all nodes": Case(broken_selector, "devices", "unschedulable"),
+    "an error": Case(wrong_selector, "error", "backoff"),
 }
 
 

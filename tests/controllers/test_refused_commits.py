@@ -77,8 +77,12 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
     world.api.add(PODS, make.pod(**pod))
     world.api.before = lambda call: REFUSALS[how] if (call.verb, call.plural, call.sub) == refused else None
     world.start()
-    async with world.running():
-        while not world.messages("FailedScheduling"):
+
+    def has_devices() -> bool:
+        return bool((world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation"))
+
+    async with world.running(), asyncio.timeout(30):
+        while has_devices() or not world.messages("FailedScheduling"):
             world.bring_events()
             await world.tick()
         world.api.before = lambda call: None
@@ -87,7 +91,6 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
     message = f"cannot {doing}: the API server refused: {REFUSALS[how]}{remedy}; retrying with back-off"
     assert waiting(world) == ("SchedulingGated" if "schedulingGates" in pod else "SchedulerError", message)
     assert world.messages("FailedScheduling") == [message]
-    assert not (world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation")
     await world.settle()
     current = world.api[PODS, "ns/pod"]["spec"]
     assert current.get("nodeName") == "node-0" or not current.get("schedulingGates", True)

@@ -79,9 +79,9 @@ async def event(events: AsyncIterator[Any]) -> tuple[str, Object]:
 async def test_an_object_is_made_found_watched_changed_and_deleted(scene: Scene, kind: Kind) -> None:
     api, resource = scene.api, kind.resource
     place = scene.namespace if resource.namespaced else None
-    marked = {"labelSelector": f"of={scene.namespace}"}
-    _, revision = await api.list(resource, place, **marked)
-    events = api.watch(resource, place, resource_version=revision, **marked)
+    marked = f"of={scene.namespace}"
+    _, revision = await api.list(resource, place, labelSelector=marked)
+    events = api.watch(resource, place, resource_version=revision, labelSelector=marked)
     async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
         name = f"{scene.namespace}-a"
         meta = {"name": name, "labels": {"of": scene.namespace}, **({"namespace": place} if place else {})}
@@ -89,7 +89,7 @@ async def test_an_object_is_made_found_watched_changed_and_deleted(scene: Scene,
         assert (await event(events))[0] == "ADDED"
         assert (await api.get(resource, name, place))["metadata"]["uid"] == made["metadata"]["uid"]
         for narrow in (f"metadata.name={name}", kind.narrow):
-            found, _ = await api.list(resource, place, fieldSelector=narrow, **marked)
+            found, _ = await api.list(resource, place, fieldSelector=narrow, labelSelector=marked)
             assert [obj["metadata"]["name"] for obj in found] == [name]
         made["metadata"]["labels"]["is"] = "updated"
         await api.update(resource, made)
@@ -102,7 +102,7 @@ async def test_an_object_is_made_found_watched_changed_and_deleted(scene: Scene,
         await api.delete(resource, name, place)
         assert (await event(events))[0] == "DELETED"
         await api.create(resource, {"metadata": meta | {"name": f"{name}-2"}, "spec": kind.spec})
-        await api.delete_collection(resource, place, **marked)
+        await api.delete_collection(resource, place, labelSelector=marked)
         with pytest.raises(NotFound):
             await api.get(resource, f"{name}-2", place)
 

@@ -31,7 +31,9 @@ def evictor(api: Api) -> VictimEvictor:
     clock = asyncio.get_running_loop().time
     pods = PodWriter(api, lambda _: None, lambda _: None, lambda: STAMP)
     events = EventRecorder(api, "dra-operator", clock=clock, now=lambda: STAMP)
-    return VictimEvictor(pods, events, "dra-scheduler", clock=clock, now=lambda: datetime.now(UTC), rest=10.0)
+    return VictimEvictor(
+        pods, events, "dra-scheduler", clock=clock, now=lambda: datetime.now(UTC), rest=10.0, patience=30.0
+    )
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 30), (7, 7), (3600, 3600)])

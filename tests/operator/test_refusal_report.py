@@ -43,6 +43,13 @@ MISMATCHES = {
 }
 
 
+CHANGE = "nearest fix: change selector #0 of the request, or publish devices that it matches"
+OTHER_DRIVER = (
+    "nearest fix: run a driver that publishes devices for this node (see: kubectl get resourceslices), or correct the "
+    "driver that the selectors name"
+)
+
+
 def lines_of(*claims: Json, nodes: int = 1, usage: Usage | None = None) -> list[str]:
     """The lines about as many equal nodes, which refuse the last claim; the others are allocated."""
     everywhere = [
@@ -69,7 +76,7 @@ def test_selectors_stand_beside_what_devices_publish(selector: str, published: l
     drivers = ["drivers of the devices: drv (3)"]  # the class asks for the driver as well
     assert lines[one + 1 :] == [
         *dict.fromkeys([*drivers, *published]),
-        "nearest fix: change selector #0 of the request, or publish devices that it matches",
+        OTHER_DRIVER if "device.driver" in selector else CHANGE,
     ]
 
 

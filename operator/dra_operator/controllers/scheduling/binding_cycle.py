@@ -27,7 +27,7 @@ controller ``release`` when the pod got its node with another claim, or is done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -194,7 +194,8 @@ class BindingCycle:
             if not is_over(error):
                 self._unreserve_devices()
             elif undo or isinstance(error, PodVanished):
-                await self._undo(vanished=isinstance(error, PodVanished))
+                refused = isinstance(error, ApiError) and not isinstance(error, _PASSING)
+                await self._undo(vanished=isinstance(error, PodVanished), refused=refused)
             if isinstance(error, KubeError | ObjectChanged):
                 raise self._failure(error) from error
             raise
@@ -318,20 +319,39 @@ class BindingCycle:
         if pod is not None:  # otherwise the server knows better
             check_recorded(pod, claims)
 
-    async def _undo(self, *, vanished: bool) -> None:
-        """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
+    async def _undo(self, *, vanished: bool, refused: bool = False) -> None:
+        """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more.
+
+        A pod whose last step is refused keeps no devices that it got in an earlier attempt: it may never start.
+        """
         self.unreserve()
         uid = self._pod.metadata.uid
         for claim in self._reserved:
             frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
-        self._conflict_check.given_up(self._reserved)
+        earlier = list(self._allocated_earlier()) if refused else []
+        for claim in earlier:
+            await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=True))
+        self._conflict_check.given_up([*self._reserved, *earlier])
         await self._undo_group_claims()
         if self._has_node_use and not vanished:
             with suppress(KubeError):  # the next attempt writes it anew
                 await self._pods.record_node_use(self._pod, ())
         if self._extended is not None:
             await self._try_to_undo(self._extended, discard(self._claims, self._extended, uid))
+
+    def _allocated_earlier(self) -> Iterator[ResourceClaim]:
+        """Yield the claims that an earlier attempt allocated for pods none of which is bound.
+
+        One in a contest is left to its end: another scheduler takes a device for free that is given back.
+        """
+        known = {claim.metadata.uid for claim in self._reserved}
+        for _, planned in self._pod_claims:
+            claim = self._cluster.claims.get(planned.key, planned.metadata.uid)
+            if claim is None or claim.status.allocation is None or claim.metadata.uid in known:
+                continue
+            if self._conflict_check.is_unbound(claim) and claim.metadata.uid not in self._cluster.contested:
+                yield claim
 
     async def _undo_group_claims(self) -> None:
         """Claims that are reserved for the pod's PodGroup, if no other pod of it is placed (K37-WL-22 and -26).
