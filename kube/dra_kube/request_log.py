@@ -59,8 +59,18 @@ class Seldom(logging.Filter):
         return True
 
 
+class _OfTransports(Seldom):
+    """The same for asyncio's words about peers that are gone while something is written to them."""
+
+    _WORDS: Final = frozenset({"SSL connection is closed", "socket.send() raised exception."})
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg not in self._WORDS or super().filter(record)
+
+
 REQUESTS: Final = logging.getLogger(__name__)
 REQUESTS.addFilter(_WithoutContent())
+logging.getLogger("asyncio").addFilter(_OfTransports())
 
 
 def request_log(clock: Callable[[], float] = time.monotonic) -> logging.Logger:
