@@ -30,7 +30,7 @@ from rounds import LONG
 from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
-INSTALL, LABEL, UPGRADE, REMOVE = range(4)  # the blocks of docs/operating.md
+INSTALL, LABEL, _TERRITORY, UPGRADE, REMOVE = range(5)  # the blocks of docs/operating.md
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
             for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
