@@ -209,7 +209,7 @@ class Territory:
 
     def _count(self, share: _Share, change: int) -> None:
         driver = share.pool.driver
-        open_ = 0 if share.node in self._nodes else len(share.every - share.taken.keys() - share.left)
+        open_ = 0 if share.node in self._nodes else len(share.every.difference(share.taken, share.left))
         for counter, number in ((self._open, open_), (self._published, len(share.every))):
             counter[driver] += change * number
             if not counter[driver]:
