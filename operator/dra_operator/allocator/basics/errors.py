@@ -17,13 +17,17 @@ on that node only, except under the reference's semantics.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 
 class AllocationError(Exception):
     """The claims cannot be decided. ``is_of_node``: because of what one node sees, so another node may do."""
 
-    is_of_node = False
+    _IS_OF_NODE: ClassVar[bool] = False
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*words)
+        self.is_of_node = self._IS_OF_NODE  # here, since compiled exceptions have no defaults of attributes
 
     @classmethod
     def of_node(cls, text: str) -> Self:
@@ -40,7 +44,7 @@ class ClaimError(AllocationError):
 class CapacityError(AllocationError):
     """A share of a device would consume a negative amount, or one that no quantity can say."""
 
-    is_of_node = True
+    _IS_OF_NODE: ClassVar[bool] = True
 
 
 class SelectorError(AllocationError):
@@ -58,7 +62,7 @@ class NodeSelectionError(AllocationError):
 class PoolError(AllocationError):
     """A request wants all devices, but a pool is being updated or invalid, so that its devices are not known."""
 
-    is_of_node = True
+    _IS_OF_NODE: ClassVar[bool] = True
 
 
 class NotEvaluated(AllocationError):
