@@ -1,17 +1,15 @@
-"""What a claim has of one driver, and who has it already.
+"""What a claim has of one driver, and which other claim has it already.
 
-What of an allocation concerns one driver: its results, its configuration, and a fingerprint of both.
-
-Two allocations with the same fingerprint are prepared alike. It covers the driver's own part only, by named fields:
-neither another driver's device nor a field that a later version of the API adds makes a prepared claim look changed.
-
-Who has a device, or a part of the host, by the records of this node.
+A driver's part of an allocation is its results and its configuration, with a fingerprint of both. Two allocations with
+the same fingerprint are prepared alike. It covers the driver's own part only, by named fields: neither another driver's
+device nor a field that a later version of the API adds makes a prepared claim look changed.
 
 A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
-run. Administrators' access and different shares of a device do not exclude each other. A record that cannot be read
-excludes others by what is still known of it, and where nothing is known, from all devices: one damaged file must not
-hand a device to a second container. The same holds for what devices
-own, such as device nodes: an adapter that is plugged in may get the node that another claim's containers have.
+run. Administrators' access and different shares of a device do not exclude each other. The same holds for the parts of
+the host that devices own, such as device nodes: an adapter that is plugged in may get the node of another container.
+
+A record that cannot be read excludes others by the part of it that is still known, or from all devices: one damaged
+file must not hand a device to a second container.
 
 A device that moves owns other parts of the host. What it owned before, containers that run may still use, until the
 claim is unprepared or the node starts again. So the record keeps it (``had``), and a new claim does not get it. Claims

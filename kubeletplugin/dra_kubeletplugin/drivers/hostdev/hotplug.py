@@ -72,6 +72,10 @@ class Inventory:
             DeviceHealth(device=name, healthy=False, message="not on the host any more") for name in sorted(gone)
         ]
 
+    def lacks(self, found: dict[str, HostDevice]) -> bool:
+        """Return whether a published device is not among those that a look found."""
+        return not self._known.keys() <= found.keys()
+
     def update(self, found: dict[str, HostDevice], now: float, held: Collection[str] = ()) -> list[Device]:
         """Take in a look at the host, and return the devices to publish; ``held`` are in pods, and so not gone.
 
@@ -188,8 +192,10 @@ class Hotplug:
         while True:
             try:
                 found = await asyncio.to_thread(self._look)
-                self.in_pods.see(found)
-                held = {device.device for _, device in self.in_pods.devices()}
+                if found is not self._found:
+                    self.in_pods.see(found)
+                # The records of all claims are read for it, so not in each second.
+                held = self._held() if self._inventory.lacks(found.devices) else set()
             except Exception:
                 log.exception("cannot read the devices of the host; published devices stay")
             else:
@@ -222,6 +228,10 @@ class Hotplug:
 
     def _is_other(self, found: Found | None) -> bool:
         return self._found is not found
+
+    def _held(self) -> set[str]:
+        """Return the devices that are in the pods of their claims. Raises ClaimError."""
+        return {device.device for _, device in self.in_pods.devices()}
 
     def _take_in(self, found: Found, held: set[str]) -> bool:
         """Whether something else is to be published than before."""
