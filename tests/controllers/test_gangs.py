@@ -38,6 +38,7 @@ from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
 from dra_operator.controllers.shared.timing import BackoffSettings
 from dra_operator.controllers.work.dispatcher import Decided, Postponed
 from dra_operator.kube import PodWriter
+from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.gang import joint_plan
 from dra_operator.scheduling.state import Gang
 from fake_api import Call
@@ -168,6 +169,34 @@ async def test_a_decision_about_a_pod_waits_until_it_is_told_that_its_gang_waits
     await world.settle()
     [left] = told
     assert said(world, left) == "waits for other pods: gang g has fewer than the 2 pods that it needs"
+
+
+async def test_a_pod_is_told_once_that_its_gang_waits_when_its_leader_and_itself_say_so_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own decision is made, and before that is carried out the leader of a newer attempt comes to it."""
+    furnish(world, 1, 1)
+    add(world, "g", 3, range(3))
+    original, said_twice = gangs.Gangs.begin, list[asyncio.Task[Any]]()
+
+    def begin(self: gangs.Gangs, state: CycleState) -> GangAttempt | Decided | None:
+        found = original(self, state)
+        if isinstance(found, Decided) and found.follow_up is not None:
+            said_twice.append(asyncio.ensure_future(found.follow_up()))
+        return found
+
+    async def way() -> None:
+        await asyncio.sleep(0)
+
+    world.api.way = way
+    monkeypatch.setattr(gangs.Gangs, "begin", begin)
+    await world.settle()
+    assert said_twice
+    assert [it.exception() for it in said_twice] == [None] * len(said_twice)
+    assert "failed unexpectedly" not in caplog.text
+    others = [said(world, f"g-{number}") for number in range(3) if not said(world, f"g-{number}").startswith("gang g")]
+    assert len(others) == 2
+    assert all(text.startswith("waits with gang g: pod g-") for text in others)
 
 
 async def test_a_further_pod_takes_nothing_from_those_that_are_about_to_be_bound(world: World) -> None:

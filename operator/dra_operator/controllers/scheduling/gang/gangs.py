@@ -395,12 +395,15 @@ class Gangs:
             current = self._cluster.pods.get(leader.key, leader.metadata.uid)
             if current is None or not self._cluster.is_waiting_member(current):
                 break
-            if pod.key != leader.key and not self.puts_off(pod.key):
+            if pod.key != leader.key:
                 await self._tell_mate(gang, pod, leader)
         return Result.UNSCHEDULABLE
 
     async def _tell_mate(self, gang: Gang, pod: Pod, leader: Pod) -> None:
         """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""
+        # Asked here and not by the callers: the pod's own decision and that of its leader may come at the same moment.
+        if self.puts_off(pod.key):
+            return
         text = f"waits with gang {gang.title}: pod {leader.metadata.name} says why"
         self._telling[pod.key] = gang
         try:
