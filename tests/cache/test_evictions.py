@@ -13,8 +13,7 @@ from dra_api.meta import Object
 from dra_api.resource import Device, DeviceTaintRule
 from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features, Inventory
-from dra_operator.cache import Cluster, Key
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import Cluster, Key, evictions
 from dra_operator.eviction import Eviction
 from eviction_lab import claim, owned_by, pod, result, rule, slice_of, taint
 from hypothesis import given

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
-from dra_operator.cache.objects.freed_nodes import FreedNodes
-from dra_operator.cache.objects.loads import NodeLoads
+from dra_operator.cache.loads import FreedNodes, NodeLoads
 from dra_operator.scheduling.state import PodsByNode
 from msgspec.structs import replace as with_
 from placement_lab import pod

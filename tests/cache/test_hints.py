@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.cache import NONE, Cluster, Key, WideKey
-from dra_operator.cache.hints.placement_keys import FEW_PODS
+from dra_operator.cache.key import FEW_PODS
 from dra_operator.scheduling import NoPlace, decided, plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState, pre_filter
 from neighbour_lab import DB, WEB, away, near, spread, term

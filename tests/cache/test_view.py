@@ -23,9 +23,9 @@ from dra_operator.cache import (
     Keys,
     UidMemory,
     check,
+    hints,
 )
 from dra_operator.cache.duplicates import Duplicates, duplicates
-from dra_operator.cache.hints import triggers
 from dra_operator.scheduling.state import Nomination
 from hypothesis import given
 from hypothesis import strategies as st
@@ -438,11 +438,11 @@ def test_of_thousands_of_claims_that_one_pod_owns_not_all_are_looked_at_with_eac
         looked.append(len(list(owned)))
         return duplicates(pod, owned)
 
-    monkeypatch.setattr(triggers, "duplicates", look)
+    monkeypatch.setattr(hints, "duplicates", look)
     for number in range(100):
         keys = cluster.apply(claim(f"c-{number}", ownerReferences=[owner("p")]))
     assert Key("templates", "ns/p") in keys
-    assert max(looked) == triggers.LOOKED_AT_CLAIMS
+    assert max(looked) == hints.LOOKED_AT_CLAIMS
 
 
 @pytest.mark.rule("K37-QH-03", "SC-02")
@@ -547,8 +547,8 @@ def test_another_kind_is_kept_once_it_says_whom_it_wakes(monkeypatch: pytest.Mon
     def on_quota(cluster: Cluster, _: Change[Quota]) -> Keys:
         return tuple(Key("placement", key) for key in cluster.waiting)
 
-    kept: dict[type[Object], Any] = {**triggers.ONLY_KEPT, Quota: on_quota}
-    monkeypatch.setattr(triggers, "ONLY_KEPT", kept)
+    kept: dict[type[Object], Any] = {**hints.ONLY_KEPT, Quota: on_quota}
+    monkeypatch.setattr(hints, "ONLY_KEPT", kept)
     cluster = make_cluster()
     cluster.apply(pod("waiting", schedulerName="dra-scheduler"))
     quota = convert(Quota, {"metadata": meta("quota", 1)})

@@ -25,8 +25,7 @@ from dra_kube import (
     ServerError,
 )
 from dra_operator.allocator import Features
-from dra_operator.cache import Cluster, Key, Source, UidMemory
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import Cluster, Key, Source, UidMemory, evictions
 from dra_operator.controllers import Control, OwnControllers
 from dra_operator.controllers.taints import evict
 from dra_operator.controllers.taints import rule_reports as taint_rules

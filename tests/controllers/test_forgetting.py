@@ -25,7 +25,7 @@ from dra_kube import (
 from dra_operator.allocator import Allocator, Features
 from dra_operator.allocator.basics.journal import Journal
 from dra_operator.cache.devices.freed_devices import FreedDevices
-from dra_operator.cache.objects.store import UidMemory
+from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling.gang import gangs
 from dra_operator.controllers.shared.last_events import Announced

@@ -30,7 +30,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, Key, check
-from dra_operator.cache.objects.index import Index
+from dra_operator.cache.index import Index
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling import scheduling_cycle
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs

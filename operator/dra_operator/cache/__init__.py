@@ -1,20 +1,23 @@
 """The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
+from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
 from .devices.allocated_devices import AllocatedDevices, AssumedAllocation, DeviceTaken
 from .duplicates import by_entry, counting_claim, duplicates, is_in_use
-from .hints import evictions
-from .hints.triggers import is_unprotected
+from .hints import is_unprotected
 from .invariants import InvariantViolated, check, violations
-from .key import NOTHING, Controller, Key, Keys, WeakKey, WideKey
-from .objects.bulk import without_bulk
-from .objects.newest_slices import newest_slices
-from .objects.storage import StorageView
-from .objects.store import Change, Store, UidMemory, revision
-from .objects.template import ClaimTemplate
-from .pool_status import incomplete_pools, pool_answer
-from .source import Source
-from .waiting.wake_conditions import (
+from .key import NOTHING, Controller, Key, Keys, Source, WeakKey, WideKey
+from .pools import incomplete_pools, newest_slices, pool_answer
+from .storage import StorageView
+from .store import (
+    Change,
+    ClaimTemplate,
+    Store,
+    UidMemory,
+    revision,
+    without_bulk,
+)
+from .waiting import (
     ANOTHER_WRITE,
     BEING_BOUND,
     EVERYTHING,

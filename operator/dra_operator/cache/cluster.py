@@ -1,7 +1,7 @@
 """What the operator knows about the cluster, and how changes come in.
 
 One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
-consistent whole. ``apply`` and ``delete`` answer with the keys that the change concerns; which ones, says ``triggers``.
+consistent whole. ``apply`` and ``delete`` answer with the keys that the change concerns; ``hints`` says which.
 Objects are frozen and shared, so callers cannot change what the cache hands out (CC-04).
 """
 
@@ -31,9 +31,8 @@ from dra_api.storage import (
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId, Inventory, Left
-from dra_operator.cache.objects.store import Change, Store
-from dra_operator.cache.objects.template import ClaimTemplate
-from dra_operator.cache.waiting.wake_conditions import EVERYTHING, UNMADE, WakeConditions
+from dra_operator.cache.store import Change, ClaimTemplate, Store
+from dra_operator.cache.waiting import EVERYTHING, UNMADE, WakeConditions
 from dra_operator.scheduling import STRATEGIES
 from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import (
@@ -48,10 +47,13 @@ from dra_operator.scheduling.state import (
     served_resources,
 )
 
-from .hints import evictions, other_schedulers, storage_triggers, triggers
-from .key import NOTHING, Keys
-from .objects.bulk import without_bulk
-from .objects.filed_under import (
+from . import (
+    evictions,
+    hints,
+    other_schedulers,
+)
+from .index import (
+    V,
     claims_used,
     devices_of,
     groups_named,
@@ -59,8 +61,9 @@ from .objects.filed_under import (
     templates_named,
     volume_claims_used,
 )
-from .objects.index import V
+from .key import NOTHING, Keys
 from .state import State
+from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
 
@@ -84,21 +87,21 @@ class Cluster(State):
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
-            ClaimTemplate: (self.templates, partial(triggers.on_template, self)),
+            ClaimTemplate: (self.templates, partial(hints.on_template, self)),
             ResourceSlice: (self.slices, self._absorb_slice),
             Node: (self.nodes, self._absorb_node),
             Namespace: (self.namespaces, self._absorb_namespace),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
             PodGroup: (self.groups.store, self._absorb_group),
-            PersistentVolumeClaim: (self.storage.claims, partial(storage_triggers.on_volume_claim, self)),
+            PersistentVolumeClaim: (self.storage.claims, partial(hints.on_volume_claim, self)),
             PersistentVolume: (self.storage.volumes, self._absorb_volume),
-            StorageClass: (self.storage.classes, partial(storage_triggers.on_storage, self)),
-            CSINode: (self.storage.csi_nodes, partial(storage_triggers.on_storage, self)),
-            CSIDriver: (self.storage.csi_drivers, partial(storage_triggers.on_storage, self)),
-            CSIStorageCapacity: (self.storage.csi_capacities, partial(storage_triggers.on_storage, self)),
+            StorageClass: (self.storage.classes, partial(hints.on_storage, self)),
+            CSINode: (self.storage.csi_nodes, partial(hints.on_storage, self)),
+            CSIDriver: (self.storage.csi_drivers, partial(hints.on_storage, self)),
+            CSIStorageCapacity: (self.storage.csi_capacities, partial(hints.on_storage, self)),
             VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
-            **{kind: (Store(), partial(wakes, self)) for kind, wakes in triggers.ONLY_KEPT.items()},
+            **{kind: (Store(), partial(wakes, self)) for kind, wakes in hints.ONLY_KEPT.items()},
         }
 
     # --- changes ---
@@ -209,7 +212,7 @@ class Cluster(State):
         """
         before = self.pods_by_node.at(pod.metadata.uid)
         self.loads.place(pod, node, node_requests(pod, served, of_devices))
-        return triggers.on_pod_of_node(self, before, (pod, node))
+        return hints.on_pod_of_node(self, before, (pod, node))
 
     @contextmanager
     def without_load_of(self, pod: Pod) -> Iterator[None]:
@@ -240,8 +243,8 @@ class Cluster(State):
         before = self.pods_by_node.at(pod.metadata.uid)
         if not self.loads.forget(pod.metadata.uid):
             return NOTHING
-        left = (*triggers.on_pod_of_node(self, before, None), *storage_triggers.volumes_left(self, pod))
-        return (*triggers.room_freed(self), *left)
+        left = (*hints.on_pod_of_node(self, before, None), *hints.volumes_left(self, pod))
+        return (*hints.room_freed(self), *left)
 
     def nominate(self, nomination: Nomination) -> Keys:
         """The pod is to get this once others have ended: no pod of its priority or a lower one may take it meanwhile.
@@ -260,19 +263,19 @@ class Cluster(State):
         self._room_came_free(nomination.node)
         for it in nomination.allocations:
             self.allocated_devices.freed_devices.freed(it)
-        freed = [key for it in nomination.allocations for key in triggers.devices_freed(self, it)]
-        return (*freed, *triggers.room_freed(self))
+        freed = [key for it in nomination.allocations for key in hints.devices_freed(self, it)]
+        return (*freed, *hints.room_freed(self))
 
     def confirm(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
         entry = self.allocated_devices.confirm(uid)
         if entry is None:
             return NOTHING
-        keys = triggers.write_over(self, entry)
+        keys = hints.write_over(self, entry)
         if self.allocated_devices.holds(uid):
             return keys
         self.contested.pop(uid, None)
-        return (*keys, *triggers.devices_freed(self, entry.allocation))
+        return (*keys, *hints.devices_freed(self, entry.allocation))
 
     def follow(self, uid: str, claim: ResourceClaim) -> None:
         """The claim of an in-flight allocation, which did not exist yet, was created as ``claim``."""
@@ -290,7 +293,7 @@ class Cluster(State):
 
     def _absorb_pod(self, change: Change[Pod]) -> Keys:
         old, new = change
-        vacated = storage_triggers.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
+        vacated = hints.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
         room_freed = False
         gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
         left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
@@ -298,14 +301,14 @@ class Cluster(State):
         if gone is not None:
             room_freed = self._forget_pod(gone)
         room_freed |= self._note_pod(change)
-        keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
+        keys = (*hints.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
         if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
             keys += self.end_nomination(old.metadata.uid)
         if left is not None:
-            keys += triggers.on_pod_of_node(self, left, None)
+            keys += hints.on_pod_of_node(self, left, None)
         if new is not None:
-            keys += triggers.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
-        return (*keys, *triggers.room_freed(self)) if room_freed else keys
+            keys += hints.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
+        return (*keys, *hints.room_freed(self)) if room_freed else keys
 
     def _note_pod(self, change: Change[Pod]) -> bool:
         """What follows from a pod in indexes and sums; whether room came free."""
@@ -391,11 +394,11 @@ class Cluster(State):
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
-        published = triggers.devices_published(self) if self._note_node(change) else ()
+        published = hints.devices_published(self) if self._note_node(change) else ()
         if change.new is None and change.old is not None:
             name = change.old.metadata.name
-            return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
-        return (*published, *triggers.on_node(self, change))
+            return (*hints.on_node(self, change), *hints.on_node_gone(self, name))
+        return (*published, *hints.on_node(self, change))
 
     def _note_node(self, change: Change[Node]) -> bool:
         """What follows from a node; whether that gives or takes devices from us."""
@@ -419,19 +422,19 @@ class Cluster(State):
             self.pods_by_node.namespaces[new.metadata.name] = new.metadata.labels or {}
         elif old is not None:
             self.pods_by_node.namespaces.pop(old.metadata.name, None)
-        return triggers.on_namespace(self, change)
+        return hints.on_namespace(self, change)
 
     def _absorb_volume(self, change: Change[PersistentVolume]) -> Keys:
         self.storage.file_volume(change)
-        return storage_triggers.on_storage(self, change)
+        return hints.on_storage(self, change)
 
     def _absorb_attachment(self, change: Change[VolumeAttachment]) -> Keys:
         self.storage.file_attachment(change)
-        return storage_triggers.on_storage(self, change) if change.new is None else NOTHING
+        return hints.on_storage(self, change) if change.new is None else NOTHING
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
         self._note_claim(change)
-        return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
+        return (*hints.on_claim(self, change), *evictions.on_claim(self, change))
 
     def _note_claim(self, change: Change[ResourceClaim], *, late: bool = False) -> None:
         """What follows from a claim in indexes and in the devices that are taken; ``late``: what other schedulers have
@@ -483,7 +486,7 @@ class Cluster(State):
 
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         evicted = self._note_slice(change)
-        return (*triggers.on_slice(self, change), *evicted)
+        return (*hints.on_slice(self, change), *evicted)
 
     def _note_slice(self, change: Change[ResourceSlice]) -> Keys:
         """What follows from a slice in the inventory and in the taints of devices; whom these taints concern."""
@@ -505,11 +508,11 @@ class Cluster(State):
             self.inventory.remove_class(change.old.metadata.name)
             self.shared_drivers.remove_class(change.old.metadata.name)
             self.own_devices.visitors.remove_class(change.old.metadata.name)
-        return triggers.on_class(self, change)
+        return hints.on_class(self, change)
 
     def _absorb_group(self, change: Change[PodGroup]) -> Keys:
         self.groups.file(change)
-        return triggers.on_group(self, change)
+        return hints.on_group(self, change)
 
     def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
         if change.new is not None:
@@ -517,7 +520,7 @@ class Cluster(State):
             self._own_devices.note()
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
-        published = () if evictions.is_same_rule(change) else triggers.devices_published(self)
+        published = () if evictions.is_same_rule(change) else hints.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
 
 

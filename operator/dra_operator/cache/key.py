@@ -1,12 +1,15 @@
-"""What a controller can be asked to look at: its name and an object (claim-controller.md section 2).
+"""What a change concerns, as keys of controllers, and where the change came from.
 
-A key says *where* to look, never *what* happened: its handler reads the current cache. That is
-what makes late, repeated and missing events harmless.
+The cache answers each change with keys. A key names a controller and an object, so a queue holds each of them once,
+however often it changes. Keys of waiting pods differ in urgency: if a few pods name the changed object, they are looked
+at at once; many are looked at in rounds (``WideKey``), since most of them find that nothing helps them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, Literal, NamedTuple
 
 Controller = Literal[
     "templates", "pod-groups", "release", "placement", "group-conditions", "eviction", "taint-rules", "pool-status"
@@ -58,3 +61,40 @@ class WideKey(Key):
 Keys = tuple[Key, ...]
 """In the order in which they are to be looked at; a key may occur twice."""
 NOTHING: Keys = ()
+
+
+class Source(StrEnum):
+    """All of them, each with the file that reads it. Every one may be late, and may repeat what another has brought."""
+
+    LIST = "list"
+    """The list of each kind at the start, and of kinds that are served later: ``sources.initial_list``."""
+    WATCH = "watch"
+    """An event, or an item of a list, that Kopf hands to its handlers: ``sources.handlers``, ``sources.reception``."""
+    STREAM = "stream"
+    """The bytes of Kopf's watch, before Kopf reads them: ``sources.tracing``, ``sources.reception``."""
+    ANSWER = "answer"
+    """The server's answer to a write of the operator: ``kube``."""
+    AUDIT = "audit"
+    """A list of metadata, which shows what is gone: ``sources.audit``."""
+    CONFLICT_CHECK = "conflict check"
+    """The list of claims before a pod is bound to devices that another scheduler gives away: ``sources.last_look``."""
+
+
+FEW_PODS: Final = 8
+"""So many pods that name an object are looked at at once whenever it changes."""
+
+
+def place(pods: Iterable[str]) -> Keys:
+    """At once: the change is about the pods themselves."""
+    return tuple(Key("placement", pod) for pod in pods)
+
+
+def place_widely(pods: Iterable[str]) -> Keys:
+    """In rounds: the change is one of the cluster, and may help any number of pods."""
+    return tuple(WideKey("placement", pod) for pod in pods)
+
+
+def place_users(pods: Iterable[str]) -> Keys:
+    """Pods that name the object that changed: in rounds if they are many, since a tenant may change it all the time."""
+    users = list(pods)
+    return place(users) if len(users) <= FEW_PODS else place_widely(users)

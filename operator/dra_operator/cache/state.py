@@ -1,6 +1,6 @@
 """The state of the cache: objects, indexes over them, devices and room in use, and the look-ups that others need.
 
-Nothing in here changes the state by itself, and nothing awaits. ``Cluster`` takes changes in; ``triggers`` asks this
+Nothing in here changes the state by itself, and nothing awaits. ``Cluster`` takes changes in; ``hints`` asks this
 which keys a change concerns.
 """
 
@@ -38,16 +38,11 @@ from dra_operator.cache.devices.allocated_devices import AllocatedDevices
 from dra_operator.cache.devices.nominated_pods import NominatedPods
 from dra_operator.cache.devices.own_devices import OwnDevices
 from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers
-from dra_operator.cache.objects.filed_under import owner_id
-from dra_operator.cache.objects.freed_nodes import FreedNodes
-from dra_operator.cache.objects.index import Index
-from dra_operator.cache.objects.loads import NodeLoads
-from dra_operator.cache.objects.pod_groups import PodGroupView
-from dra_operator.cache.objects.storage import StorageView
-from dra_operator.cache.objects.store import Change, Store
-from dra_operator.cache.objects.template import ClaimTemplate
-from dra_operator.cache.waiting.hinted import Hinted
-from dra_operator.cache.waiting.wake_conditions import TimesFreed, WakeConditions
+from dra_operator.cache.index import Index, PodGroupView, owner_id
+from dra_operator.cache.loads import FreedNodes, NodeLoads
+from dra_operator.cache.storage import StorageView
+from dra_operator.cache.store import Change, ClaimTemplate, Store
+from dra_operator.cache.waiting import Hinted, TimesFreed, WakeConditions
 from dra_operator.eviction import DeviceTaints
 from dra_operator.scheduling import Nodes, Snapshot
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS

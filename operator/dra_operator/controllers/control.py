@@ -20,8 +20,7 @@ from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
-from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, violations
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, evictions, violations
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator
 from dra_operator.controllers.claims.generate_for_group import GroupClaimGenerator

@@ -22,7 +22,7 @@ from dra_api.relations.references import every_toleration
 from dra_api.resource import SCHEDULER_KEY, AllocationResult, ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.allocator import DeviceId, Territory, enters
-from dra_operator.cache.objects.index import Index
+from dra_operator.cache.index import Index
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.state import untolerated
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from dra_api.resource import AllocationResult, DeviceClass
 
-from dra_operator.cache.objects.index import Index
+from dra_operator.cache.index import Index
 from dra_operator.scheduling import ANY_DRIVER
 
 _DRIVER = re.compile(r"""\s*\(?\s*device\.driver\s*==\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\)?\s*""")

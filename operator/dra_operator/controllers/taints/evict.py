@@ -30,8 +30,7 @@ from functools import partial
 from dra_api.core import Pod
 from dra_kube import NotFound
 
-from dra_operator.cache import Cluster, Key, UidMemory
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import Cluster, Key, UidMemory, evictions
 from dra_operator.controllers.shared.logbook import tell
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.work.metrics import EvictionMetrics

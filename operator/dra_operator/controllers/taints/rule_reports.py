@@ -21,8 +21,7 @@ from dra_api.resource import DeviceTaintRule
 from dra_api.values.times import format_time, parse_time
 from dra_kube import NotFound
 
-from dra_operator.cache import Cluster, Key
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import Cluster, Key, evictions
 from dra_operator.controllers.shared.own_controllers import OwnControllers
 from dra_operator.controllers.work.queue import WorkQueue
 from dra_operator.eviction import Cause, condition_of, eviction_condition

@@ -11,7 +11,7 @@ from dra_api.resource import ResourceClaim
 from dra_api.values.times import format_time
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache.hints import evictions
+from dra_operator.cache import evictions
 from dra_operator.kubectl.facts.ages import age
 from dra_operator.kubectl.facts.owners import belonging, marks_of
 from dra_operator.kubectl.observed.pipeline import Pipeline

@@ -21,11 +21,10 @@ from dra_api.storage import (
     VolumeAttachment,
 )
 
+from dra_operator.cache.index import Index
+from dra_operator.cache.store import Change, Store
 from dra_operator.scheduling.rules import Bindings, VolumeWait, reference, with_claim, with_node
 from dra_operator.scheduling.state import Attachable
-
-from .index import Index
-from .store import Change, Store
 
 
 class Assumed(NamedTuple):

@@ -1,7 +1,10 @@
-"""Which keys a change concerns (claim-controller.md 5.1, 5.2 and 6, scheduling.md SC-02).
+"""Which keys a change concerns (claim-controller.md 5.1, 5.2, 6 and 8, scheduling.md SC-02).
 
-Questions only, no decisions: a key that turns out to need nothing costs one look. The
-opposite must not happen: a change that a pod waits for, and that does not wake it.
+Questions only, no decisions: a key that turns out to need nothing costs one look. The opposite must not happen: a
+change that a pod waits for, and that does not wake it.
+
+Its own claims wake a pod always. Volumes and storage classes wake the pods whose last attempt met an obstacle in
+their volumes, or was refused by nodes although they have some.
 """
 
 from __future__ import annotations
@@ -17,14 +20,20 @@ from dra_api.relations.quota import resources_of
 from dra_api.relations.references import (
     ClaimReferenceError,
     claim_names,
+    claims_of_group,
     claims_of_pod,
+    consumer_of,
+    group_name,
     is_for_extended_resources,
     is_owned_by,
+    is_owned_by_group,
     is_pod_group,
     is_reserved_for,
+    owning_group,
     owning_pod,
     pod_is_done,
 )
+from dra_api.relations.volumes import volume_uses
 from dra_api.resource import (
     FINALIZER,
     AllocationResult,
@@ -36,18 +45,16 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.scheduling import PodGroup
+from dra_api.storage import PersistentVolumeClaim
 
 from dra_operator.cache.devices.allocated_devices import AssumedAllocation
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
-from dra_operator.cache.hints import pod_groups
-from dra_operator.cache.hints.placement_keys import place, place_users, place_widely
-from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey
-from dra_operator.cache.objects.filed_under import owner_id
-from dra_operator.cache.objects.store import Change
-from dra_operator.cache.objects.template import ClaimTemplate
+from dra_operator.cache.index import owner_id
+from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey, place, place_users, place_widely
 from dra_operator.cache.state import State
-from dra_operator.cache.waiting.wake_conditions import WITH_GANG
+from dra_operator.cache.store import Change, ClaimTemplate
+from dra_operator.cache.waiting import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
@@ -74,7 +81,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
-            keys += pod_groups.group_of_placed(cluster, new)
+            keys += group_of_placed(cluster, new)
         if old is not None and gone is None and _waits(old) and (not _waits(new) or gang_key(old) != gang_key(new)):
             keys += _left_by(cluster, old)
         is_other = gone is not None or _may_place_differently(cluster, old, new)
@@ -92,9 +99,9 @@ def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
     keys = [Key("group-conditions", group.key)]
     if not _is_same(old, new):
         versions = (it for it in change if it is not None)
-        left = dict.fromkeys(claim for it in versions for claim in pod_groups.claims_left_by(cluster, it))
+        left = dict.fromkeys(claim for it in versions for claim in claims_left_by(cluster, it))
         keys += [Key("release", claim) for claim in left]
-    if new is not None and pod_groups.group_needs_work(cluster, new):
+    if new is not None and group_needs_work(cluster, new):
         keys.append(Key("pod-groups", new.key))
     members = list(_existing(cluster, cluster.groups.members.keys(group.key)))
     keys += (Key("templates", pod.key) for pod in members if pod_needs_work(cluster, pod))
@@ -154,7 +161,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     key = new.key if new is not None else old.key if old is not None else ""
     if new is not None and claim_needs_work(cluster, new):
         keys.append(Key("release", key))
-    keys += pod_groups.groups_of_claim(cluster, key, new)
+    keys += groups_of_claim(cluster, key, new)
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
     users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
@@ -199,7 +206,7 @@ def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
     pods = tuple(Key("templates", pod.key) for pod in users if _may_need_work(cluster, pod))
-    return pods + pod_groups.groups_of_template(cluster, change.new.key)
+    return pods + groups_of_template(cluster, change.new.key)
 
 
 def on_node(cluster: State, change: Change[Node]) -> Keys:
@@ -286,7 +293,7 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
             continue
         claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
         if claim is None:
-            if entry.resource_claim_template_name is not None and not pod_groups.is_shared(cluster, pod, entry.name):
+            if entry.resource_claim_template_name is not None and not is_shared(cluster, pod, entry.name):
                 return True
             continue
         if must_check_owner and not is_owned_by(pod, claim):
@@ -306,7 +313,7 @@ def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
     is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
     if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
         return True
-    if is_unprotected(cluster, claim) or pod_groups.is_reserved_in_vain(cluster, claim):
+    if is_unprotected(cluster, claim) or is_reserved_in_vain(cluster, claim):
         return True
     users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
     if (owner := owning_pod(claim)) is not None:
@@ -350,7 +357,7 @@ def _has_duplicates(cluster: State, pod: Pod) -> bool:
 def _claims_left_by(cluster: State, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
     used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
-    used += pod_groups.claims_left_by_member(cluster, pod)
+    used += claims_left_by_member(cluster, pod)
     owned = [claim.key for claim in cluster.claims_owned_by(pod)]
     return tuple(Key("release", key) for key in dict.fromkeys(used + owned))
 
@@ -441,3 +448,119 @@ ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = 
     PodDisruptionBudget: on_budget,
 }
 """Kinds from which the cache derives nothing, and whom a change of one wakes."""
+
+
+def group_needs_work(cluster: State, group: PodGroup) -> bool:
+    """Whether claims have to be made or recorded for the group."""
+    if group.metadata.deletion_timestamp is not None:
+        return False
+    name_of = claim_names(group)
+    for entry in group.spec.resource_claims or ():
+        try:
+            name, must_check_owner = name_of(entry)
+        except ClaimReferenceError:
+            return True
+        claim = cluster.claims.get(f"{group.metadata.namespace}/{name}") if name is not None else None
+        if must_check_owner and name is not None and (claim is None or not is_owned_by_group(group, claim)):
+            return True
+    return False
+
+
+def group_of_placed(cluster: State, pod: Pod) -> Keys:
+    """The PodGroup of a pod that has a node now: enough of its pods may run."""
+    group = cluster.groups.of(pod)
+    return NOTHING if group is None else (Key("group-conditions", group.key),)
+
+
+def groups_of_claim(cluster: State, key: str, claim: ResourceClaim | None) -> Keys:
+    """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
+    if not cluster.groups.store:
+        return NOTHING
+    names = list(cluster.groups.by_claim.keys(key))
+    if claim is not None and (owner := owning_group(claim)) is not None:
+        names.append(f"{claim.metadata.namespace}/{owner.name}")
+    groups = (cluster.groups.store.get(name) for name in dict.fromkeys(names))
+    return tuple(Key("pod-groups", it.key) for it in groups if it is not None and group_needs_work(cluster, it))
+
+
+def groups_of_template(cluster: State, key: str) -> Keys:
+    """The PodGroups that wait for a claim from the template."""
+    users = (cluster.groups.store.get(group) for group in cluster.groups.by_template.keys(key))
+    return tuple(Key("pod-groups", it.key) for it in users if it is not None and group_needs_work(cluster, it))
+
+
+def is_shared(cluster: State, pod: Pod, entry_name: str) -> bool:
+    """Whether the entry of the pod means the claim of its PodGroup, which the pod does not make."""
+    group = cluster.groups.of(pod)
+    entry = next((it for it in pod.spec.resource_claims or () if it.name == entry_name), None)
+    if group is None or entry is None:
+        return False
+    try:
+        return is_pod_group(consumer_of(pod, group, entry))
+    except ClaimReferenceError:
+        return True  # nothing can be made for such an entry
+
+
+def claims_left_by(cluster: State, group: PodGroup) -> Iterator[str]:
+    """The keys of the claims that the group names, and of those made for it."""
+    yield from (f"{group.metadata.namespace}/{name}" for name in claims_of_group(group))
+    yield from (claim.key for claim in cluster.claims_owned_by(group))
+
+
+def claims_left_by_member(cluster: State, pod: Pod) -> Iterator[str]:
+    """The keys of the claims of the pod's group, if no other known pod of it is active."""
+    name, group = group_name(pod), cluster.groups.of(pod)
+    if name is None or group is None or cluster.groups.has_active(f"{pod.metadata.namespace}/{name}"):
+        return
+    yield from claims_left_by(cluster, group)
+
+
+def is_reserved_in_vain(cluster: State, claim: ResourceClaim) -> bool:
+    """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
+    if not cluster.features.workload_resource_claims:
+        return False
+    groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))
+    return any(not cluster.groups.needs(claim, group) for group in groups)
+
+
+def on_volume_claim(cluster: State, change: Change[PersistentVolumeClaim]) -> Keys:
+    """The waiting pods that use the claim."""
+    if not _is_news(change):
+        return NOTHING
+    key = next(obj.key for obj in change if obj is not None)
+    return place_users(pod for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
+
+
+def on_storage(cluster: State, change: Change[Any]) -> Keys:
+    """The pods that wait because of their volumes."""
+    if not _is_news(change):
+        return NOTHING
+    return place_widely(pod for pod, wake_on in cluster.to_wake.items() if wake_on.volumes)
+
+
+def on_node_gone(cluster: State, name: str) -> Keys:
+    """The pods that wait for their volumes to be bound on the node."""
+    waiting = ((key, cluster.pods.get(key)) for key in cluster.to_wake)
+    waits = ((key, cluster.storage.wait_of(pod.metadata.uid)) for key, pod in waiting if pod is not None)
+    return place(key for key, wait in waits if wait is not None and wait.node == name)
+
+
+def volumes_left(cluster: State, pod: Pod) -> Keys:
+    """The pods that wait for a claim which this one uses no longer."""
+    waiting = cluster.to_wake
+    if not waiting:
+        return NOTHING
+    users = (user for use in volume_uses(pod) for user in cluster.pods_by_volume_claim.keys(use.key))
+    return place_users(user for user in users if user in waiting and waiting[user].volumes)
+
+
+def _is_news(change: Change[Any]) -> bool:
+    """Whether anything but the bookkeeping of the server changed."""
+    old, new = change
+    return old is None or new is None or _content(old) != _content(new)
+
+
+def _content(obj: Object) -> tuple[Any, ...]:
+    meta = obj.metadata
+    fields = tuple(getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata")
+    return (meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, meta.owner_references, *fields)

@@ -1,6 +1,6 @@
 """Which pods a change of taints, claims or pods may evict or spare, and what a DeviceTaintRule concerns (TE-05).
 
-Like ``triggers``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
+Like ``hints``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
 may have changed; ``dra_operator.eviction`` decides which pods have to go, and when, once the key is handled. Changes of
 claims and pods without tainted devices name no pod, so a cluster without ``NoExecute`` taints pays next to nothing.
 """
@@ -17,9 +17,9 @@ from msgspec import structs
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.key import NOTHING, Key, Keys
-from dra_operator.cache.objects.newest_slices import newest_slices
-from dra_operator.cache.objects.store import Change
+from dra_operator.cache.pools import newest_slices
 from dra_operator.cache.state import State
+from dra_operator.cache.store import Change
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
 
 T = TypeVar("T")

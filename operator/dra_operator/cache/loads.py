@@ -1,13 +1,17 @@
-"""Which pods are on which node, and what they ask for, summed up as pods come and go.
+"""The pods on each node with the sum of their requests, and the nodes that have gained room since.
 
 A pod counts from the moment its node is decided, which is before the binding is written; a finished pod counts no more.
 Pods are known by UID: a pod and its successor of the same name overlap whenever the new one's first event comes before
 the old one's last.
+
+If a thousand pods lack cpu, the cpu of a pod that finishes may help any of them, and it is gone when the first one has
+been tried. So ``FreedNodes`` remembers where room came free, and the others are first asked whether they would fit on
+one of these nodes as it is now.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dra_api.core import Pod
@@ -119,3 +123,29 @@ class NodeLoads:
     def __iter__(self) -> Iterator[str]:
         """The UIDs of the pods that count."""
         return iter(self._pods)
+
+
+class FreedNodes:
+    """Names of nodes, in the order in which room came free on them last."""
+
+    def __init__(self) -> None:
+        self._freed_at: OrderedDict[str, int] = OrderedDict()
+        self.number = 0
+        """How often room came free."""
+
+    def freed(self, node: str) -> None:
+        """A pod left the node, or takes less of it than before."""
+        self.number += 1
+        self._freed_at.pop(node, None)
+        self._freed_at[node] = self.number
+
+    def gone(self, node: str) -> None:
+        """There is no such node any more."""
+        self._freed_at.pop(node, None)
+
+    def since(self, number: int) -> Iterator[str]:
+        """The nodes on which room came free after this number of times, the latest first."""
+        for node, freed_at in reversed(self._freed_at.items()):
+            if freed_at <= number:
+                return
+            yield node

@@ -20,9 +20,9 @@ from dra_api.relations.references import (
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.cache.devices.shared_drivers import drivers_in
-from dra_operator.cache.objects.filed_under import claims_used
-from dra_operator.cache.objects.store import Change
+from dra_operator.cache.index import claims_used
 from dra_operator.cache.state import State
+from dra_operator.cache.store import Change
 from dra_operator.scheduling.state import GATED
 
 

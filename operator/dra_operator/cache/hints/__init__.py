@@ -1,1 +1,0 @@
-"""Which keys a change concerns (kube-scheduler's queueing hints)."""

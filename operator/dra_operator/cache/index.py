@@ -1,0 +1,227 @@
+"""Look-ups that are kept up to date instead of scans: a value, and the keys of the objects that have it.
+
+An index files an object under values that follow from the object alone, so a new version can be filed without asking
+what the old one was. ``PodGroups`` is a look-up of the same kind with two sides: the pods of a group, and those among
+them that rely on a claim that is reserved for the group. It is empty where the gate GenericWorkload is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from dra_api.core import Pod
+from dra_api.relations.references import (
+    claims_of_group,
+    claims_of_pod,
+    group_name,
+    owning_group,
+    owning_pod,
+    pod_is_done,
+)
+from dra_api.relations.volumes import volume_uses
+from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dra_api.scheduling import PodGroup
+
+from dra_operator.allocator import DeviceId
+from dra_operator.cache.store import Change, Store
+
+V = TypeVar("V", bound=Hashable)
+_NONE: Final[frozenset[Any]] = frozenset()
+_MOST_LATE_PIECES: Final = 64
+"""Batches of filings that may wait."""
+
+
+class Index(Generic[V]):
+    """Each object key is filed under any number of values; filing it again replaces what was there.
+
+    Keys come out in the order in which they were filed, so that everything built on it is reproducible. What is filed
+    late waits for the first look-up: an answer about one pod needs few of the indexes over all.
+    """
+
+    def __init__(self) -> None:
+        self._filed: dict[str, frozenset[V]] = {}
+        self._found: dict[V, dict[str, None]] = {}
+        self._late: list[Iterable[tuple[str, Iterable[V]]]] = []
+
+    def file(self, key: str, values: Iterable[V]) -> None:
+        """File ``key`` under exactly these values; under none to forget it."""
+        if self._late:
+            self.file_late([(key, frozenset(values))])
+        else:
+            self._file(key, values)
+
+    def file_late(self, filings: Iterable[tuple[str, Iterable[V]]]) -> None:
+        """As ``file`` for each, at the next look-up. What the filings are made of must not change until then."""
+        if len(self._late) == _MOST_LATE_PIECES:
+            self._catch_up()
+        self._late.append(filings)
+
+    def _catch_up(self) -> None:
+        late, self._late = self._late, []
+        for filings in late:
+            for key, values in filings:
+                self._file(key, values)
+
+    @property
+    def _values(self) -> dict[str, frozenset[V]]:
+        if self._late:
+            self._catch_up()
+        return self._filed
+
+    @property
+    def _keys(self) -> dict[V, dict[str, None]]:
+        if self._late:
+            self._catch_up()
+        return self._found
+
+    def _file(self, key: str, values: Iterable[V]) -> None:
+        new, old = frozenset(values), self._filed.get(key, _NONE)
+        if new == old:
+            return
+        for value in old - new if old else ():
+            keys = self._found[value]
+            del keys[key]
+            if not keys:
+                del self._found[value]
+        for value in new - old if old else new:
+            self._found.setdefault(value, {})[key] = None
+        if new:
+            self._filed[key] = new
+        else:
+            self._filed.pop(key, None)
+
+    def keys(self, value: V) -> tuple[str, ...]:
+        """The keys filed under ``value``."""
+        return tuple(self._keys.get(value, ()))
+
+    def count(self, value: V) -> int:
+        """How many keys are filed under ``value``."""
+        return len(self._keys.get(value, ()))
+
+    def has(self, value: V) -> bool:
+        """Whether anything is filed under ``value``."""
+        return value in self._keys
+
+    def values_of(self, key: str) -> frozenset[V]:
+        """The values under which ``key`` is filed."""
+        return self._values.get(key, _NONE)
+
+    def values(self) -> Iterable[V]:
+        """The values under which anything is filed."""
+        return self._keys
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def owner_id(namespace: str, uid: str) -> str:
+    """A pod's UID beside its namespace: a claim of another one may name the UID as its owner, and is not the pod's."""
+    return f"{namespace}/{uid}"
+
+
+def claims_used(pod: Pod) -> Iterable[str]:
+    """The keys of the claims that the pod uses."""
+    return [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+
+
+def templates_named(pod: Pod) -> Iterable[str]:
+    """The keys of the templates that the pod names."""
+    names = [entry.resource_claim_template_name for entry in pod.spec.resource_claims or ()]
+    return [f"{pod.metadata.namespace}/{name}" for name in names if name]
+
+
+def volume_claims_used(pod: Pod) -> Iterable[str]:
+    """The keys of the PersistentVolumeClaims that the pod uses until it is done."""
+    return () if pod_is_done(pod) else [use.key for use in volume_uses(pod)]
+
+
+def groups_named(pod: Pod) -> Iterable[str]:
+    """The key of the PodGroup that the pod is in."""
+    group = group_name(pod)
+    return (f"{pod.metadata.namespace}/{group}",) if group else ()
+
+
+def owners_of(claim: ResourceClaim) -> Iterable[str]:
+    """The pod or the PodGroup that the claim was made for."""
+    owner = owning_pod(claim) or owning_group(claim)
+    return () if owner is None else (owner_id(claim.metadata.namespace, owner.uid),)
+
+
+def devices_of(claim: ResourceClaim) -> Iterable[DeviceId]:
+    """The devices that the claim has, with admin access too."""
+    return map(DeviceId.of, claim.results)
+
+
+class PodGroupView:
+    """``find_pod`` looks a pod up by its key. ``is_placed``: whether it has a node, or is on its way to one.
+
+    ``users_of``: the keys of the pods that use a claim.
+    """
+
+    def __init__(
+        self,
+        find_pod: Callable[[str], Pod | None],
+        is_placed: Callable[[Pod], bool],
+        users_of: Callable[[str], tuple[str, ...]],
+    ) -> None:
+        self._find_pod, self._is_placed, self._users_of = find_pod, is_placed, users_of
+        self.store: Store[PodGroup] = Store()
+        self.members: Index[str] = Index()
+        """Pods by the ``namespace/name`` of their group, which need not exist."""
+        self.by_claim: Index[str] = Index()
+        """Groups by the claims that their pods share."""
+        self.by_template: Index[str] = Index()
+        self.releasing: set[str] = set()
+        """UIDs of claims whose reservation for a group is being taken off: no pod may rely on it any more."""
+
+    def file(self, change: Change[PodGroup]) -> None:
+        """Keep the indexes."""
+        old, new = change
+        if new is not None:
+            namespace = new.metadata.namespace
+            self.by_claim.file(new.key, (f"{namespace}/{name}" for name in claims_of_group(new)))
+            templates = (entry.resource_claim_template_name for entry in new.spec.resource_claims or ())
+            self.by_template.file(new.key, (f"{namespace}/{name}" for name in templates if name))
+        elif old is not None:
+            self.by_claim.file(old.key, ())
+            self.by_template.file(old.key, ())
+
+    def of(self, pod: Pod) -> PodGroup | None:
+        """The group of the pod; None if the pod is in none, or if it does not exist."""
+        name = group_name(pod)
+        return None if name is None else self.store.get(f"{pod.metadata.namespace}/{name}")
+
+    def active(self, group: str) -> Iterator[Pod]:
+        """The known pods of a group (``namespace/name``) that have not ended."""
+        for key in self.members.keys(group):
+            pod = self._find_pod(key)
+            if pod is not None and not pod_is_done(pod):
+                yield pod
+
+    def has_active(self, group: str) -> bool:
+        """Whether any pod of the group is known that has not ended."""
+        return any(True for _ in self.active(group))
+
+    def has_placed(self, pod: Pod) -> bool:
+        """Whether another pod of the pod's group has a node, or is on its way to one (K37-WL-25)."""
+        others = self.active(f"{pod.metadata.namespace}/{group_name(pod)}")
+        return any(it.metadata.uid != pod.metadata.uid and self._is_placed(it) for it in others)
+
+    def needs(self, claim: ResourceClaim, group: ResourceClaimConsumerReference) -> bool:
+        """Whether a known pod needs the reservation of the claim for a group: any active one of the group, or after the
+        end of the group any that uses the claim.
+
+        DEVIATE: Kubernetes drops the reservation with the group, also while pods run with the devices.
+        """
+        key = f"{claim.metadata.namespace}/{group.name}"
+        if self.store.get(key, group.uid) is not None:
+            return self.has_active(key)
+        users = self._users_of(claim.key)
+        return any(pod.key in users for pod in self.active(key))

@@ -1,1 +1,0 @@
-"""The newest version of each object, and look-ups over them."""

@@ -1,0 +1,242 @@
+"""The newest version of each object of one kind, and the parts of it that are kept (scheduling.md section 5.1).
+
+Three sources feed a store, in any order: our own LIST at start, the watch (late, repeated), and the answers to
+our own writes (the assume cache: a write is visible at once, before the watch reports it). So
+
+* a newer resourceVersion wins, an older or equal one is dropped;
+* the UIDs of deleted objects are remembered: an answer that arrives after the deletion does not bring the
+  object back, and neither does a listing that was made before it (CC-02, CC-03);
+* a deletion names the UID, so a late one does not hit a successor of the same name.
+
+Users decide how large their objects are. ``without_bulk`` drops the fields that no decision reads, so that a cluster of
+large objects costs the operator no more than one of small ones. The exception is a ResourceClaimTemplate: its spec is
+copied into claims, and decoding it into structs would drop fields of newer API versions from every generated claim.
+So it stays as its author wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, KeysView, ValuesView
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from dra_api.codec import DecodeError, decode, encode
+from dra_api.core import Namespace, Node, Pod
+from dra_api.meta import LabelSelector, Object, ObjectMeta
+from dra_api.policy import PodDisruptionBudget
+from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim
+from msgspec import Raw, field
+from msgspec.structs import replace
+
+from dra_operator.scheduling.state import (
+    LARGEST_OBJECT_BYTES,
+    bytes_of_large,
+    claim_without_bulk,
+    metadata_without_bulk,
+    pod_without_bulk,
+    spec_without_bulk,
+)
+
+T = TypeVar("T", bound=Object)
+
+
+class UidMemory:
+    """The last ``limit`` UIDs that were put in; the oldest is forgotten first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._uids: OrderedDict[str, None] = OrderedDict()
+
+    def add(self, uid: str) -> None:
+        """Remember ``uid`` as the newest."""
+        self._uids[uid] = None
+        self._uids.move_to_end(uid)
+        if len(self._uids) > self._limit:
+            self._uids.popitem(last=False)
+
+    def discard(self, uid: str) -> None:
+        """Forget it; one that is not remembered is ignored."""
+        self._uids.pop(uid, None)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._uids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._uids)
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+
+class Change(NamedTuple, Generic[T]):
+    """A change of a store: ``old`` is None for a new object, ``new`` for a deleted one."""
+
+    old: T | None
+    new: T | None
+
+
+class Store(Generic[T]):
+    """Objects by ``namespace/name``."""
+
+    def __init__(self, memory: int = 10_000) -> None:
+        self._objects: dict[str, T] = {}
+        self.deleted = UidMemory(memory)
+
+    def put(self, obj: T) -> Change[T] | None:
+        """Take ``obj`` in; None if that is no news."""
+        key, meta = obj.key, obj.metadata
+        old = self._objects.get(key)
+        if (old is not None or self.deleted) and self.knows(key, meta.uid, meta.resource_version):
+            return None
+        if old is not None and old.metadata.uid != meta.uid:
+            self.deleted.add(old.metadata.uid)
+        self._objects[key] = obj
+        return Change(old, obj)
+
+    def knows(self, key: str, uid: str, resource_version: str) -> bool:
+        """Whether the store has seen this version of the object, a newer one, or its end."""
+        old = self._objects.get(key)
+        is_older = old is not None and not _is_newer(resource_version, old.metadata.resource_version)
+        return is_older or bool(uid and uid in self.deleted)
+
+    def remove(self, key: str, uid: str | None = None) -> Change[T] | None:
+        """Forget the object; None if it is not there, or has another UID than ``uid``."""
+        if uid:
+            self.deleted.add(uid)
+        old = self._objects.get(key)
+        if old is None or (uid and old.metadata.uid != uid):
+            return None
+        del self._objects[key]
+        self.deleted.add(old.metadata.uid)
+        return Change(old, None)
+
+    def get(self, key: str, uid: str | None = None) -> T | None:
+        """The newest known version; None if there is none, or if it has another UID than ``uid``."""
+        found = self._objects.get(key)
+        return found if uid is None or found is None or found.metadata.uid == uid else None
+
+    def keys(self) -> KeysView[str]:
+        """All keys, in the order of arrival."""
+        return self._objects.keys()
+
+    def values(self) -> ValuesView[T]:
+        """All objects, in the order of arrival."""
+        return self._objects.values()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
+
+
+def revision(resource_version: str) -> int | None:
+    """A resourceVersion as a number, to compare two; None if the versions of this server are no numbers."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else None
+
+
+def _is_newer(new: str, old: str) -> bool:
+    if new == old:
+        return False
+    after, before = revision(new), revision(old)
+    if after is None or before is None:  # versions are opaque here: they can only be compared for equality
+        return True
+    return after > before
+
+
+class ClaimTemplate(Object, frozen=True):
+    """``spec`` is the JSON text of the template's spec; of a large one little is kept, as of a large claim."""
+
+    spec: Raw = field(default_factory=Raw)
+
+    @property
+    def bytes_of_spec(self) -> int | None:
+        """How long a spec was of which too little is kept to make claims; None if it is whole, or cannot be read."""
+        try:
+            return bytes_of_large(self.typed().spec)
+        except DecodeError:
+            return None
+
+    def without_bulk(self) -> ClaimTemplate:
+        """The template itself, or what is kept of it if it is large."""
+        size = len(self.spec)
+        if size + len(encode(self.metadata)) <= LARGEST_OBJECT_BYTES:
+            return self
+        kept = replace(self, metadata=metadata_without_bulk(self.metadata))
+        if size <= LARGEST_OBJECT_BYTES:
+            return kept
+        try:
+            short = spec_without_bulk(self.typed().spec, size)
+        except DecodeError:
+            return kept
+        return replace(kept, spec=Raw(encode(ResourceClaimTemplateSpec(spec=short))))
+
+    def content(self) -> dict[str, Any]:
+        """Spec and metadata for a claim, as new dicts that may be changed (CC-04)."""
+        content: dict[str, Any] = msgspec.json.decode(self.spec) if self.spec else {}
+        return content
+
+    def typed(self) -> ResourceClaimTemplateSpec:
+        """The same for reading. Raises DecodeError, which names the template and the field at fault."""
+        try:
+            return decode(ResourceClaimTemplateSpec, self.spec or b"{}")
+        except DecodeError as error:
+            raise DecodeError(f"ResourceClaimTemplate {self.key}: {error}") from error
+
+
+def without_bulk(obj: T) -> T:
+    """The object itself, or what is kept of it if it is large.
+
+    Nodes, namespaces and volumes keep their labels, which selectors look at; who may create them is no tenant.
+    """
+    match obj:
+        case Pod():
+            return pod_without_bulk(obj)  # type: ignore[return-value]
+        case ResourceClaim():
+            return claim_without_bulk(obj)  # type: ignore[return-value]
+        case ClaimTemplate():
+            return obj.without_bulk()  # type: ignore[return-value]
+    if len(encode(obj)) <= LARGEST_OBJECT_BYTES:
+        return obj
+    match obj:
+        case Node() | Namespace() | PersistentVolume():
+            return replace(obj, metadata=_with_labels(obj.metadata))
+        case PersistentVolumeClaim() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
+            return replace(obj, metadata=_for_volumes(obj.metadata), spec=replace(obj.spec, selector=_NO_VOLUME))
+        case PersistentVolumeClaim():
+            return replace(obj, metadata=_for_volumes(obj.metadata))
+        case PodDisruptionBudget() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
+            return replace(obj, metadata=_without_labels(obj.metadata), spec=replace(obj.spec, selector=_ALL_PODS))
+    return replace(obj, metadata=_without_labels(obj.metadata))
+
+
+def _with_labels(meta: ObjectMeta) -> ObjectMeta:
+    return replace(meta, annotations=None, finalizers=None, owner_references=None)
+
+
+def _for_volumes(meta: ObjectMeta) -> ObjectMeta:
+    """Keep the annotations of Kubernetes: which node was chosen for the volume, and whether it is bound."""
+    ours = {name: text for name, text in (meta.annotations or {}).items() if _OF_VOLUMES.match(name)}
+    return replace(_without_labels(meta), annotations=ours or None)
+
+
+def _without_labels(meta: ObjectMeta) -> ObjectMeta:
+    """Keep short annotations with our prefix, and the controller."""
+    ours = {name: text for name, text in (meta.annotations or {}).items() if name.startswith("dra.kopf.dev/")}
+    owner = meta.controller
+    return replace(
+        _with_labels(meta), labels=None, annotations=ours or None, owner_references=None if owner is None else (owner,)
+    )
+
+
+_OF_VOLUMES: Final = re.compile(r"(pv|volume)(\.beta)?\.kubernetes\.io/")
+_NO_VOLUME: Final = LabelSelector(match_labels={"dra.kopf.dev/too-large": "true"})
+"""No volume has the label, so a claim with a selector that is too large is not bound."""
+_ALL_PODS: Final = LabelSelector()
+"""A budget with a selector that is too large protects all pods of its namespace."""

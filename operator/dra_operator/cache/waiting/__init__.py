@@ -1,1 +1,0 @@
-"""What can help pods that wait."""
