@@ -159,18 +159,19 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
         "helm upgrade",
     ): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
     ("docs/operating.md", "kubectl label"): DEPLOYED,
+    ("docs/install-drivers.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl get resourceclaims"): DEPLOYED,
     ("docs/operating.md", "kubectl delete"): DEPLOYED,
-    ("docs/operator.md", "kubectl taint nodes"): "tests/reliability/test_mixed_queue.py taints one, on a real server",
+    ("docs/territories.md", "kubectl taint"): "tests/reliability/test_mixed_queue.py taints one, on a real server",
     (
-        "docs/operator.md",
+        "docs/territories.md",
         "helm upgrade",
     ): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
-    ("docs/operator.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
-    ("docs/operator.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
-    ("docs/operator.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
+    ("docs/taints.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
+    ("docs/taints.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
+    ("docs/taints.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
     ("docs/why.md", "kubectl "): "tests/operator/test_why.py asks about pods that wait",
-    ("docs/operator.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
+    ("docs/observing.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }
 LASTING = re.compile(
     r"(dra-devcluster up|kopf run|dra-operator run|dra-kubelet-plugin hostdev .*--node-name|\d+_\w+\.py)\b"

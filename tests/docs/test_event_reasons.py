@@ -1,4 +1,4 @@
-"""The catalogue of event reasons in docs/operator.md is that of the code."""
+"""The catalogue of event reasons in docs/how-it-works.md is that of the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dra_operator.kube import EventReason
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-it-works.md"
 
 
 def test_the_page_lists_every_event_reason_with_type_and_meaning() -> None:

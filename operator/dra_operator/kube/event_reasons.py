@@ -1,6 +1,6 @@
 """The catalogue of event reasons: every Event that the operator writes has one of these.
 
-``docs/operator.md`` lists them for people; a test keeps the two alike.
+``docs/how-it-works.md`` lists them for people; a test keeps the two alike.
 """
 
 from __future__ import annotations
