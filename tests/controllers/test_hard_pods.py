@@ -98,7 +98,7 @@ async def test_a_pod_that_is_hard_itself_waits_for_none_of_the_hard_ones_of_anot
 async def test_others_have_their_turn_while_the_pods_that_a_hundred_rules_ask_about_are_counted(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_operator.scheduling.cycle.counting.LABELS_PER_STEP", 1)
+    monkeypatch.setattr("dra_operator.scheduling.cycle.filter.LABELS_PER_STEP", 1)
     passes, among = [0], Requirement.among
 
     def counted(*given: Any) -> Any:

@@ -12,8 +12,7 @@ from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.scheduling.claims import Readiness, claim_readiness
-from dra_operator.scheduling.claims.allocated_claims import Allocations
-from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, NotReady, ready_claims, unservable
+from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, Allocations, NotReady, ready_claims, unservable
 from placement_lab import claim, node, pod, prefers, wants
 
 NAMED: list[dict[str, Any]] = [{"name": "gpu", "resourceClaimName": "c"}, {"name": "too", "resourceClaimName": "c"}]

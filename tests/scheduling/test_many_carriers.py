@@ -9,11 +9,11 @@ from unittest.mock import patch
 import pytest
 from dra_api.core import Pod
 from dra_operator.scheduling import Nodes, counted
-from dra_operator.scheduling.cycle.counting import LABELS_PER_STEP
+from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS
-from dra_operator.scheduling.state.inter_pod.carriers import KEPT_ANSWERS, KEPT_ANSWERS_OF_NAMESPACE
-from dra_operator.scheduling.state.inter_pod.terms import AffinityTerm
-from dra_operator.scheduling.state.inter_pod.topology import Topology
+from dra_operator.scheduling.state.pods_by_node import KEPT_ANSWERS, KEPT_ANSWERS_OF_NAMESPACE
+from dra_operator.scheduling.state.selection import AffinityTerm
+from dra_operator.scheduling.state.topology import Topology
 from neighbour_lab import HOST, PREFERRED, away, expression, pod, term, three_nodes
 from placement_lab import node
 
@@ -64,7 +64,7 @@ def test_the_terms_of_thousands_are_compared_once_and_in_pieces(kind: Callable[[
 def test_pods_that_come_and_go_while_terms_are_compared_count_as_they_are_then() -> None:
     nodes = hostile(apart, pods=20)
     there = nodes.pods_by_node
-    with patch("dra_operator.scheduling.state.inter_pod.carriers.CARRIER_PART_LABELS", 1):
+    with patch("dra_operator.scheduling.state.pods_by_node.CARRIER_PART_LABELS", 1):
         finding = there.finding(comes(), (HOST,))
         for number in range(8):
             next(finding)

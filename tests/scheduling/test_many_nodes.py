@@ -9,8 +9,14 @@ from unittest.mock import patch
 import pytest
 from dra_api.cache import Cache
 from dra_operator.scheduling import Nodes, counted
-from dra_operator.scheduling.state.inter_pod.rule_count import MOST_LABELS, has_too_many_rules, steps_per_node
-from dra_operator.scheduling.state.inter_pod.topology import NodeScope, Topologies, Topology
+from dra_operator.scheduling.state.topology import (
+    MOST_LABELS,
+    NodeScope,
+    Topologies,
+    Topology,
+    has_too_many_rules,
+    steps_per_node,
+)
 from neighbour_lab import REQUIRED, ZONE, expression, pod, spread
 from placement_lab import node
 
@@ -47,7 +53,7 @@ def test_nodes_that_come_change_and_go_while_a_topology_is_made_count_as_they_ar
     nodes = cluster(30)
     topologies: Topologies = nodes._topologies
     making = topologies.making(ZONE, NodeScope(frozenset((ZONE,))))
-    with patch("dra_operator.scheduling.state.inter_pod.topology.TOPOLOGY_PART_LABELS", 1):
+    with patch("dra_operator.scheduling.state.topology.TOPOLOGY_PART_LABELS", 1):
         next(making)
         for name in ("n000", "n020"):
             nodes.remove(name)

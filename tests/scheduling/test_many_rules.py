@@ -12,21 +12,20 @@ from dra_api.core import Pod
 from dra_api.meta import LabelSelector
 from dra_api.relations.label_selectors import Requirement, Selector
 from dra_operator.scheduling import counted
-from dra_operator.scheduling.cycle.counting import LABELS_PER_STEP, counting
+from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_name import NodeName
-from dra_operator.scheduling.rules.queueing_hints import MOST_HINTS, AnyPod
-from dra_operator.scheduling.rules.rule import Rule, Surroundings
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import (
+from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, Rule, Surroundings
+from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.pods_by_node import (
     KEPT_SELECTIONS,
     KEPT_SELECTIONS_WITHOUT_ANCHOR,
+    DomainQuery,
     PodsByNode,
 )
-from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
-from dra_operator.scheduling.state.inter_pod.topology import Topologies
-from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.selection import PodSet, Selection
+from dra_operator.scheduling.state.topology import Topologies
 from neighbour_lab import HOST, PREFERRED, away, expression, near, pod, spread, term, three_nodes
 
 
@@ -124,7 +123,7 @@ class Crowd(Rule):
 
 
 def test_what_is_counted_before_is_what_each_rule_of_the_list_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_operator.scheduling.cycle.counting.COUNTING", counting((Crowd, NodeName)))
+    monkeypatch.setattr("dra_operator.scheduling.cycle.filter.COUNTING", counting((Crowd, NodeName)))
     nodes = three_nodes(*(pod(f"r{number}", on="a1") for number in range(3)))
     comes = pod("p", affinity={})
     around = Surroundings(nodes.pods_by_node, Topologies(lambda _name, _most: (), nodes.pods_by_node.forget))

@@ -11,7 +11,7 @@ from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.rules.inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY, REPELLED
 from dra_operator.scheduling.rules.node_resources import RESOURCE
 from dra_operator.scheduling.rules.pod_topology_spread import SPREAD
-from dra_operator.scheduling.rules.queueing_hints import Direction, PodsChange
+from dra_operator.scheduling.rules.rule import Direction, PodsChange
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.scheduling.state.obstacle import Reason
 from neighbour_lab import DB, HOST, WEB, away, expression, goes_to, near, pod, spread, term, three_nodes

@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.rules import ClusterEvent, Hint
-from dra_operator.scheduling.rules.queueing_hints import RepellerGone
+from dra_operator.scheduling.rules.rule import RepellerGone
 from dra_operator.scheduling.state import placeholder_of
 from neighbour_lab import DB, HOST, WEB, ZONE, away, expression, goes_to, pod, term, three_nodes
 from placement_lab import allocator, decide

@@ -9,7 +9,7 @@ from dra_api.core import Pod
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.rules.pod_topology_spread import SPREAD
-from dra_operator.scheduling.rules.queueing_hints import Direction, PodsChange
+from dra_operator.scheduling.rules.rule import Direction, PodsChange
 from dra_operator.scheduling.state import LoadedNode, Obstacle
 from neighbour_lab import DB, HOST, REQUIRED, WEB, expression, pod, spread, three_nodes, with_residents
 from placement_lab import allocator, decide, labelled, node

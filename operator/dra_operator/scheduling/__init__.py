@@ -4,30 +4,37 @@ This is the face of a scheduling cycle. Rooms that are used for themselves have 
 nodes before anything is asked of them), ``rules`` (reasons, hints, volumes), ``claims``, ``gang`` and ``preemption``.
 """
 
-from .cycle.counting import counted
-from .cycle.filter import PodFilter, settled
-from .cycle.node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
+from .claims.readiness import VolumesFailed, VolumesPending
+from .cycle.attempt import Planning, PostFilter, Unschedulable, decided, plan
+from .cycle.filter import PodFilter, counted, settled
 from .cycle.pause import Elapsed, Pause
-from .cycle.placement import Placement
-from .cycle.plan import Planning, decided, plan
-from .cycle.post_filter import PostFilter, Unschedulable
 from .cycle.pre_filter import (
+    ANY_DRIVER,
     ConflictCheckDue,
     CycleState,
     Deferring,
     GettingReady,
     NotTried,
     PreFilterResult,
+    Snapshot,
     Stolen,
     Unsettled,
     WriteUnderWay,
     is_alone,
     pre_filter,
 )
-from .cycle.result import NoPlace, Plan, PostFilterResult
-from .cycle.select_host import total
-from .cycle.snapshot import ANY_DRIVER, Snapshot
-from .cycle.volume_wait import VolumesFailed, VolumesPending
+from .cycle.result import (
+    Faulty,
+    Fits,
+    Lacking,
+    NodeStatus,
+    NoPlace,
+    Obstructed,
+    Plan,
+    PostFilterResult,
+    Undecided,
+)
+from .cycle.select_host import Placement, total
 from .nodes import STRATEGIES, Nodes
 from .scoring.strategies.every_strategy import ANNOTATION as PLACEMENT_STRATEGY_ANNOTATION
 from .scoring.strategies.every_strategy import PLACEMENT_STRATEGIES

@@ -17,10 +17,9 @@ from dra_operator.scheduling.rules.rule import Surroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.scoring.every_score import OF_NODES_SCORES, SCORES, PodScores
 from dra_operator.scheduling.scoring.score import Cluster
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
+from dra_operator.scheduling.state.topology import Topologies
 
 LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
 LABELS_PER_SET: Final = 20

@@ -1,9 +1,14 @@
 """What the claims of a pod ask of a node, and whether they can be used."""
 
-from .binding_conditions import BINDING_TIMEOUT_SECONDS, ClaimReadiness, Readiness, age_of_allocation, claim_readiness
-from .demand import Demand
-from .extended_resources import ExtendedClaim, ExtendedResources
+from .demand import Demand, ExtendedClaim, ExtendedResources
 from .node_allocatable import shortage
+from .readiness import (
+    BINDING_TIMEOUT_SECONDS,
+    ClaimReadiness,
+    Readiness,
+    age_of_allocation,
+    claim_readiness,
+)
 from .usable import CLAIM_DELETED, CLAIM_PARKED, CLAIM_UNMADE, PodClaim
 
 __all__ = [

@@ -1,36 +1,100 @@
-"""One attempt to place a pod: which nodes are asked, in which order, and what they answered.
+"""One attempt to place a pod: from a pod to a plan, or why there is none (scheduling.md 4.2 to 4.4).
+
+Planning changes nothing. A plan is only a proposal until its devices are assumed.
 
 An attempt looks at as few nodes as it can: those where allocated claims can be used, otherwise those that the index of
 the allocator names, the best first. The first one that fits is then the answer, unless another could get better
 alternatives. Nodes on which the claims may turn out to be faulty always come first: which node is best must not decide
 whether a broken claim is noticed. A fault of what one node sees keeps the pod from that node only (allocator.md 15).
+
+If no node fits, post filters may make room for the pod by the end of others (PostFilter, kube-scheduler's phase). A
+post filter gets what the cycle knows (``Unschedulable``) and answers with a nomination, or with None. It only decides:
+``controllers.scheduling.preemption.make_room`` says who carries a nomination out. It works in pieces, as the rest of a
+plan does, and its pieces are charged to the pod like those of a search. To find out whether a pod fits after others
+have ended, ask a node again with what is left then::
+
+    question = failed.question.given(usage_without_the_victims)
+    status = yield from question.filter(state.with_load(load_without_the_victims))
+
+A pod's own claims come first: as long as the pod may give one of them back, no post filter is asked. kube-scheduler has
+the same order, with the plugin DynamicResources before DefaultPreemption (scheduling.md 4.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import assert_never
 
 from dra_api.relations.references import is_pod_group
 
-from dra_operator.allocator import Candidates
-from dra_operator.scheduling.claims.allocated_claims import CLAIM_ELSEWHERE
+from dra_operator.allocator import AllocationError, Candidates
 from dra_operator.scheduling.claims.demand import Demand
-from dra_operator.scheduling.claims.usable import PodClaim
+from dra_operator.scheduling.claims.usable import CLAIM_ELSEWHERE, PodClaim
+from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, PodFilter
+from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.cycle.pre_filter import CycleState
+from dra_operator.scheduling.cycle.result import (
+    TOO_FEW_DEVICES,
+    Faulty,
+    Fits,
+    Lacking,
+    NodeStatus,
+    NoPlace,
+    Obstructed,
+    Plan,
+    PostFilterResult,
+    Reasons,
+    Undecided,
+)
+from dra_operator.scheduling.cycle.select_host import Chosen, Fit, Placement, best, enough, ideal
 from dra_operator.scheduling.scoring.every_score import Raw
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.wording import shortened
 
-from .diagnosis import TOO_FEW_DEVICES, Reasons
-from .filter import EXPLANATION_STEPS, PodFilter
-from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
-from .pause import PAUSE_STEPS, Elapsed, Pause
-from .placement import Chosen, Placement
-from .pre_filter import CycleState
-from .result import NoPlace, Plan
-from .select_host import Fit, best, enough, ideal
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """What the cycle knows of a pod that no node takes.
+
+    ``cycle_state`` has the pod, its claims, the nodes with the pods on them, and the devices in use. ``question`` has
+    what was worked out once for all nodes: rules, demands, the nodes of allocated claims. ``refusal`` is what the pod
+    is told if nothing makes room. A node that is absent from ``statuses`` was not asked: too few devices are free there
+    for the claims, or an allocated claim cannot be used there.
+    """
+
+    cycle_state: CycleState
+    question: PodFilter
+    refusal: NoPlace
+    statuses: Mapping[str, NodeStatus]
+
+    def resolvable(self) -> Iterator[LoadedNode]:
+        """The nodes, by name, that the end of pods may open to this one. Raises ClaimError.
+
+        All others need another change: a label, a taint, a volume, or devices that do not exist.
+        """
+        return (state for state in self.cycle_state.nodes if self.is_resolvable(state))
+
+    def is_resolvable(self, state: LoadedNode) -> bool:
+        """Whether the node is one of them."""
+        status = self.statuses.get(state.name)
+        rules = self.question.rules
+        if isinstance(status, Obstructed):
+            return not status.elsewhere and rules.may_end_with_pods(status.obstacle)
+        if status is not None:
+            return isinstance(status, Lacking) or (isinstance(status, Faulty) and status.is_of_node)
+        if self.question.allocations.nodes is not None:
+            return False
+        obstacle = rules.obstacle(state, self.question.demands.on(state).served)
+        return obstacle is None or rules.may_end_with_pods(obstacle)
+
+
+PostFilter = Callable[[Unschedulable], Generator[Pause, Elapsed, PostFilterResult | None]]
+"""Answers with a nomination, or with None if the end of others does not help or is not allowed."""
+
 
 UNAVAILABLE = Obstacle(CLAIM_ELSEWHERE)
 FEW_CANDIDATES = (
@@ -312,3 +376,55 @@ class Attempt:
 def _is_for_group(held: PodClaim) -> bool:
     """Claims that are reserved for a PodGroup are given back last (K37-WL-25)."""
     return any(is_pod_group(consumer) for consumer in held.claim.status.reserved_for or ())
+
+
+Planning = Generator[Pause, Elapsed, Plan | NoPlace]
+
+
+def plan(
+    cycle_state: CycleState,
+    filter_timeout: float = math.inf,
+    answered: Answered = lambda _name, _answer: None,
+    post_filter: PostFilter | None = None,
+    placement: Placement | None = None,
+) -> Planning:
+    """The best node for a pod whose claims are in order, each given once.
+
+    A generator that pauses every few milliseconds, so that the caller can let others run, and says at what; it
+    returns the answer. A caller with a clock sends the seconds of search so far: a node that takes the allocator longer
+    than ``filter_timeout`` counts as one that does not fit, and the answer is an error if no other one does.
+    ``answered`` gets the answer of each node. ``post_filter`` may make room where no node fits. ``placement`` has
+    strategies that prefer nodes; None: the first node that fits.
+
+    Faults of the claims end the attempt. A fault of what one node sees (a selector that fails on one of its devices)
+    keeps the pod from that node only.
+    """
+    statuses: dict[str, NodeStatus] = {}
+
+    def noted(name: str, answer: NodeStatus) -> None:
+        statuses[name] = answer
+        answered(name, answer)
+
+    try:
+        attempt = Attempt(cycle_state, filter_timeout, answered if post_filter is None else noted, placement)
+        yield from attempt.search()
+        if attempt.fits:
+            return attempt.best()
+        refusal = yield from attempt.refuse()
+        if post_filter is None or refusal.stuck:
+            return refusal
+        nominated = yield from post_filter(Unschedulable(cycle_state, attempt.question, refusal, statuses))
+    except (AllocationError, Aborted) as error:
+        return NoPlace(str(error), is_error=True)
+    return replace(refusal, nominated=nominated)
+
+
+def decided(planning: Planning, pause: Callable[[], None] = lambda: None) -> Plan | NoPlace:
+    """The answer of a plan, in one go; ``pause`` is called every few milliseconds, and may raise."""
+    while True:
+        try:
+            next(planning)
+            pause()
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer

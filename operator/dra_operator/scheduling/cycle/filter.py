@@ -1,29 +1,64 @@
-"""The question whether a pod can run on a node, asked of one node after the other (``node_status``)."""
+"""The question whether a pod can run on a node, asked of one node after the other (``node_status``).
+
+Before the first node, the pods that the pod's rules and scores ask about are counted. A pod may have a hundred rules
+about all pods of the cluster. To compare them takes tens of milliseconds, in which nothing else would run, so
+``counting`` does it in pieces. The counts are kept up to date from then on, as long as no others need the room.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from copy import copy
 from dataclasses import replace
+from itertools import chain
+from typing import Final
 
+from dra_api.core import Pod
 from dra_api.resource import DeviceRequestAllocationResult
 
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, Outcome, Usage
-from dra_operator.scheduling.claims.allocated_claims import Allocations
 from dra_operator.scheduling.claims.demand import Demand, Demands
 from dra_operator.scheduling.claims.node_allocatable import node_use, shortage
-from dra_operator.scheduling.rules.every_rule import PodRules
+from dra_operator.scheduling.claims.usable import Allocations
+from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.cycle.pre_filter import CycleState
+from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Obstructed, Plan, Undecided
+from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.rules.every_rule import RULES, PodRules
+from dra_operator.scheduling.rules.rule import Rule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
-from dra_operator.scheduling.state.inter_pod.rule_count import steps_per_node
+from dra_operator.scheduling.scoring.every_score import SCORES
+from dra_operator.scheduling.scoring.score import Score
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle
 from dra_operator.scheduling.state.placeholder import is_placeholder
+from dra_operator.scheduling.state.topology import steps_per_node
 
-from .node_status import Faulty, Fits, Lacking, NodeStatus, Obstructed, Undecided
-from .pause import PAUSE_STEPS, Elapsed, Pause
-from .pre_filter import CycleState
-from .result import Plan
+LABELS_PER_STEP: Final = 100
+"""Labels that are compared in the time of one step of the allocator."""
+
+
+def counting(kinds: Iterable[type[Rule] | type[Score]]) -> list[type[Rule] | type[Score]]:
+    """Those that count pods; most do not, and each pod would have them say so."""
+    return [kind for kind in kinds if "queries" in vars(kind)]
+
+
+COUNTING: Final = counting((*RULES, *SCORES))
+
+
+def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
+    """Count what the pod's rules and preferences ask about. Each piece compares about ``SLICE * PER_STEP`` labels."""
+    if is_placeholder(pod) or not nodes.minds_pods(pod):
+        return
+    compared = 0
+    queries = chain.from_iterable(kind.queries(pod, nodes.pods_by_node.namespaces) for kind in COUNTING)
+    for piece in chain(chain.from_iterable(map(nodes.prepare, queries)), nodes.prepare_others(pod)):
+        compared += piece
+        if compared >= PAUSE_STEPS * LABELS_PER_STEP:
+            compared = 0
+            yield Pause.SEARCHING
+
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
 EXPLANATION_STEPS = 5  # what it costs to find out why a node lacks devices

@@ -1,8 +1,8 @@
 """What has to come first, or makes planning pointless, before any node is asked (SC-01, scheduling.md 4.1).
 
-::
+A ``Snapshot`` is the cluster at one moment, as one decision looks at it::
 
-    examine(pod, snapshot)
+    pre_filter(pod, snapshot)
     ├── NotTried        an obstacle lies with the pod itself, its claims or their classes
     ├── WriteUnderWay   an allocation of one of its claims is on its way to the server
     ├── Stolen          a device was also allocated to another claim
@@ -11,9 +11,9 @@
     ├── VolumesFailed   they were not bound there: it has to be rescheduled
     ├── Unsettled       a write to one of its claims was not answered
     ├── Deferring       other schedulers decide first on devices that it wants
-    └── Case            nodes can be asked
+    └── CycleState      nodes can be asked
 
-All but a case have a ``text``: a clause about the pod, without its name. What the operator does then is in
+All but a ``CycleState`` have a ``text``: a clause about the pod, without its name. What the operator does then is in
 ``controllers.scheduling.scheduling_cycle``.
 """
 
@@ -21,15 +21,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
 from dra_api.relations.references import claims_of_pod, classes_of, group_name, is_reserved_for, stands_for
 from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.scheduling import PodGroup
 
-from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Usage
-from dra_operator.scheduling.claims.binding_conditions import ClaimReadiness, Readiness, claim_readiness, unready
-from dra_operator.scheduling.claims.extended_resources import ExtendedResources
+from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Features, Usage
+from dra_operator.scheduling.claims.demand import ExtendedResources
+from dra_operator.scheduling.claims.readiness import (
+    BINDING_TIMEOUT_SECONDS,
+    ClaimReadiness,
+    Readiness,
+    VolumesFailed,
+    VolumesPending,
+    claim_readiness,
+    unready,
+    wait_for_volumes,
+)
 from dra_operator.scheduling.claims.usable import (
     CLAIM_PARKED,
     CLAIM_UNMADE,
@@ -44,15 +55,59 @@ from dra_operator.scheduling.claims.usable import (
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.pod_groups import group_obstacle
 from dra_operator.scheduling.rules.unsupported import unsupported
-from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, volumes_of
-from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, gang_of
-from dra_operator.scheduling.state.nominations import NO_NOMINATIONS, Nominations
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, Storage, volumes_of
+from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_of
+from dra_operator.scheduling.state.node import NO_NOMINATIONS, Nominations
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_immediate, is_placeholder
 from dra_operator.scheduling.state.scheduling_gate import GATE
 
-from .snapshot import ANY_DRIVER, Snapshot
-from .volume_wait import VolumesFailed, VolumesPending, wait_for_volumes
+ANY_DRIVER: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects by look-up, because a decision needs few of many."""
+
+    claim: Callable[[str], ResourceClaim | None]
+    """By ``namespace/name``."""
+    claims_owned_by: Callable[[Pod], Iterable[ResourceClaim]]
+    has_class: Callable[[str], bool]
+    classes_serving: Callable[[Pod], Mapping[str, str]]
+    """The class of each extended resource that the pod asks for and that one serves."""
+    assumed: Callable[[ResourceClaim], bool]
+    """Whether an allocation of the claim is on its way to the server, or the end of its reservation for a group."""
+    clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
+    """The claim's devices that another claim holds as well."""
+    is_dispensable: Callable[[Pod, ResourceClaim], bool]
+    """Whether no other pod than those that wait, as this one does, relies on the claim."""
+    is_parked: Callable[[ResourceClaim], bool]
+    """Whether the claim lost a contest, or gave the devices of one back just now: no pod may use it."""
+    is_unsettled: Callable[[ResourceClaim], bool]
+    """Whether a write to this version of the claim was not answered, and may still take effect."""
+    drivers_of: Callable[[Iterable[str]], frozenset[str]]
+    """The drivers whose devices the classes may hold; ``ANY_DRIVER`` for a class that does not say."""
+    defers: Callable[[Pod, frozenset[str]], float]
+    """Seconds for which the pod lets other schedulers decide first on devices of the drivers."""
+    storage: Storage
+    nodes: Nodes
+    allocator: Allocator
+    usage: Callable[[], Usage]
+    """The devices in use; the result must not change."""
+    now: datetime
+    prioritized_list: bool = True
+    gang_pods: Callable[[Gang], int] = lambda gang: gang.size
+    """How many pods of the gang run, have run or wait; ``MOST_PODS`` are counted, and one more if there are more."""
+    features: Features = field(default_factory=Features)
+    group_of: Callable[[Pod], PodGroup | None] = lambda _: None
+    """The PodGroup of the pod; None if the pod is in none, or if it does not exist."""
+    has_placed_members: Callable[[Pod], bool] = lambda _: False
+    """Whether another pod of the pod's PodGroup has a node, or is on its way to one."""
+    nominations: Callable[[Pod], Nominations] = lambda _: NO_NOMINATIONS
+    """What pods are to get once others have ended, as the pod has to see it."""
+    binding_timeout: float = BINDING_TIMEOUT_SECONDS
+    """Seconds from the allocation until a device that is not ready counts as failed."""
+
 
 STALE_CLAIM: Final = Reason("stale-claim", "waiting for stale extended-resource claim {subject} to be deleted")
 EXTENDED_AT_GATE: Final = Reason(

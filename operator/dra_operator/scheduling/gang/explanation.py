@@ -7,12 +7,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from dra_operator.scheduling.cycle.diagnosis import TOO_FEW_DEVICES, Reasons
+from dra_operator.scheduling.cycle.attempt import plan
 from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, settled
-from dra_operator.scheduling.cycle.node_status import Faulty, Lacking, NodeStatus, Obstructed
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
-from dra_operator.scheduling.cycle.plan import plan
-from dra_operator.scheduling.cycle.result import NoPlace
+from dra_operator.scheduling.cycle.result import (
+    TOO_FEW_DEVICES,
+    Faulty,
+    Lacking,
+    NodeStatus,
+    NoPlace,
+    Obstructed,
+    Reasons,
+)
 from dra_operator.scheduling.state.obstacle import Obstacle
 
 from .member import Frame

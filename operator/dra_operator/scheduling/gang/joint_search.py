@@ -25,11 +25,16 @@ from dra_api.resource import AllocationResult
 from dra_operator.allocator import Allocated, GaveUp
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import Aborted
-from dra_operator.scheduling.cycle.counting import counted
-from dra_operator.scheduling.cycle.filter import PodFilter
-from dra_operator.scheduling.cycle.node_status import Faulty, Fits, Lacking, NodeStatus, Undecided
+from dra_operator.scheduling.cycle.filter import PodFilter, counted
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
-from dra_operator.scheduling.cycle.result import Plan
+from dra_operator.scheduling.cycle.result import (
+    Faulty,
+    Fits,
+    Lacking,
+    NodeStatus,
+    Plan,
+    Undecided,
+)
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.state.node import LoadedNode

@@ -13,9 +13,8 @@ from msgspec import structs
 
 from dra_operator.scheduling.claims.usable import PodClaim
 from dra_operator.scheduling.cycle.filter import PodFilter
-from dra_operator.scheduling.cycle.node_status import NodeStatus
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import Plan
+from dra_operator.scheduling.cycle.result import NodeStatus, Plan
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 
 Kind = tuple[object, ...]

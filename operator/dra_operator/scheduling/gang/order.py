@@ -16,9 +16,9 @@ from typing import Final
 from dra_api.core import Pod
 
 from dra_operator.scheduling.cycle.filter import PodFilter
-from dra_operator.scheduling.cycle.node_status import NodeStatus, Obstructed
+from dra_operator.scheduling.cycle.result import NodeStatus, Obstructed
 from dra_operator.scheduling.rules import DO_NOT_SCHEDULE, POD_AFFINITY, SPREAD
-from dra_operator.scheduling.state.inter_pod.terms import affinity, anti_affinity
+from dra_operator.scheduling.state.selection import affinity, anti_affinity
 
 from .member import Frame, Kind, Member
 

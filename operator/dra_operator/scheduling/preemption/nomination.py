@@ -30,8 +30,8 @@ from typing import Final
 from dra_api.core import Pod
 
 from dra_operator.allocator import DeviceId, Usage
+from dra_operator.scheduling.cycle.attempt import Unschedulable
 from dra_operator.scheduling.cycle.pause import Elapsed, Pause
-from dra_operator.scheduling.cycle.post_filter import Unschedulable
 from dra_operator.scheduling.cycle.result import PostFilterResult
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.placeholder import is_placeholder

@@ -11,10 +11,9 @@ from typing import Final
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.cycle.node_status import Fits
+from dra_operator.scheduling.cycle.attempt import Unschedulable
 from dra_operator.scheduling.cycle.pause import Elapsed, Pause
-from dra_operator.scheduling.cycle.post_filter import Unschedulable
-from dra_operator.scheduling.cycle.result import Plan
+from dra_operator.scheduling.cycle.result import Fits, Plan
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
 

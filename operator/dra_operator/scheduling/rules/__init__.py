@@ -9,7 +9,7 @@ from .node_ports import PORT
 from .node_resources import RESOURCE, TOO_MANY_PODS, NodeResources
 from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
-from .queueing_hints import ANY_CHANGE, ClusterEvent, Hint
+from .rule import ANY_CHANGE, ClusterEvent, Hint
 from .taint_toleration import CORDONED, TAINT
 from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node
 from .volumes import NO_VOLUMES, VolumeWait, volumes_of

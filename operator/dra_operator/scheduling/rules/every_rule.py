@@ -22,8 +22,7 @@ from .node_resources import NodeResources
 from .node_volumes import NodeVolumes
 from .pod_os import PodOS
 from .pod_topology_spread import PodTopologySpread
-from .queueing_hints import Hint, few, is_of_fewer_pods
-from .rule import Rule, Surroundings
+from .rule import Hint, Rule, Surroundings, few, is_of_fewer_pods
 from .taint_toleration import TaintToleration
 
 OF_NODES: Final[tuple[type[Rule], ...]] = (

@@ -15,17 +15,27 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.relations.label_selectors import Labels
 
-from dra_operator.scheduling.state.inter_pod.carriers import Carried
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery, one_by_one, together
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.terms import AffinityTerm, Namespaces, affinity, anti_affinity
-from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
+from dra_operator.scheduling.state.pods_by_node import Carried, DomainQuery, PodsByNode, one_by_one, together
+from dra_operator.scheduling.state.selection import (
+    AffinityTerm,
+    Namespaces,
+    affinity,
+    anti_affinity,
+)
+from dra_operator.scheduling.state.topology import Topologies
 
-from .queueing_hints import ClusterEvent, Direction, Hint, PodsChange, RepellerGone
-from .rule import Rule, Surroundings
+from .rule import (
+    ClusterEvent,
+    Direction,
+    Hint,
+    PodsChange,
+    RepellerGone,
+    Rule,
+    Surroundings,
+)
 
 POD_AFFINITY: Final = Reason("pod-affinity", "node(s) didn't match pod affinity rules (topology key {subject})")
 POD_ANTI_AFFINITY: Final = Reason(

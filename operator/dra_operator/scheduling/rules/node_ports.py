@@ -7,9 +7,9 @@ from typing import Final
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.host_ports import HostPort, host_ports
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.requests import HostPort, host_ports
 
 from .rule import Rule, Surroundings
 

@@ -14,8 +14,13 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.relations.volumes import volume_uses
 
-from dra_operator.scheduling.state.attachments import Attachable, AttachedVolumes, attachable, claims_in
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.requests import (
+    Attachable,
+    AttachedVolumes,
+    attachable,
+    claims_in,
+)
 
 VOLUME_LIMIT: Final = Reason(
     "volume-limit", "node(s) exceed max volume count of driver {subject}", ends_with_any_pod=True, is_about_volumes=True

@@ -14,18 +14,21 @@ from typing import Final
 from dra_api.core import Pod, TopologySpreadConstraint
 from dra_api.relations.label_selectors import NOTHING, Selector
 
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.selection import PodSet, Selection
-from dra_operator.scheduling.state.inter_pod.terms import Namespaces, equal_labels
-from dra_operator.scheduling.state.inter_pod.topology import DomainCounts, NodeScope, Topologies
-from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.node import LoadedNode, tolerations_of
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
-from dra_operator.scheduling.state.taints import tolerations_of
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
+from dra_operator.scheduling.state.selection import Namespaces, PodSet, Selection, equal_labels
+from dra_operator.scheduling.state.topology import DomainCounts, NodeScope, Topologies
 
-from .queueing_hints import ClusterEvent, Direction, Hint, PodsChange
-from .rule import Rule, Surroundings
+from .rule import (
+    ClusterEvent,
+    Direction,
+    Hint,
+    PodsChange,
+    Rule,
+    Surroundings,
+)
 
 SPREAD: Final = Reason("spread", "node(s) didn't match pod topology spread constraints (topology key {subject})")
 SPREAD_LABEL: Final = Reason(

@@ -1,7 +1,9 @@
-"""What a rule is: a filter for nodes, with its reasons, their words, and what can help a pod that it keeps waiting.
+"""A rule: a filter for nodes, with its reasons, their words, and its queueing hints.
 
 A rule is made once per attempt, and asked about one node after the other. A new one is a file beside the others and a
-line in ``every_rule``.
+line in ``every_rule``. A queueing hint says which change of pods, namespaces or nodes can help a pod that the rule
+keeps waiting. It is a value: pods of one workload have the same ones, so a change is compared with each hint once
+(NR-07).
 """
 
 from __future__ import annotations
@@ -9,19 +11,123 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from enum import Enum, auto
+from typing import Final, Self
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.terms import Namespaces
-from dra_operator.scheduling.state.inter_pod.topology import Topologies
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
+from dra_operator.scheduling.state.selection import Anchor, Namespaces, Selection, anti_affinity
+from dra_operator.scheduling.state.topology import Topologies
 
-from .queueing_hints import Hint
-from .volumes import NO_VOLUMES, PodVolumes
+
+class Direction(Enum):
+    """How the pods of a selection have to change."""
+
+    MORE = auto()
+    FEWER = auto()
+    NONE_LEFT = auto()
+    ANY = auto()
+
+
+class ClusterEvent(Enum):
+    """Changes that matter to rules between pods but are not changes of pods."""
+
+    NAMESPACE = auto()
+    """The labels of a namespace changed, or it is new or gone."""
+    NODE_GONE = auto()
+    """A node is gone, and with it a topology domain or its pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsChange:
+    """More or fewer pods on nodes are in the selection."""
+
+    selection: Selection
+    turn: Direction
+
+    @property
+    def anchor(self) -> Anchor:
+        """A label of the pods that can help."""
+        return self.selection.anchor
+
+    def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
+        """Whether a pod on a node helps that was ``before`` and is ``after`` now; None: it is on no node."""
+        had = before is not None and self.selection.matches(before)
+        has = after is not None and self.selection.matches(after)
+        if had == has:
+            return False
+        if self.turn is Direction.NONE_LEFT:
+            return had and not pods_by_node.count(self.selection).by_node
+        return self.turn is Direction.ANY or self.turn is (Direction.MORE if has else Direction.FEWER)
+
+
+@dataclass(frozen=True, slots=True)
+class RepellerGone:
+    """A pod is gone whose anti-affinity is about pods of the namespace with these labels."""
+
+    namespace: str
+    labels: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, pod: Pod) -> RepellerGone:
+        """The hint that helps if this pod's repeller goes."""
+        return cls(pod.metadata.namespace, frozenset((pod.metadata.labels or {}).items()))
+
+    @property
+    def anchor(self) -> Anchor:
+        """None, because any pod can help, whatever its labels."""
+        return None
+
+    def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
+        """As ``PodsChange.helped_by``."""
+        if before is None or after is not None:
+            return False  # terms of a pod never change
+        labels: Mapping[str, str] = dict(self.labels)
+        there = pods_by_node.namespaces.get(self.namespace, {})
+        return any(term.concerns(self.namespace, there, labels) for term in anti_affinity(before))
+
+
+@dataclass(frozen=True, slots=True)
+class AnyPod:
+    """Some pod on a node came, went or changed."""
+
+    @property
+    def anchor(self) -> Anchor:
+        """None, because any pod can help."""
+        return None
+
+    def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
+        """As ``PodsChange.helped_by``."""
+        return True
+
+
+Hint = PodsChange | RepellerGone | AnyPod | ClusterEvent
+ANY_CHANGE: Final[frozenset[Hint]] = frozenset((AnyPod(), *ClusterEvent))
+"""Of a pod whose rules are not made yet."""
+MOST_HINTS: Final = 8
+"""The most selectors of pods whose changes one pod waits for."""
+
+
+def is_of_fewer_pods(hint: Hint) -> bool:
+    """Whether the end of a pod may be the change."""
+    if isinstance(hint, PodsChange):
+        return hint.turn is not Direction.MORE
+    return not isinstance(hint, ClusterEvent)
+
+
+def few(hints: Iterable[Hint]) -> frozenset[Hint]:
+    """The hints, or fewer that cover them: each change of any pod is compared with all that anybody waits for.
+
+    A pod with very many rules is looked at more often instead, which is charged to its namespace.
+    """
+    found = frozenset(hints)
+    of_pods = [hint for hint in found if isinstance(hint, PodsChange)]
+    selectors = sum(len(hint.selection.sets) for hint in of_pods)
+    return found if selectors <= MOST_HINTS else found.difference(of_pods) | {AnyPod()}
 
 
 @dataclass(frozen=True, slots=True)

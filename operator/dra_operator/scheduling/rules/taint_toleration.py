@@ -12,10 +12,15 @@ from typing import Final
 from dra_api.core import Pod, Toleration
 
 from dra_operator.allocator import scheduler_of
-from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.node import (
+    NODE_CONDITION,
+    UNSCHEDULABLE,
+    LoadedNode,
+    tolerations_of,
+    untolerated,
+)
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
-from dra_operator.scheduling.state.taints import NODE_CONDITION, UNSCHEDULABLE, tolerations_of, untolerated
 
 from .rule import Rule, Surroundings
 

@@ -16,10 +16,10 @@ from dra_api.core import Pod, Volume
 from dra_api.relations.references import group_name
 from msgspec import structs
 
-from dra_operator.scheduling.state.inter_pod.rule_count import MOST_LABELS, MOST_RULES, has_too_many_rules
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.scheduling_gate import GATE
+from dra_operator.scheduling.state.topology import MOST_LABELS, MOST_RULES, has_too_many_rules
 
 UNSUPPORTED: Final = Reason("unsupported", "{subject} is not supported by dra-operator yet; {detail}")
 _LOOKED_AT: Final = frozenset({"name", "persistent_volume_claim", "ephemeral"})

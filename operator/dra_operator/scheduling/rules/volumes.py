@@ -16,8 +16,8 @@ from dra_api.core import Node, Pod
 from dra_api.relations.volumes import VolumeUse, is_made_for, volume_uses
 from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 
-from dra_operator.scheduling.state.attachments import AttachedVolumes
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
+from dra_operator.scheduling.state.requests import AttachedVolumes
 
 from .node_volume_limits import AttachLimits
 from .volume_binding import (

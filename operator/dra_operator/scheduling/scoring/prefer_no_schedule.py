@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from dra_api.core import Pod, Toleration
 
-from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.taints import intolerable
+from dra_operator.scheduling.state.node import LoadedNode, intolerable
 
 from .score import BEST_SCORE, Cluster, Score
 

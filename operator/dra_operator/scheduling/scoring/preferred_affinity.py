@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery, one_by_one
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.terms import Namespaces, preferred
-from dra_operator.scheduling.state.inter_pod.topology import DomainCounts, Topologies
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.placeholder import is_placeholder
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode, one_by_one
+from dra_operator.scheduling.state.selection import Namespaces, preferred
+from dra_operator.scheduling.state.topology import DomainCounts, Topologies
 
 from .score import BEST_SCORE, Cluster, Score
 

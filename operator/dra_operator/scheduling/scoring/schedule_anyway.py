@@ -13,9 +13,9 @@ from dra_operator.scheduling.rules.pod_topology_spread import (
     constraints,
     queries_of_constraints,
 )
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.terms import Namespaces
 from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.pods_by_node import DomainQuery
+from dra_operator.scheduling.state.selection import Namespaces
 
 from .score import BEST_SCORE, Cluster, Score
 

@@ -14,11 +14,10 @@ from typing import Self
 
 from dra_api.core import Pod
 
-from dra_operator.scheduling.state.inter_pod.domain_query import DomainQuery
-from dra_operator.scheduling.state.inter_pod.pods_by_node import PodsByNode
-from dra_operator.scheduling.state.inter_pod.terms import Namespaces
-from dra_operator.scheduling.state.inter_pod.topology import Topologies
 from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
+from dra_operator.scheduling.state.selection import Namespaces
+from dra_operator.scheduling.state.topology import Topologies
 
 BEST_SCORE = 100
 """The normalized score of the best node."""

@@ -1,6 +1,5 @@
 """Nodes, the pods on them, placeholder pods and the scheduling gate, as every phase of a cycle sees them."""
 
-from .attachments import Attachable
 from .gang import (
     GANG_CROWDED,
     GANG_INCOMPLETE,
@@ -13,31 +12,46 @@ from .gang import (
     gang_of,
     names_gang,
 )
-from .host_ports import host_ports as ports_held
-from .inter_pod.anchors import Anchors
-from .inter_pod.pods_by_node import PodsByNode, counts_alike
-from .inter_pod.selection import Place
-from .large import LARGEST_OBJECT_BYTES, pod_without_bulk
-from .large_claim import bytes_of_large, claim_without_bulk, metadata_without_bulk, size_refusal, spec_without_bulk
-from .node import LoadedNode
-from .nominations import NO_NOMINATIONS, Nomination, Nominations
+from .large import (
+    LARGEST_OBJECT_BYTES,
+    bytes_of_large,
+    claim_without_bulk,
+    metadata_without_bulk,
+    pod_without_bulk,
+    size_refusal,
+    spec_without_bulk,
+)
+from .node import (
+    NO_NOMINATIONS,
+    NODE_CONDITION,
+    UNSCHEDULABLE,
+    LoadedNode,
+    Nomination,
+    Nominations,
+    tolerations_of,
+    untolerated,
+)
 from .obstacle import Obstacle
-from .parked import contest, contest_of, is_parked
 from .placeholder import (
     ANNOTATION,
     HOLD,
     IMMEDIATE,
     annotation_fault,
     claim_behind,
+    contest,
+    contest_of,
     is_immediate,
+    is_parked,
     is_placeholder,
     placeholder_key,
     placeholder_of,
     title,
 )
+from .pods_by_node import PodsByNode, counts_alike
 from .requests import (
     MILLI_BILLIONTHS,
     POD_SLOTS,
+    Attachable,
     add,
     extended_resources,
     milli_cpu_of,
@@ -46,8 +60,9 @@ from .requests import (
     served_resources,
     subtract,
 )
+from .requests import host_ports as ports_held
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
-from .taints import NODE_CONDITION, UNSCHEDULABLE, tolerations_of, untolerated
+from .selection import Anchors, Place
 
 __all__ = [
     "ANNOTATION",

@@ -1,10 +1,15 @@
-"""Pods that are too large to be placed, and the little that is kept of them.
+"""Pods and claims that are too large to be placed or allocated, and the little that is kept of them.
 
-The API server admits pods of more than a megabyte. What is read of one takes four to eight times as much memory: two
-hundred of them, which one user makes in a minute, would be more than the operator has. So a pod that has more than
-``LARGEST_OBJECT_BYTES`` of what the operator reads is not placed (``unsupported``). What counts of it wherever it runs
-is kept: who it is, what room it takes on its node, its labels and claims unless there are very many. Its rules keep no
+The API server admits pods of more than a megabyte. A pod that is read takes four to eight times as much memory: two
+hundred of them, which one user makes in a minute, would be more than the operator has. So a pod with more than
+``LARGEST_OBJECT_BYTES`` of fields that the operator reads is not placed (``unsupported``). The parts that count on any
+node are kept: name and UID, the room on its node, its labels and claims unless there are very many. Its rules keep no
 other pod away, and its host ports and volumes do not count.
+
+Of a claim, labels, annotations and owners that the operator does not look at are dropped first, with the device status
+of drivers. If the spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes:
+other schedulers may allocate such a claim. Its devices and consumers count as those of any other claim, so it is
+protected, released and deleted.
 """
 
 from __future__ import annotations
@@ -13,10 +18,28 @@ from typing import Final
 
 from dra_api.codec import encode
 from dra_api.core import Container, Pod, ResourceRequirements
+from dra_api.meta import ObjectMeta
+from dra_api.resource import (
+    EXTENDED_RESOURCE_ANNOTATION,
+    FINALIZER,
+    NULL,
+    POD_CLAIM_NAME_ANNOTATION,
+    DeviceClaim,
+    DeviceClaimConfiguration,
+    DeviceRequest,
+    DeviceSubRequest,
+    ExactDeviceRequest,
+    OpaqueDeviceConfiguration,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+)
 from dra_api.values.quantity import Quantity
-from msgspec import structs
+from msgspec import Raw, structs
+from msgspec.structs import replace
 
-from .requests import POD_SLOTS, pod_requests
+from dra_operator.scheduling.state.placeholder import ANNOTATION, HOLD
+from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10
 """Bytes as JSON. An ordinary pod has one to three thousand."""
@@ -67,3 +90,85 @@ def _kept(pod: Pod) -> Pod:
             status, resource_claim_statuses=status.resource_claim_statuses if has_few_claims else None
         ),
     )
+
+
+_READ: Final = (ANNOTATION, EXTENDED_RESOURCE_ANNOTATION, POD_CLAIM_NAME_ANNOTATION)
+_OURS: Final = (FINALIZER, HOLD)
+_TOO_LARGE: Final = "dra.kopf.dev/too-large"
+"""The driver of the configuration with which the claim is left. It is no valid name, so that no other claim has it."""
+
+
+def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
+    """The claim itself, or what is kept of it if it is large."""
+    if len(encode(claim)) <= LARGEST_OBJECT_BYTES:
+        return claim
+    spec = claim.spec
+    size = len(encode(spec))
+    return replace(
+        claim,
+        metadata=metadata_without_bulk(claim.metadata),
+        spec=spec if size <= LARGEST_OBJECT_BYTES else spec_without_bulk(spec, size),
+        status=_read(claim.status),
+    )
+
+
+def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
+    """What is read of it."""
+    finalizers = meta.finalizers or ()
+    other = next((name for name in finalizers if name not in _OURS), None)
+    kept = tuple([name for name in finalizers if name in _OURS or name is other])
+    owner = meta.controller
+    return replace(
+        meta,
+        labels=None,
+        annotations={name: text for name, text in (meta.annotations or {}).items() if name in _READ} or None,
+        finalizers=kept or None,
+        owner_references=None if owner is None else (owner,),
+    )
+
+
+def spec_without_bulk(spec: ResourceClaimSpec, size: int) -> ResourceClaimSpec:
+    """The names and classes of the requests, and the bytes of the whole."""
+    mark = DeviceClaimConfiguration(opaque=OpaqueDeviceConfiguration(_TOO_LARGE, Raw(str(size).encode())))
+    return ResourceClaimSpec(DeviceClaim(tuple(map(_named, spec.devices.requests or ())), None, (mark,)))
+
+
+def bytes_of_large(spec: ResourceClaimSpec) -> int | None:
+    """The bytes of a spec of which little is kept; None if it is whole."""
+    for config in spec.devices.config or ():
+        if config.opaque is not None and config.opaque.driver == _TOO_LARGE:
+            return int(bytes(config.opaque.parameters))
+    return None
+
+
+def size_refusal(size: int) -> str:
+    """What is said of a spec of so many bytes, as the end of a sentence about it."""
+    return (
+        f"has a spec of {-(-size // 1024)} KiB, and dra-operator allocates at most "
+        f"{LARGEST_OBJECT_BYTES >> 10} KiB: shorten "
+        "selectors, tolerations, opaque parameters and a template's annotations, put what all claims share into the "
+        "DeviceClass, or ask for some of the devices by another claim"
+    )
+
+
+def _named(request: DeviceRequest) -> DeviceRequest:
+    exactly = request.exactly
+    subs = [DeviceSubRequest(it.name, it.device_class_name) for it in request.first_available or ()]
+    return DeviceRequest(
+        name=request.name,
+        exactly=None if exactly is None else ExactDeviceRequest(exactly.device_class_name),
+        first_available=None
+        if subs is None
+        else tuple([DeviceSubRequest(it.name, it.device_class_name) for it in subs]),
+    )
+
+
+def _read(status: ResourceClaimStatus) -> ResourceClaimStatus:
+    """Without the configuration, which plugins read from the server, and what drivers say of networks."""
+    allocation = status.allocation
+    if allocation is not None:
+        allocation = replace(allocation, devices=replace(allocation.devices, config=None))
+    devices = status.devices
+    if devices is not None:
+        devices = tuple([replace(device, data=NULL, network_data=None) for device in devices])
+    return replace(status, allocation=allocation, devices=devices)

@@ -1,14 +1,75 @@
-"""A node as placement sees it: the object, and what the pods on it request."""
+"""A node as placement sees it: the object with its taints, the requests of its pods, and the nominations on it.
+
+A nomination is the node, the room there and the devices that a waiting pod gets once others have ended. Until then no
+pod of the same or a lower priority may take them: to such a pod they count as used. A pod of a higher priority ignores
+the nomination, and the nominated pod itself is asked about its node first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from dra_api.core import Node, Taint
+from dra_api.core import Node, Pod, Taint, Toleration
 from dra_api.relations.quota import may_be_devices
+from dra_api.resource import SCHEDULER_KEY, AllocationResult
 
-from .requests import POD_SLOTS, Amounts
-from .taints import UNSCHEDULABLE, repelling, soft
+from dra_operator.allocator import Usage, tolerates
+from dra_operator.scheduling.state.requests import POD_SLOTS, Amounts, add
+from dra_operator.scheduling.state.scheduling_gate import is_at_gate
+
+_REPELLING = ("NoSchedule", "NoExecute")
+NODE_CONDITION = "node.kubernetes.io/"
+"""The keys of taints that say how a node is; others say what it is for."""
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def tolerations_of(pod: Pod) -> tuple[Toleration, ...]:
+    """Return the pod's tolerations, and that of the nodes which belong to its scheduler.
+
+    A pod at our scheduling gate has not the latter: another scheduler binds it, which knows nothing of that.
+    """
+    said, name = pod.spec.tolerations or (), pod.spec.scheduler_name
+    if not name or is_at_gate(pod):
+        return said
+    return (*said, of_nodes(name))
+
+
+def of_nodes(scheduler: str) -> Toleration:
+    """Return the toleration of the nodes that belong to a scheduler."""
+    return Toleration(key=SCHEDULER_KEY, operator="Equal", value=scheduler, effect="NoSchedule")
+
+
+def repelling(taints: Iterable[Taint]) -> Iterator[Taint]:
+    """The taints that keep pods away."""
+    return (taint for taint in taints if taint.effect in _REPELLING)
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+    """The first of some repelling taints that keeps a pod with these tolerations away, if any does."""
+    accepted = tuple(tolerations)
+    for taint in taints:
+        if not any(_tolerates(toleration, taint) for toleration in accepted):
+            return taint
+    return None
+
+
+def soft(taints: Iterable[Taint]) -> Iterator[Taint]:
+    """Those that only ask politely."""
+    return (taint for taint in taints if taint.effect == "PreferNoSchedule")
+
+
+def intolerable(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
+    """How many of the taints are not tolerated."""
+    accepted = tuple(tolerations)
+    return sum(not any(_tolerates(toleration, taint) for toleration in accepted) for taint in taints)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    # For nodes, an empty key means every taint only together with Exists.
+    return bool(toleration.key or toleration.operator == "Exists") and tolerates(toleration, taint)
+
 
 _WEIGHED = ("cpu", "memory", POD_SLOTS)
 _NOTHING: Amounts = {}
@@ -52,3 +113,50 @@ class LoadedNode:
         free = [1 - used.get(name, 0) / offer for name in _WEIGHED if (offer := self.offered.get(name, 0)) > 0]
         self.emptiness = sum(free) / len(free) if free else 0.0
         """The share of the node that is free, from 0 to 1: the mean of cpu, memory and pod slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """What one pod is to get. ``requests`` is what it takes of the node beside its devices."""
+
+    pod: Pod
+    node: str
+    allocations: tuple[AllocationResult, ...]
+    requests: Amounts
+    gang: str | None = None
+    """The gang for which the pod is nominated: its pods share what all of them are to get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nominations:
+    """What nominations mean to one pod: ``node`` is its own one, ``of_others`` are those that it has to respect."""
+
+    node: str = ""
+    of_others: tuple[Nomination, ...] = ()
+    _requests: dict[str, Amounts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, node: str, of_others: Iterable[Nomination]) -> Nominations:
+        """With the sums by node."""
+        others, requests = tuple(of_others), dict[str, Amounts]()
+        for it in others:
+            requests[it.node] = add(requests.get(it.node, {}), it.requests)
+        return cls(node, others, requests) if node or others else NO_NOMINATIONS
+
+    def usage(self, usage: Usage) -> Usage:
+        """The devices in use with those that others are to get; the same object if there are none."""
+        if not any(it.allocations for it in self.of_others):
+            return usage
+        more = usage.snapshot()
+        for it in self.of_others:
+            for allocation in it.allocations:
+                more.add(allocation)
+        return more
+
+    def loaded(self, state: LoadedNode) -> LoadedNode:
+        """The node with the pods that are to come there."""
+        requests = self._requests.get(state.name)
+        return state if requests is None else state.with_load(add(state.used, requests))
+
+
+NO_NOMINATIONS: Final = Nominations()

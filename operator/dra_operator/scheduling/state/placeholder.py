@@ -1,23 +1,33 @@
-"""Claims that get devices before any pod uses them, because their annotation says so.
+"""Claims that hold devices although no pod uses them: immediate claims, and parked ones.
 
-Such a claim is planned as if a pod used it that asks for nothing else: its *placeholder pod*, which exists only in
-memory. The placeholder pod needs no room on a node, and node taints that say what a node is for do not keep it away,
-since a claim cannot tolerate any; those of ``node.kubernetes.io`` (cordoned, not ready, unreachable) do, and those that
-give a node to another scheduler.
+An *immediate* claim gets devices before any pod uses it, because its annotation says so. It is planned as if a pod used
+it that asks for nothing else: its *placeholder pod*, which exists only in memory. The placeholder pod needs no room on
+a node. Taints that say what a node is for do not keep it away, since a claim cannot tolerate any; those of
+``node.kubernetes.io`` (cordoned, not ready, unreachable) do, and those that give a node to another scheduler.
 
 An allocated immediate claim carries our finalizer instead of the built-in one. The built-in one is the sign by which a
 claim controller takes devices back after the last consumer (CC-06); without any, a deleted claim would vanish while
 its devices are in use.
+
+A *parked* claim of ours lost a contest: another scheduler gave a device of it to another claim at the same time. It
+keeps its devices, no pod runs with them, and ``status.reservedFor`` names the contest instead of pods. It must not give
+them back as long as the other claim has one. kube-scheduler keeps the devices in use as a set and counts no holders:
+when it sees one of two claims lose a device, it takes the device for free, although a claim of its own has it, and
+gives it to the next pod (``docs/contests.md``). The reservation says all of that to the next leader, and keeps other
+controllers from taking the devices back when the pod of the claim goes: kube-controller-manager leaves consumers alone
+whose kind it does not know.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from dra_api.core import Pod, PodResourceClaim, PodSpec
 from dra_api.meta import ObjectMeta
 from dra_api.relations.references import owning_pod
-from dra_api.resource import ResourceClaim
+from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 
-from .taints import of_nodes
+from dra_operator.scheduling.state.node import of_nodes
 
 ANNOTATION = "dra.kopf.dev/allocate"
 IMMEDIATE = "immediate"
@@ -81,3 +91,23 @@ def claim_behind(pod: Pod) -> str:
 def title(pod: Pod) -> str:
     """``pod default/train``, or the claim that a placeholder pod stands for."""
     return f"claim {claim_behind(pod)}" if is_placeholder(pod) else f"pod {pod.key}"
+
+
+PARKED_GROUP: Final = "dra.kopf.dev"
+CONTESTS: Final = "contests"
+
+
+def contest(scheduler: str, rival: ResourceClaim) -> ResourceClaimConsumerReference:
+    """Return the consumer of a claim that lost a device to ``rival``. The scheduler of this name ends the contest."""
+    return ResourceClaimConsumerReference(PARKED_GROUP, CONTESTS, scheduler, rival.metadata.uid)
+
+
+def contest_of(claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
+    """Return the contest for which the claim is reserved, or None."""
+    consumers = claim.status.reserved_for or ()
+    return next((it for it in consumers if (it.api_group, it.resource) == (PARKED_GROUP, CONTESTS)), None)
+
+
+def is_parked(claim: ResourceClaim) -> bool:
+    """Return whether the claim keeps its devices for a contest, so that no pod may use them."""
+    return contest_of(claim) is not None

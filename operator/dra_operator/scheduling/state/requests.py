@@ -1,24 +1,136 @@
-"""What a pod requests of a node apart from devices: cpu, memory, and all else that nodes count.
+"""What a pod takes of its node apart from devices: cpu, memory, host ports, volumes, and all else that nodes count.
 
-The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they
-add up; an ordinary init container runs alone beside the sidecars started before it, so it counts only if it
-alone is larger. What the pod itself requests (``spec.resources``) replaces that sum, name by name; the runtime's
-overhead comes on top. A limit without a request is the request.
-Amounts are billionths, as in ``Quantity.nanos``.
+The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they add up. An
+ordinary init container runs alone beside the sidecars started before it, so it counts only if it alone is larger. The
+pod's own requests (``spec.resources``) replace that sum, name by name; the runtime's overhead comes on top. A limit
+without a request is the request. Amounts are billionths, as in ``Quantity.nanos``.
+
+Volumes and ports are amounts like cpu, so all three come and go together, from the moment that the node is decided:
+
+* The claims to volumes of CSI drivers that attach to a node. A claim without a volume stands for the one that its class
+  will make.
+* Host ports. Each counts twice: under its address, and under all addresses together. So a port on every address
+  (0.0.0.0, also if no address is given) conflicts with that port on any one, and a port on one address only with the
+  same and with every address. A pod in the network of its node holds every port that it names: the API server writes
+  that into the pod, and objects that it has not seen yet are read so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Container, NodeAllocatableResourceClaimStatus, Pod, ResourceRequirements
 from dra_api.relations.quota import may_be_devices
+from dra_api.relations.volumes import volume_uses
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_api.values.quantity import NANO
 from msgspec import structs
 
-from .attachments import volume_amounts
-from .host_ports import port_amounts
+_CLAIM: Final = "volume of claim "
+
+
+class Attachable(NamedTuple):
+    """A volume of a CSI driver."""
+
+    driver: str
+    handle: str
+
+
+class AttachedVolumes(Protocol):
+    """What nodes have, and the look-ups that lead from a claim to its volume."""
+
+    def claim(self, key: str) -> PersistentVolumeClaim | None:
+        """By ``namespace/name``."""
+        ...
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        """By name."""
+        ...
+
+    def storage_class(self, name: str) -> StorageClass | None:
+        """By name."""
+        ...
+
+    def attach_limits(self, node: str) -> Mapping[str, int]:
+        """How many volumes each driver attaches to the node; none for drivers without limit."""
+        ...
+
+    def attachments(self, node: str) -> Iterable[Attachable]:
+        """The volumes that are attached to the node, or are being attached or detached."""
+        ...
+
+
+def volume_amounts(pod: Pod) -> dict[str, int]:
+    """What the pod takes of its node, by the claims that it uses."""
+    return {f"{_CLAIM}{use.key}": NANO for use in volume_uses(pod)}
+
+
+def claims_in(used: Iterable[str]) -> list[str]:
+    """The claims among the names of amounts, by ``namespace/name``."""
+    return [name.removeprefix(_CLAIM) for name in used if name.startswith(_CLAIM)]
+
+
+def attachable(claims: Iterable[str], storage: AttachedVolumes) -> Iterator[Attachable]:
+    """The volumes of these claims that a driver attaches."""
+    for key in claims:
+        claim = storage.claim(key)
+        if claim is None:
+            continue
+        volume = storage.volume(claim.spec.volume_name)
+        if volume is not None:
+            if volume.spec.csi is not None:
+                yield Attachable(volume.spec.csi.driver, volume.spec.csi.volume_handle)
+        elif (found := storage.storage_class(claim.storage_class)) is not None:
+            yield Attachable(found.provisioner, f"to be made for {key}")
+
+
+_EVERY_ADDRESS = "0.0.0.0"
+
+
+class HostPort(NamedTuple):
+    """One port of one address of the node."""
+
+    protocol: str
+    number: int
+    address: str
+
+    @property
+    def name(self) -> str:
+        """As people write it; on all addresses together, it is the name of an amount as well."""
+        return f"host port {self.number}/{self.protocol}"
+
+    @property
+    def on_address(self) -> str:
+        """The name of its amount on its address alone."""
+        return f"{self.name} of {self.address}"
+
+    def is_taken(self, used: Mapping[str, int]) -> bool:
+        """Whether a pod on the node holds it."""
+        if self.address == _EVERY_ADDRESS:
+            return self.name in used
+        return self.on_address in used or self._replace(address=_EVERY_ADDRESS).on_address in used
+
+
+def host_ports(pod: Pod) -> Iterator[HostPort]:
+    """What containers and sidecars hold; an ordinary init container is gone when others run."""
+    sidecars = (it for it in pod.spec.init_containers or () if it.restart_policy == "Always")
+    for container in (*sidecars, *(pod.spec.containers or ())):
+        for port in container.ports or ():
+            number = port.host_port or (port.container_port if pod.spec.host_network else 0)
+            if number > 0:
+                yield HostPort(port.protocol or "TCP", number, port.host_ip or _EVERY_ADDRESS)
+
+
+def port_amounts(pod: Pod) -> dict[str, int]:
+    """What the pod takes of the ports of its node."""
+    total: dict[str, int] = {}
+    for port in host_ports(pod):
+        for name in (port.name, port.on_address):
+            total[name] = total.get(name, 0) + NANO
+    return total
+
 
 Amounts = Mapping[str, int]
 POD_SLOTS = "pods"

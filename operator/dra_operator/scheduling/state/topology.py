@@ -1,23 +1,103 @@
-"""Topology domains: nodes with the same value of one label.
+"""Topology domains: nodes with the same value of one label, and counts of pods by domain.
 
 A topology is updated as nodes come, go and change, and so are its counts of pods by domain. So a rule finds the count
 of a domain by one look-up, for any number of nodes and pods.
+
+Rules between pods are the terms of affinity and anti-affinity, required or preferred, and topology spread constraints.
+Each of them is compared with all pods of its namespaces. People write a few; an object of the size that the API server
+admits has room for thousands, which would take seconds. So a pod with more than ``MOST_RULES``, or whose rules ask for
+more than ``MOST_LABELS`` in sum, is not placed (``unsupported``), and keeps no other pod away. A spread constraint also
+asks for the labels that select the nodes that count: each node is compared with them for each constraint.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from dra_api.core import Node, NodeSelector, Toleration
+from dra_api.core import (
+    Node,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PodAffinityTerm,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from dra_api.meta import LabelSelector
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
-from dra_operator.scheduling.state.taints import repelling, untolerated
+from dra_operator.scheduling.state.node import repelling, untolerated
 
-from .rule_count import requirements
+MOST_RULES: Final = 100
+MOST_LABELS: Final = 500
+_CHEAP_LABELS: Final = 20
+"""Labels and tolerations that a node can be compared with in the time of one step of the allocator."""
+
+
+def has_too_many_rules(pod: Pod) -> bool:
+    """Whether the pod has more rules between pods than are looked at."""
+    rules = labels = 0
+    for compared in _between_pods(pod):
+        rules, labels = rules + 1, labels + compared
+    return rules > MOST_RULES or labels > MOST_LABELS
+
+
+def steps_per_node(pod: Pod) -> int:
+    """What it costs to compare the pod with one node, in steps of the allocator."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    compared = len(pod.spec.tolerations or ())
+    if affinity is not None:
+        compared += requirements(affinity.required_during_scheduling_ignored_during_execution)
+        compared += sum(
+            _of_nodes_term(it.preference) for it in affinity.preferred_during_scheduling_ignored_during_execution or ()
+        )
+    return 1 + compared // _CHEAP_LABELS
+
+
+def requirements(selector: NodeSelector | None) -> int:
+    """What a node is compared with: the terms of the selector, and what each asks for."""
+    return sum(map(_of_nodes_term, (selector.node_selector_terms or ()) if selector is not None else ()))
+
+
+def _between_pods(pod: Pod) -> Iterator[int]:
+    """For each rule, the labels that it asks for."""
+    for constraint in pod.spec.topology_spread_constraints or ():
+        yield _labels(constraint.label_selector) + len(constraint.match_label_keys or ()) + _of_nodes(pod, constraint)
+    affinity = pod.spec.affinity
+    for kind in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
+        if kind is None:
+            continue
+        for term in kind.required_during_scheduling_ignored_during_execution or ():
+            yield _of_term(term)
+        for weighted in kind.preferred_during_scheduling_ignored_during_execution or ():
+            yield _of_term(weighted.pod_affinity_term)
+
+
+def _of_nodes(pod: Pod, constraint: TopologySpreadConstraint) -> int:
+    tolerations = len(pod.spec.tolerations or ()) if constraint.node_taints_policy == "Honor" else 0
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    if required is None or constraint.node_affinity_policy == "Ignore":
+        return tolerations
+    return tolerations + requirements(required)
+
+
+def _of_nodes_term(term: NodeSelectorTerm) -> int:
+    return 1 + len(term.match_expressions or ()) + len(term.match_fields or ())
+
+
+def _of_term(term: PodAffinityTerm) -> int:
+    keys = len(term.match_label_keys or ()) + len(term.mismatch_label_keys or ())
+    return _labels(term.label_selector) + _labels(term.namespace_selector) + keys
+
+
+def _labels(selector: LabelSelector | None) -> int:
+    return 0 if selector is None else len(selector.match_labels or {}) + len(selector.match_expressions or ())
+
 
 KEPT_TOPOLOGIES = 128  # up to date, more than one pod asks for; the least recently used is dropped first
 TOPOLOGY_PART_LABELS: Final = 10_000
@@ -199,3 +279,38 @@ class Topologies:
             total = self.label_keys.pop(key, 0) + number
             if total:
                 self.label_keys[key] = total
+
+
+class Population:
+    """Counts that are kept up to date as pods and nodes come and go; ``nodes`` has the node of each pod so far."""
+
+    __slots__ = ("_by_topology", "by_node")
+
+    def __init__(self, nodes: Iterable[str] = ()) -> None:
+        self.by_node: dict[str, int] = dict(Counter(nodes))
+        self._by_topology: dict[Topology, DomainCounts] = {}
+
+    def add(self, node: str, count: int) -> None:
+        """The number of pods on the node changes by so many."""
+        total = self.by_node.pop(node, 0) + count
+        if total:
+            self.by_node[node] = total
+        for counts in self._by_topology.values():
+            counts.add(node, count)
+
+    def within(self, topology: Topology) -> DomainCounts:
+        """The counts by domain."""
+        found = self._by_topology.get(topology)
+        if found is None:
+            found = self._by_topology[topology] = DomainCounts(topology, self.by_node)
+        return found
+
+    def forget(self, topology: Topology) -> None:
+        """The topology is no longer kept up to date."""
+        self._by_topology.pop(topology, None)
+
+    def close(self) -> None:
+        """The counts are no longer needed."""
+        for topology, counts in self._by_topology.items():
+            topology.counts.remove(counts)
+        self._by_topology.clear()

@@ -1,18 +1,121 @@
-"""Terms of affinity and anti-affinity between pods: which pods they are about, and in which topology.
+"""Which pods a rule between pods is about: selectors in namespaces, and the terms of (anti-)affinity.
 
 A term of a waiting pod becomes a ``PodSet``, by the namespaces as they are at that moment. A term that a pod on a node
-carries is asked the other way round: whether it is about a waiting pod.
+carries is asked the other way round: whether it is about a waiting pod. To find the terms that may be about a pod
+without a look at all of them, ``Anchors`` files each under one label. Most selectors name one value of one label
+(``app: web``), which is then the anchor; all others concern every pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from dra_api.core import Pod, PodAffinityTerm
 from dra_api.relations.label_selectors import NOTHING, Labels, Requirement, Selector
 
-from .selection import PodSet
+K = TypeVar("K", bound=Hashable)
+Anchor = tuple[str, str] | None
+
+
+class Anchors(Generic[K]):
+    """Keys under their anchors, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Anchor, dict[K, None]] = {}
+
+    def add(self, anchor: Anchor, key: K) -> None:
+        """File a key."""
+        self._keys.setdefault(anchor, {})[key] = None
+
+    def discard(self, anchor: Anchor, key: K) -> None:
+        """Remove a key; an unknown one is ignored."""
+        keys = self._keys.get(anchor, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(anchor, None)
+
+    def number(self, anchor: Anchor) -> int:
+        """How many keys are filed under the anchor."""
+        return len(self._keys.get(anchor, ()))
+
+    def all_near(self, labels: Mapping[str, str] | None) -> dict[K, None]:
+        """As ``near``, at one moment: without a look at any of the keys, so fast also if they are many."""
+        found = dict(self._keys.get(None, ()))
+        for label in (labels or {}).items():
+            found.update(self._keys.get(label, ()))
+        return found
+
+    def near(self, labels: Mapping[str, str] | None) -> Iterator[K]:
+        """The keys that may concern a pod with these labels. No key must be added or removed during the iteration."""
+        if not self._keys:
+            return
+        yield from self._keys.get(None, ())
+        for label in (labels or {}).items():
+            yield from self._keys.get(label, ())
+
+
+Place = tuple[Pod, str]
+"""A pod, and the node where it is."""
+Labelled = tuple[Labels, Place]
+"""With the labels of the pod, by which most questions are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Pods with certain labels in these namespaces; None stands for all."""
+
+    selector: Selector
+    namespaces: frozenset[str] | None
+
+    def matches(self, pod: Pod) -> bool:
+        """Whether the pod is one of them."""
+        meta = pod.metadata
+        is_there = self.namespaces is None or meta.namespace in self.namespaces
+        return is_there and self.selector.matches(meta.labels or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Pods that are in all of these sets. ``leaving``: those being deleted count as well."""
+
+    sets: tuple[PodSet, ...]
+    leaving: bool = True
+
+    @property
+    def anchor(self) -> Anchor:
+        """A label that all of these pods have, if the selectors name one."""
+        return next((anchor for pods in self.sets if (anchor := pods.selector.anchor) is not None), None)
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All of these pods are in one of them; None stands for all."""
+        return min((it.namespaces for it in self.sets if it.namespaces is not None), key=len, default=None)
+
+    def matches(self, pod: Pod) -> bool:
+        """Whether the pod is one of them."""
+        if not self.leaving and pod.metadata.deletion_timestamp is not None:
+            return False
+        return all(pods.matches(pod) for pods in self.sets)
+
+    def among(self, places: list[Labelled]) -> Generator[int, None, list[Labelled]]:
+        """Those of the pods in ``namespaces`` that are some of them: as ``matches``, but fast for many.
+
+        Says after each piece of work how many pods it has looked at.
+        """
+        for pods in self.sets:
+            names = pods.namespaces
+            if names is not None and names != self.namespaces:
+                yield len(places)
+                places = [it for it in places if it[1][0].metadata.namespace in names]
+            if pods.selector.requirements is None:
+                return []
+            for requirement in pods.selector.requirements:
+                yield len(places)
+                places = requirement.among(places)
+        return places if self.leaving else [it for it in places if it[1][0].metadata.deletion_timestamp is None]
+
 
 Namespaces = Mapping[str, Labels]
 """The labels of each namespace."""

@@ -1,1 +1,0 @@
-"""What rules between pods look at: pods by node, the terms that they carry, topology domains."""
