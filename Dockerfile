@@ -16,6 +16,7 @@ COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY kube kube
 COPY cel cel
+COPY ledger ledger
 COPY operator operator
 COPY kubeletplugin kubeletplugin
 COPY devcluster devcluster

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope --no-loadscope-reorder
 TESTS ?=
 # Rooms that start no process and open no socket, and the layout of the project.
-PURE := allocator api cache cdi cel eviction layout scheduling
+PURE := allocator api cache cdi cel eviction layout ledger scheduling
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py alphas.py candidates.py refusals.py fixes.py pools.py \

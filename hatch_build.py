@@ -19,8 +19,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOMS = (Path("operator/dra_operator/allocator"), Path("operator/dra_operator/scheduling/scoring/strategies"))
-INTERPRETED = frozenset({"__init__.py", "evaluated.py", "explain"})
+ROOMS = (
+    Path("ledger/dra_ledger"),
+    Path("operator/dra_operator/allocator"),
+    Path("operator/dra_operator/scheduling/scoring/strategies"),
+)
+INTERPRETED = frozenset({"__init__.py", "cel_language.py", "evaluated.py", "explain"})
 """Files and folders of the rooms that stay as they are. What only words a refusal gains nothing; nothing can refer
 weakly to a compiled class."""
 SETUP = """

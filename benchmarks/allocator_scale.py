@@ -15,10 +15,10 @@ from allocator_measure import Result, micros
 from dra_api.codec import convert, decode
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.operator import settle_memory
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.scheduling import CycleState, NoPlace, Plan, decided, plan
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 

@@ -22,8 +22,8 @@ from allocator_lab import claim, device, device_class, pool, request
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, DeviceId, Failed, Features, Inventory, Usage
-from dra_operator.cel_language import CelSelectors
 
 DEVICES: Final = 8
 SELECTOR: Final = 'device.attributes["drv"].model == "A"'

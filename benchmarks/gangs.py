@@ -12,8 +12,8 @@ import time
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory, Usage
-from dra_operator.cel_language import CelSelectors
 from dra_operator.scheduling import CycleState, Nodes, NoPlace
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.gang import SameValues, joint_plan

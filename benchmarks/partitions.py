@@ -29,8 +29,8 @@ from typing import Any, Final
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocated, Allocator, Features, Inventory, Usage
-from dra_operator.cel_language import CelSelectors
 
 PLACEMENTS: Final = {
     "1g": [(start, 1) for start in range(7)],

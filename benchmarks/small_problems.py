@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("proto", "kube", "cel", "operator", "tests/support", "conformance", "benchmarks")
+PACKAGES = ("proto", "kube", "cel", "ledger", "operator", "tests/support", "conformance", "benchmarks")
 """What a decision needs of a checkout."""
 WARM_UP = 4
 """Decisions before the first that counts."""

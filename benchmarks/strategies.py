@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.quality.seeds import read_seeds
 from dra_operator.quality.trace import WHOLE_MILLI, Shape, TraceError, TraceNode, TracePod, read_nodes, read_pods
 from dra_operator.quality.workload import workload

@@ -27,7 +27,7 @@ from dra_operator.allocator import Features
 from objects import Make
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = tuple(f"{ROOT / folder}/" for folder in ("proto/dra_api", "kube", "cel", "operator"))
+PACKAGES: Final = tuple(f"{ROOT / folder}/" for folder in ("proto/dra_api", "kube", "cel", "ledger", "operator"))
 
 
 class Walk:

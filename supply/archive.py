@@ -26,7 +26,7 @@ from archive_main import BUILD
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements-image.lock"
-OWN: Final = ("proto/dra_api", "kube/dra_kube", "cel/dra_cel", "operator/dra_operator")
+OWN: Final = ("proto/dra_api", "kube/dra_kube", "cel/dra_cel", "ledger/dra_ledger", "operator/dra_operator")
 LEFT_OUT: Final = ("grpcio", "protobuf", "googleapis-common-protos", "kopf", "opentelemetry-", "prometheus-client")
 """Beginnings of packages that the operator and drivers need, and kubectl dra does not."""
 UNUSED: Final = re.compile(

@@ -21,12 +21,6 @@ def listed(words: Iterable[str], most: int = 3, separator: str = ", ") -> str:
     return separator.join(every[:most]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def shortened(text: str, most: int = 80) -> str:
-    """A text of a user in one line, cut where it is too long to read."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
-
-
 def amount(nanos: int) -> str:
     """Billionths as a quantity, with ``Ki``, ``Mi``, ... if that is exact."""
     return str(Quantity.from_nanos(nanos, binary=nanos % KIBI == 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
 from dra_operator.allocator.pruning.all_different import assignable
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -14,9 +14,9 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAttribute, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
+from dra_ledger.columns import DerivedColumn
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Refused, Rule
-from dra_operator.allocator.published.derived_column import DerivedColumn
-from dra_operator.cel_language import CelSelectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -19,8 +19,8 @@ from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, CapacityRequestPolicy, DeviceCapacity
 from dra_api.values.quantity import Quantity
+from dra_ledger.capacity import consumed, consumption, violates
 from dra_operator.allocator import Allocated, Failed, Refused, Semantics
-from dra_operator.allocator.published.capacity import consumed, consumption, violates
 from kit_cases import expected
 from rounds import a_third
 

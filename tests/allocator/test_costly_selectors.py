@@ -7,10 +7,10 @@ from collections.abc import Generator
 import pytest
 from allocator_lab import Json, Lab, claim, device, first_available, lab, make_node, pool, request, sub
 from dra_api.resource import Device
+from dra_ledger.cel_language import CelSelectors
+from dra_ledger.errors import NotEvaluated
+from dra_ledger.predicates import Weighed
 from dra_operator.allocator import Allocated, Failed, Features
-from dra_operator.allocator.basics.errors import NotEvaluated
-from dra_operator.allocator.published.predicates import Weighed
-from dra_operator.cel_language import CelSelectors
 
 NUMBERS = "[" + ",".join("1" * 40) + "]"
 LOOPS = f"{NUMBERS}.all(a, {NUMBERS}.all(b, {NUMBERS}.all(c, a + b + c >= 0)))"

@@ -33,11 +33,11 @@ from corpus import kit
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
 from dra_operator.allocator.ordering import supply
 from dra_operator.allocator.ordering.contested import RIVALRY_THOUSANDTHS, contested
 from dra_operator.allocator.ordering.supply import Kinds
-from dra_operator.cel_language import CelSelectors
 from kit_cases import expected
 from rounds import a_third
 

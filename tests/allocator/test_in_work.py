@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_operator.allocator.published.in_work import InWork
+from dra_ledger.predicates import InWork
 
 
 class Work:

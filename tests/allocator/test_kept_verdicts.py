@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from dra_operator.allocator.published import kept_verdicts
-from dra_operator.allocator.published.kept_verdicts import CLASSES, KeptVerdicts
+from dra_ledger import predicates as kept_verdicts
+from dra_ledger.predicates import CLASSES, KeptVerdicts
 
 
 class Slice:

@@ -18,8 +18,8 @@ from allocator_lab import Lab, claim, device, lab, make_node, outcome_kind, pool
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
+from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, GaveUp, Outcome, Refused
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem import makers
 from dra_operator.allocator.problem.domain import Domain, Wanted
 from dra_operator.allocator.problem.ledger import Ledger, Request

@@ -11,15 +11,14 @@ from allocator_problems import Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.basics import Journal, Memo
+from dra_ledger.predicates import CLASSES
+from dra_ledger.slices import Interner
 from dra_operator.allocator import Allocated, Failed, Outcome, Refused
-from dra_operator.allocator.basics.journal import Journal
-from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.nodes.node_index import NodeIndex
 from dra_operator.allocator.problem.node_state import NodeState, NodeStates
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.pruner import Pruner
-from dra_operator.allocator.published.interning import Interner
-from dra_operator.allocator.published.kept_verdicts import CLASSES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -9,8 +9,8 @@ from allocator_lab import Answer, Json, Lab, claim, device, lab, make_node, pool
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
 from dra_api.resource import ResourceSlice
+from dra_ledger.node_selectors import matches as node_matches
 from dra_operator.allocator import Features, NodeSelectionError, Refused, Semantics
-from dra_operator.allocator.published.node_selectors import matches as node_matches
 
 ONE = [claim(request("r"))]
 EVERYTHING = [claim(request("r", allocationMode="All"))]

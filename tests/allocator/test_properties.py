@@ -11,8 +11,8 @@ import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, outcome_kind, pool, request, sub
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
+from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, AllocationError, Usage
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.search.state import State
 from hypothesis import given, settings
 from hypothesis import strategies as st

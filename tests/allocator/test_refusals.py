@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
 from dra_api.values.quantity import Quantity
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import AttributeValue, DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
-from dra_operator.cel_language import CelSelectors
 
 Json = dict[str, Any]
 GALLERY = Path(__file__).with_name("refusals.txt")

@@ -11,8 +11,8 @@ from allocator_lab import claim, device, lab, pool, request
 from corpus import cases
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceTaintRule, ResourceSlice
+from dra_ledger.taints import SliceChange, TaintedSlices
 from dra_operator.allocator import Semantics
-from dra_operator.allocator.published.taint_rules import SliceChange, TaintedSlices
 
 Json = dict[str, Any]
 

@@ -19,8 +19,8 @@ from dra_api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
+from dra_ledger.taints import TaintedSlices
 from dra_operator.allocator import DeviceId, Semantics, Territory, enters, schedulers_of
-from dra_operator.allocator.published.taint_rules import TaintedSlices
 
 OURS = DeviceTaint(key=SCHEDULER_KEY, value="ours", effect="NoSchedule")
 TAINTS = (

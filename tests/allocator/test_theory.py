@@ -5,8 +5,8 @@ from __future__ import annotations
 import dra_operator.allocator.search.search as search_module
 import pytest
 from allocator_lab import Lab, claim, device, lab, pool, request
+from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, Failed, Refused
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.pruning.pruner import Pruner
 from dra_operator.allocator.search.state import State
 

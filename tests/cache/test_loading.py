@@ -8,8 +8,8 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim
+from dra_ledger.predicates import Predicate
 from dra_operator.allocator import Features, Inventory
-from dra_operator.allocator.published.predicates import Predicate
 from dra_operator.cache import Cluster
 from hypothesis import given
 from hypothesis import strategies as st

@@ -78,8 +78,8 @@ def test_an_expression_is_compiled_once_whether_or_not_it_compiles(monkeypatch: 
 ATTACK = """
 from dra_api.resource import Device
 from dra_operator.allocator import Features
-from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.cel_language import CelSelectors
+from dra_ledger.predicates import Compiled
+from dra_ledger.cel_language import CelSelectors
 
 def resident():
     with open("/proc/self/statm") as file:

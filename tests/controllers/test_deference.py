@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 import pytest
 from controllers_world import FEW, World
 from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import TimeSettings
 from dra_operator.controllers.scheduling.deference import Deference
 from histories.history import in_no_time

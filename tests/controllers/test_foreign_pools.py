@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from controllers_world import World
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features
-from dra_operator.cel_language import CelSelectors
 from objects import Make
 
 Json = dict[str, Any]

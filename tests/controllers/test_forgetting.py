@@ -22,9 +22,9 @@ from dra_kube import (
     Resource,
     Unreachable,
 )
+from dra_ledger.allocated import FreedDevices
+from dra_ledger.basics import Journal
 from dra_operator.allocator import Allocator, Features
-from dra_operator.allocator.basics.journal import Journal
-from dra_operator.cache.devices.freed_devices import FreedDevices
 from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling.gang import gangs

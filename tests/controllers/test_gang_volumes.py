@@ -18,8 +18,8 @@ from dra_kube import (
     STORAGE_CLASSES,
     Unreachable,
 )
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features
-from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling import planning
 from dra_operator.controllers.scheduling.gang import gang_binding

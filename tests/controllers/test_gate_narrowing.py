@@ -9,7 +9,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import NodeSelector, NodeSelectorTerm
 from dra_devcluster.apiserver.kinds.pods.rules import validate_update
-from dra_operator.allocator.published.node_selectors import matches
+from dra_ledger.node_selectors import matches
 from dra_operator.kube.gate import open_gate
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,10 +8,10 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.ordering.mix import COUNTED_CLASSES
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
 from dra_operator.controllers.scheduling.mix_text import (
     LARGEST_WEIGHT,

@@ -29,6 +29,7 @@ STARTS = (
     "kubeletplugin/dra_kubeletplugin",
     "devcluster/dra_devcluster",
     "cel/dra_cel",
+    "ledger/dra_ledger",
 )
 MADE = {".venv/", "dist/", "site/", "hello.py"}  # by commands on the pages, or by the reader
 MADE |= {"install.yaml", "install-with-simulated-driver.yaml", "dra.yaml"}  # by make release

@@ -22,7 +22,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.agent import LocalRuntime, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
-from dra_operator.cel_language import CelSelectors
+from dra_ledger.cel_language import CelSelectors
 from pages import PAGES, Page, is_test
 
 Names = dict[str, Any]

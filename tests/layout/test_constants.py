@@ -20,6 +20,7 @@ PACKAGES: Final = (
     "devcluster/dra_driver_test",
     "devcluster/dra_devcluster",
     "cel/dra_cel",
+    "ledger/dra_ledger",
     "proto/dra_api",
     "proto/dra_cdi",
 )

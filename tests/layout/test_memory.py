@@ -12,8 +12,9 @@ from pathlib import Path
 from dra_api import cache
 from dra_cel import selector
 from dra_cel.libraries import regexes
+from dra_ledger import node_selectors
+from dra_ledger import predicates as kept_verdicts
 from dra_operator.allocator.pruning import subset_sum
-from dra_operator.allocator.published import kept_verdicts, node_selectors
 from dra_operator.allocator.request import claim_program
 from dra_operator.controllers.shared import last_events as announced
 from dra_operator.kube import events, fresh
@@ -37,7 +38,7 @@ BYTES = {
     "proto/dra_api/values/quantity.py": 4096 * SHORT_ENTRY,
     "proto/dra_api/values/semver.py": 2048 * SHORT_ENTRY,
     "operator/dra_operator/allocator/request/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,
-    "operator/dra_operator/allocator/published/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
+    "ledger/dra_ledger/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
     "operator/dra_operator/allocator/pruning/subset_sum.py": subset_sum.KEPT_SUM_BYTES,
     "operator/dra_operator/kube/fresh.py": 2 * fresh.KEPT_OBJECT_BYTES,  # pods and claims
     "operator/dra_operator/kube/events.py": events.KEPT_MESSAGE_BYTES,
@@ -47,10 +48,10 @@ OTHERWISE = {
     "proto/dra_api/cache.py": "the concept itself",
     "proto/dra_api/codec.py": "a decoder for each type of this project",
     "cel/dra_cel/basics/types.py": "weak: a type lives as long as its users",
-    "operator/dra_operator/allocator/published/inventory.py": "a view for each node",
-    "operator/dra_operator/allocator/published/node_view.py": "64 sets of each kind for each node; keys are shared",
-    "operator/dra_operator/allocator/published/pool_view.py": "64 sets for each pool; keys are shared",
-    "operator/dra_operator/allocator/published/slices.py": "a set of each kind for 64 requests, for each slice",
+    "ledger/dra_ledger/inventory.py": "a view for each node",
+    "ledger/dra_ledger/node_view.py": "64 sets of each kind for each node; keys are shared",
+    "ledger/dra_ledger/pools.py": "64 sets for each pool; keys are shared",
+    "ledger/dra_ledger/slices.py": "a set of each kind for 64 requests, for each slice",
     "operator/dra_operator/allocator/problem/node_state.py": "64 domains for each of 16,384 nodes",
     "operator/dra_operator/scheduling/state/pods_by_node.py": "512 selections; 64 sums for the label keys of nodes",
     "operator/dra_operator/scheduling/state/topology.py": "64 topologies of the nodes",
@@ -59,9 +60,9 @@ OTHERWISE = {
     "operator/dra_operator/allocator/ordering/supply.py": "for one mix: 256 of each of 16,384 nodes; 1,024 a kind",
     "operator/dra_operator/allocator/ordering/partitions.py": "4,096 states for each of 64 kinds of units",
     "operator/dra_operator/cache/store.py": "UIDs: of a fixed size",
-    "operator/dra_operator/cel_language.py": "256 devices, which drivers publish",
+    "ledger/dra_ledger/cel_language.py": "256 devices, which drivers publish",
     "operator/dra_operator/cache/loads.py": "nodes that the view has",
-    "operator/dra_operator/cache/devices/freed_devices.py": "10,000 ids of devices: of a fixed size",
+    "ledger/dra_ledger/allocated.py": "10,000 ids of devices: of a fixed size",
     "operator/dra_operator/controllers/work/growing_pauses.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/shared/recently.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/scheduling/preemption/turns.py": "1,000 keys of pods for each namespace",
@@ -89,7 +90,7 @@ def remembers(path: Path) -> bool:
 
 
 def test_every_cache_of_the_operators_process_stands_in_the_tables() -> None:
-    packages = ("proto/dra_api", "cel/dra_cel", "kube/dra_kube", "operator/dra_operator")
+    packages = ("proto/dra_api", "cel/dra_cel", "kube/dra_kube", "ledger/dra_ledger", "operator/dra_operator")
     found = {
         str(path.relative_to(ROOT))
         for package in packages

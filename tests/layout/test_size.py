@@ -10,6 +10,7 @@ LONGEST = 80
 PACKAGES = (
     "operator/dra_operator",
     "cel/dra_cel",
+    "ledger/dra_ledger",
     "kube/dra_kube",
     "proto/dra_api",
     "proto/dra_cdi",

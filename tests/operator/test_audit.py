@@ -9,9 +9,9 @@ import pytest
 from dra_api.core import Node, Pod, PodSpec
 from dra_api.meta import Object, ObjectMeta, ObjectVersion
 from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, Resource, ServerError
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Source
-from dra_operator.cel_language import CelSelectors
 from dra_operator.sources import audit
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.kinds import WATCHED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
-from dra_operator.cel_language import CelSelectors
 from dra_operator.scheduling import NoPlace, Pause, Planning, plan
 from placement_lab import case, claim, node, pod, wants
 

@@ -13,6 +13,7 @@ from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
 from dra_cel import PreparedDevice, compile, device_selectors, prepare
+from dra_ledger.predicates import DEFAULT_COST_UNITS, Language
 from dra_operator.allocator import (
     Allocated,
     Allocator,
@@ -31,7 +32,6 @@ from dra_operator.allocator import (
 )
 from dra_operator.allocator.problem.node_state import NodeStates
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.predicates import DEFAULT_COST_UNITS, Language
 
 OUTCOMES = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]

@@ -21,7 +21,9 @@ SPEC = ROOT / "docs" / "spec"
 PAGES = {path.name: path for path in [*SPEC.glob("*.md"), ROOT / "docs" / "design.md"] if path.name != "README.md"}
 """The pages that are cited by name."""
 
-_FOLDERS = "benchmarks cel conformance devcluster docs examples kube kubeletplugin manifests operator proto tests .ci"
+_FOLDERS = (
+    "benchmarks cel conformance devcluster docs examples kube kubeletplugin ledger manifests operator proto tests .ci"
+)
 _SUFFIXES = ("", ".md", ".py", ".toml", ".txt", ".yaml")
 _LEFT_OUT = "test_citations.py"  # shows citations that lead nowhere
 

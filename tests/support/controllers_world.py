@@ -12,8 +12,8 @@ from typing import cast
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
+from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, Left
-from dra_operator.allocator.published.predicates import Language
 from dra_operator.cache import Cluster, Controller, Source, check
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings, TimeSlices
 from dra_operator.controllers.work.dispatcher import Postponed

@@ -3,11 +3,34 @@
 In this package, a section without a page is a section of allocator.md.
 """
 
+from dra_ledger import node_selectors
+from dra_ledger.basics import DeviceId, PoolId, ShareId
+from dra_ledger.columns import Values, lookup
+from dra_ledger.errors import (
+    AllocationError,
+    ClaimError,
+    NodeSelectionError,
+    PoolError,
+    SelectorError,
+)
+from dra_ledger.features import GATES, Features, Semantics
+from dra_ledger.inventory import Inventory
+from dra_ledger.node_view import NodeView
+from dra_ledger.predicates import Compiled, Weighed
+from dra_ledger.taints import (
+    LEFT,
+    Left,
+    Territory,
+    blocking,
+    enters,
+    scheduler_of,
+    schedulers_of,
+    territory_taint,
+    tolerates,
+)
+from dra_ledger.usage import Usage
+
 from .allocator import DEFAULT_BUDGET_STEPS, Allocator, Decision
-from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
-from .basics.features import GATES, Features
-from .basics.ids import DeviceId, PoolId, ShareId
-from .basics.semantics import Semantics
 from .nodes.candidates import Candidates
 from .nodes.value_supplies import ValueSupply
 from .ordering.choices import DEVICE_ORDERS
@@ -15,18 +38,10 @@ from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
 from .ordering.mix import Mix, MixClass
 from .ordering.totals import Totals, wasted_with
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .published import node_selectors
-from .published.columns import Values, lookup
-from .published.inventory import Inventory
-from .published.node_view import NodeView
-from .published.predicates import Compiled, Weighed
-from .published.taints import LEFT, blocking, tolerates
-from .published.territory import Left, Territory, enters, scheduler_of, schedulers_of, territory_taint
 from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
 from .request.extended import extended_requests
 from .request.selectors import RequestSelector
-from .usage import Usage
 
 __all__ = [
     "DEFAULT_BUDGET_STEPS",

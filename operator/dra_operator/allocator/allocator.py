@@ -13,9 +13,12 @@ from typing import Final
 
 from dra_api.core import Node
 from dra_api.resource import Device, ResourceClaim
+from dra_ledger.basics import DeviceId
+from dra_ledger.columns import Values
+from dra_ledger.errors import AllocationError, NodeSelectionError
+from dra_ledger.inventory import Inventory
+from dra_ledger.usage import Usage
 
-from .basics.errors import AllocationError, NodeSelectionError
-from .basics.ids import DeviceId
 from .explain.explain import refuse
 from .nodes.candidates import Candidates
 from .nodes.node_index import NodeIndex
@@ -29,13 +32,10 @@ from .problem.likeness import likeness
 from .problem.node_state import NodeStates
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
-from .published.columns import Values
-from .published.inventory import Inventory
 from .request.claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .result import NewShareId, Results
 from .search.order import DeviceOrder
 from .search.search import Search
-from .usage import Usage
 
 DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""

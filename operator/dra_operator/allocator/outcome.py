@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Protocol
 
 from dra_api.resource import AllocationResult
+from dra_ledger.errors import AllocationError
 
 from dra_operator.wording import counted
 
-from .basics.errors import AllocationError
 from .refusal import Refusal
 
 

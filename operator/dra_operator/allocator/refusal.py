@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra_operator.wording import counted, listed
+from dra_ledger.basics import DeviceId
 
-from .basics.ids import DeviceId
+from dra_operator.wording import counted, listed
 
 
 class Rule(StrEnum):

@@ -12,14 +12,14 @@ from dra_api.resource import (
     DeviceRequestAllocationResult,
     ResourceClaim,
 )
+from dra_ledger.errors import NodeSelectionError
+from dra_ledger.features import Features
+from dra_ledger.node_selectors import first_match, parse
+from dra_ledger.slices import Slice
 
-from .basics.errors import NodeSelectionError
-from .basics.features import Features
 from .outcome import Chosen
 from .problem.domain import Domain
 from .problem.problem import Problem
-from .published.node_selectors import first_match, parse
-from .published.slices import Slice
 from .request.configuration import Configuration, configured
 from .search.order import Grant
 

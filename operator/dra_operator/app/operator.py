@@ -29,11 +29,11 @@ from dra_kube import (
     Resource,
     unguarded,
 )
+from dra_ledger.cel_language import CelSelectors
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory, Left
 from dra_operator.cache import SCHEDULER_NAME, Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.scheduling.driver_memory import DriverMemory
 from dra_operator.controllers.scheduling.mix_learner import MixMemory

@@ -1,8 +1,9 @@
 """The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
+from dra_ledger.allocated import AllocatedDevices, AssumedAllocation, DeviceTaken
+
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
-from .devices.allocated_devices import AllocatedDevices, AssumedAllocation, DeviceTaken
 from .duplicates import by_entry, counting_claim, duplicates, is_in_use
 from .hints import is_unprotected
 from .invariants import InvariantViolated, check, violations

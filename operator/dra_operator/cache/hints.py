@@ -46,8 +46,8 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import PodGroup
 from dra_api.storage import PersistentVolumeClaim
+from dra_ledger.allocated import AssumedAllocation
 
-from dra_operator.cache.devices.allocated_devices import AssumedAllocation
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.index import owner_id

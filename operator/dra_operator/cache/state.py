@@ -32,9 +32,9 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.scheduling import PodGroup
+from dra_ledger.allocated import AllocatedDevices
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
-from dra_operator.cache.devices.allocated_devices import AllocatedDevices
 from dra_operator.cache.devices.nominated_pods import NominatedPods
 from dra_operator.cache.devices.own_devices import OwnDevices
 from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers

@@ -11,8 +11,7 @@ from dra_api.meta import ObjectMeta
 from dra_api.relations.references import group_name, pod_is_done
 from dra_api.scheduling import PodGroup
 from dra_kube import POD_GROUPS, PODS, Object
-
-from dra_operator.wording import shortened
+from dra_ledger.errors import shortened
 
 from .changed import PodGroupChanged
 from .client import Client

@@ -12,7 +12,16 @@ from typing import NoReturn
 
 from .corpus import CORPUS, inputs_of
 
-_CODE = ["dra_api", "dra_cdi", "dra_cel", "dra_devcluster", "dra_kube", "dra_kubeletplugin", "dra_operator"]
+_CODE = [
+    "dra_api",
+    "dra_cdi",
+    "dra_cel",
+    "dra_devcluster",
+    "dra_kube",
+    "dra_kubeletplugin",
+    "dra_ledger",
+    "dra_operator",
+]
 
 
 def guide(name: str, seconds: int, seed: int) -> NoReturn:

@@ -29,9 +29,9 @@ from dra_api.values.semver import parse_version
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
 from dra_kube import RESOURCE_CLAIMS
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 

@@ -29,9 +29,9 @@ from dra_kube import (
     NotFound,
     Resource,
 )
+from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, settled, total
 
 from .scene import Json, Probe, Scene

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+from dra_ledger.pools import Status
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.pool_view import Status
 from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule, Tally
 
 from .hints import hint

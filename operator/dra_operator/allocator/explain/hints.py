@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.published.taints import LEFT
+from dra_ledger.basics import each
+from dra_ledger.taints import LEFT
+
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted, listed
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dra_ledger.pools import PoolView, Superseded, Unreadable
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.pool_view import PoolView
-from dra_operator.allocator.published.pools import Superseded, Unreadable
 
 
 class Meant(NamedTuple):

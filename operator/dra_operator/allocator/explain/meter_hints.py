@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
 from dra_api.values.quantity import Quantity
+from dra_ledger.basics import each
+from dra_ledger.capacity import consumed, violates
 
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.capacity import consumed, violates
 from dra_operator.wording import amount, listed
 
 from .shortage import Hint, Shortage

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dra_api.resource import SCHEDULER_KEY, DeviceTaint
+from dra_ledger.basics import each
+from dra_ledger.taints import LEFT, blocking, scheduler_of
 
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.taints import LEFT, blocking
-from dra_operator.allocator.published.territory import scheduler_of
 from dra_operator.allocator.refusal import Rule
 from dra_operator.wording import counted
 

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+from dra_ledger.columns import Column
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.columns import Column
 from dra_operator.wording import amount, counted, listed
 
 from .recovery import recovery

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, NamedTuple
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.published.columns import UNKNOWN, lookup, values_of
-from dra_operator.allocator.published.inventory import Inventory
-from dra_operator.allocator.published.pools import Pool
-from dra_operator.allocator.usage import Usage
+from dra_ledger.basics import each
+from dra_ledger.columns import UNKNOWN, lookup, values_of
+from dra_ledger.inventory import Inventory
+from dra_ledger.pools import Pool
+from dra_ledger.usage import Usage
 
 from .incremental import IncrementalAggregate, Query
 

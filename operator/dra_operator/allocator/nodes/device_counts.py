@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
-from dra_operator.allocator.published.inventory import Inventory
-from dra_operator.allocator.published.pool_view import Status
-from dra_operator.allocator.published.pools import Pool
-from dra_operator.allocator.usage import Usage
+from dra_ledger.inventory import Inventory
+from dra_ledger.pools import Pool, Status
+from dra_ledger.usage import Usage
 
 from .incremental import IncrementalAggregate, Query
 

@@ -22,8 +22,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from dra_api.resource import MOST_RESULTS
+from dra_ledger.features import Features
 
-from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage
 
 from .constraint_conflicts import Comparison, ConstraintConflicts

@@ -13,14 +13,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from dra_operator.allocator.basics.ids import PoolId
-from dra_operator.allocator.published.capacity import Requests, is_extreme
-from dra_operator.allocator.published.inventory import Inventory
-from dra_operator.allocator.published.pools import Pool
-from dra_operator.allocator.published.predicates import Compiled, Verdicts
-from dra_operator.allocator.published.slices import Slice
+from dra_ledger.basics import PoolId
+from dra_ledger.capacity import Requests, is_extreme
+from dra_ledger.inventory import Inventory
+from dra_ledger.pools import Pool
+from dra_ledger.predicates import Compiled, Verdicts
+from dra_ledger.slices import Slice
+from dra_ledger.usage import Usage
+
 from dra_operator.allocator.request.claim_program import Alternative
-from dra_operator.allocator.usage import Usage
 
 COUNTED_POOLS: Final = 16
 """Pools counted at a time: some milliseconds if selectors have to be evaluated."""

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from typing import Final, TypeVar
 
-from dra_operator.allocator.published.inventory import Inventory
-from dra_operator.allocator.published.kept_verdicts import CLASSES, Expressions
+from dra_ledger.inventory import Inventory
+from dra_ledger.predicates import CLASSES, Expressions
+from dra_ledger.usage import Usage
+
 from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
-from dra_operator.allocator.usage import Usage
 
 from .candidates import Candidates, Want, scarcest
 from .constraint_conflicts import Comparison, ConstraintConflicts

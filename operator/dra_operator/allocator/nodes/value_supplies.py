@@ -6,12 +6,17 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from dra_api.resource import Device
+from dra_ledger.basics import DeviceId
+from dra_ledger.columns import (
+    UNKNOWN,
+    Values,
+    lookup,
+    values_of,
+)
+from dra_ledger.inventory import Inventory
+from dra_ledger.usage import Usage
 
-from dra_operator.allocator.basics.ids import DeviceId
-from dra_operator.allocator.published.columns import UNKNOWN, Values, lookup, values_of
-from dra_operator.allocator.published.inventory import Inventory
 from dra_operator.allocator.request.claim_program import AttributeValue
-from dra_operator.allocator.usage import Usage
 
 from .incremental import COUNTED_POOLS
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+from dra_ledger.columns import Column
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.order import Grant, Tried
 
 ATTRIBUTES: Final = ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dra_operator.allocator.published.predicates import Compiled
+from dra_ledger.predicates import Compiled
+
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 
 HALF_LIFE_PODS: Final = 1024

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isqrt
 from typing import Final
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.published.counter_table import Charges
+from dra_ledger.basics import Memo, each
+from dra_ledger.counters import Charges
 
 from .contested import Placed, contested
 from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals

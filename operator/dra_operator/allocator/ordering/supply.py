@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.memo import Memo
+from dra_ledger.basics import Memo, each
+from dra_ledger.counters import Block
+from dra_ledger.node_view import NodeView, Offer
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import NodeState
-from dra_operator.allocator.published.counter_table import Block
-from dra_operator.allocator.published.node_view import NodeView, Offer
 
 from .mix import WEIGHT_SUM, Mix
 from .partitions import PartitionedKind

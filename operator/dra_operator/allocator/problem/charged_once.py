@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
 
 from .ledger import Ledger, Request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 
-from dra_operator.allocator.published.compatibility_table import CompatibilityTable, Groups, narrowed
+from dra_ledger.counters import CompatibilityTable, Groups, narrowed
 
 from .charged_once import ChargedOnce
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
+from dra_ledger.columns import UNKNOWN, Column, Values
 
 from .ledger import Ledger, Request
 

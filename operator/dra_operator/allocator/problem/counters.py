@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, CounterKind
+from dra_ledger.counters import (
+    Block,
+    Charges,
+    CounterGroups,
+    CounterKind,
+)
 
 from .charged_once import ChargedOnce
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from dra_operator.allocator.basics.errors import DerivedAttributeError
-from dra_operator.allocator.basics.ids import DeviceId
-from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
-from dra_operator.allocator.published.derived_column import DerivedColumn
-from dra_operator.allocator.published.predicates import CompileFailure
+from dra_ledger.basics import DeviceId
+from dra_ledger.columns import UNKNOWN, Column, DerivedColumn, Values
+from dra_ledger.errors import DerivedAttributeError
+from dra_ledger.predicates import CompileFailure
 
 from .ledger import Ledger, Request
 

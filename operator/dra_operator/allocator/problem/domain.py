@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from dra_operator.allocator.basics.errors import AllocationError
-from dra_operator.allocator.published.pool_view import Quantities
+from dra_ledger.errors import AllocationError
+from dra_ledger.pools import Quantities
+
 from dra_operator.allocator.request.claim_program import Alternative
 
 from .ledger import Ledger

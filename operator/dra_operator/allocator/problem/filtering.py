@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_api.resource import MOST_RESULTS
+from dra_ledger.basics import each
+from dra_ledger.errors import AllocationError, ClaimError, PoolError
+from dra_ledger.pools import PoolView, Status
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.errors import AllocationError, ClaimError, PoolError
-from dra_operator.allocator.published.pool_view import PoolView, Status
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 
 from . import makers

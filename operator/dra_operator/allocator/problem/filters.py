@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 
 from dra_api.relations.declared_features import declares_optional_node_operations
 from dra_api.releases.release import Release
+from dra_ledger.basics import each
+from dra_ledger.node_view import Offer
+from dra_ledger.taints import LEFT, blocking
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.published.node_view import Offer
-from dra_operator.allocator.published.taints import LEFT, blocking
 from dra_operator.allocator.refusal import Rule
 
 from .domain import NO_AMOUNTS, Domain

@@ -17,10 +17,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from dra_api.values.quantity import Quantity
-
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.published.columns import Column
-from dra_operator.allocator.published.counter_table import Block, Charges, CounterKind
+from dra_ledger.basics import each
+from dra_ledger.columns import Column
+from dra_ledger.counters import Block, Charges, CounterKind
 
 
 class Request(Protocol):

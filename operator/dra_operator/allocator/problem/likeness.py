@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dra_operator.allocator.published.node_view import NodeView
-from dra_operator.allocator.published.predicates import Compiled
+from dra_ledger.node_view import NodeView
+from dra_ledger.predicates import Compiled
+from dra_ledger.usage import Usage
+
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
-from dra_operator.allocator.usage import Usage
 
 
 def likeness(view: NodeView, usage: Usage, program: ClaimProgram, compiled: Compiled) -> Hashable | None:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dra_operator.allocator.basics.errors import AllocationError, CapacityError, SelectorError
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.published.columns import Column
-from dra_operator.allocator.published.node_view import NodeView
-from dra_operator.allocator.published.predicates import Compiled
+from dra_ledger.basics import Memo
+from dra_ledger.columns import Column
+from dra_ledger.errors import AllocationError, CapacityError, SelectorError
+from dra_ledger.features import Features
+from dra_ledger.node_view import NodeView
+from dra_ledger.predicates import Compiled
+from dra_ledger.usage import PoolUsage, Usage
+
 from dra_operator.allocator.request.claim_program import Alternative, AttributeValue, Comparison
-from dra_operator.allocator.usage import PoolUsage, Usage
 
 from .compatibility import Compatibility
 from .counters import Counters

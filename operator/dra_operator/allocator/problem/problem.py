@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import cached_property
 
-from dra_operator.allocator.basics.errors import AllocationError
+from dra_ledger.errors import AllocationError
+
 from dra_operator.allocator.request.claim_program import ClaimProgram
 
 from .domain import Domain

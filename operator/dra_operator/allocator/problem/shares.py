@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
 
 from .ledger import Ledger, Request, consumptions
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+from dra_ledger.counters import CounterKind
+
 from dra_operator.allocator.problem.ledger import ConsumableCapacity, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.counter_table import CounterKind
 from dra_operator.allocator.search.pruner import Remaining
 
 from .counter_bounds import CounterBounds

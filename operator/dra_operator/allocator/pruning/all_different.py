@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
 
 
 def assignable(accepted: Sequence[int]) -> list[int] | None:

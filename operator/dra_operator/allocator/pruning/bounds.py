@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+from dra_ledger.columns import Column
+
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
 from .aggregate_bounds import AggregateBounds

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from dra_ledger.counters import Block, CounterKind
+
 from dra_operator.allocator.problem.ledger import Ledger, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.counter_table import Block, CounterKind
 
 from .subset_sum import largest_sum
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dra_ledger.columns import Column
+
 from dra_operator.allocator.problem.ledger import Ledger
-from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
 from .flow import Need, Supply, feasible

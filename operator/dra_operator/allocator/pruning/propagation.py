@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem

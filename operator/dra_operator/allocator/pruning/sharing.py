@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dra_operator.allocator.basics.bits import each
+from dra_ledger.basics import each
+
 from dra_operator.allocator.problem.ledger import ConsumableCapacity, Consumption, Ledger, consumptions
 from dra_operator.allocator.problem.problem import Problem
 

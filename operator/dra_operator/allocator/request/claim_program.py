@@ -27,10 +27,9 @@ from dra_api.resource import (
     ResourceClaim,
 )
 from dra_api.values.quantity import Quantity
-
-from dra_operator.allocator.basics.errors import AllocationError, ClaimError
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.basics.memo import Memo
+from dra_ledger.basics import Memo
+from dra_ledger.errors import AllocationError, ClaimError
+from dra_ledger.features import Features
 
 from .selectors import RequestSelector
 

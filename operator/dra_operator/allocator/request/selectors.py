@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dra_api.resource import Device
-
-from dra_operator.allocator.basics.errors import SelectorError
-from dra_operator.allocator.basics.ids import DeviceId
-from dra_operator.allocator.published.predicates import MISSING_NAME, CompileFailure
+from dra_ledger.basics import DeviceId
+from dra_ledger.errors import SelectorError
+from dra_ledger.predicates import MISSING_NAME, CompileFailure
 
 
 class RequestSelector(NamedTuple):

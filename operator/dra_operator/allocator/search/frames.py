@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from dra_api.resource import MOST_RESULTS
+from dra_ledger.basics import each
+from dra_ledger.errors import AllocationError, ClaimError
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.errors import AllocationError, ClaimError
 from dra_operator.allocator.problem.domain import Domain
 
 from .order import DeviceOrder

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_operator.allocator.basics.errors import AllocationError
+from dra_ledger.errors import AllocationError
+
 from dra_operator.allocator.problem.problem import Problem
 
 from .frames import AlternativesFrame, Frame, enter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_operator.allocator.basics.errors import AllocationError
+from dra_ledger.errors import AllocationError
+
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem

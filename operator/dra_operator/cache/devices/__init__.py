@@ -1,1 +1,1 @@
-"""Which claim has which devices, and who else gives them away."""
+"""Who else gives devices away: other schedulers, and pods that are nominated."""

@@ -1,6 +1,6 @@
 """Which devices no other scheduler can be about to take: those of our own territory, for as long as it is respected.
 
-A device of our own (``allocator.published.territory``) needs neither deference nor a last look before binding. Three
+A device of our own (``dra_ledger.taints``) needs neither deference nor a last look before binding. Three
 things end that, each by the driver:
 
 - The territory is new. Another scheduler may have decided before it saw the taint, and its write may be on its way. So

@@ -22,9 +22,9 @@ from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
+from dra_ledger.cel_language import CelSelectors
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
-from dra_operator.cel_language import CelSelectors
 from dra_operator.commands.case_files import JSON, Fields
 from dra_operator.commands.object_files import BadInput
 from dra_operator.gates import features_of

@@ -23,10 +23,10 @@ from dra_api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dra_ledger.cel_language import CelSelectors
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.commands.object_files import BadInput, of_kind
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
 from dra_operator.controllers.scheduling.mix_text import Asked

@@ -21,11 +21,11 @@ from dra_api.meta import Object
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import Release, chosen
 from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
+from dra_ledger.cel_language import CelSelectors
 from msgspec import Raw
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Left
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.cel_language import CelSelectors
 from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
 from dra_operator.controllers.shared.own_controllers import OwnControllers, UnknownController, controllers_of
 from dra_operator.gates import REMEDY, accepted, features_of, parse_gates

@@ -29,6 +29,7 @@ from itertools import chain, islice
 from typing import assert_never
 
 from dra_api.relations.references import is_pod_group
+from dra_ledger.errors import shortened
 
 from dra_operator.allocator import AllocationError, Candidates
 from dra_operator.scheduling.claims.demand import Demand
@@ -53,7 +54,6 @@ from dra_operator.scheduling.cycle.select_host import Chosen, Fit, Placement, be
 from dra_operator.scheduling.scoring.every_score import Raw
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.wording import shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from typing import Final
 
 from dra_api.resource import CELDeviceSelector, DeviceClass, DeviceSelector
 from dra_cel import CompileError, Reference, Selector, compile, device_selectors
+from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState
-from dra_operator.wording import shortened
 
 from .change import Change, Edit
 from .claim_remedies import named

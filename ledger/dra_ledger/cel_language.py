@@ -18,7 +18,8 @@ from dra_cel import (
     prepare,
 )
 
-from dra_operator.allocator import Features, Weighed
+from .features import Features
+from .predicates import Weighed
 
 KEPT_PREPARED_DEVICES = 256
 """How many prepared devices are kept. The selectors of a claim see the devices of a slice, at most 128, one after the

@@ -17,7 +17,7 @@ from dra_api.releases.release import Release
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
 from dra_api.values.quantity import NANO, Quantity
 
-from dra_operator.allocator.basics.features import Features
+from .features import Features
 
 Requests = tuple[tuple[str, Quantity], ...]
 LARGEST_QUANTITY: Final = 2**63 - 1

@@ -67,3 +67,9 @@ class PoolError(AllocationError):
 
 class NotEvaluated(AllocationError):
     """A costly selector would have to be evaluated in one go, and the caller cannot wait for that."""
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """A text of a user in one line, cut where it is too long to read."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."

@@ -18,7 +18,7 @@ from dra_api.codec import encode
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.validation.formats import label_key, label_value
 
-from dra_operator.allocator.basics.errors import NodeSelectionError
+from .errors import NodeSelectionError
 
 Labels = Mapping[str, str]
 Check = Callable[[Labels], bool]

@@ -6,8 +6,7 @@ A class of its own, and never compiled: ``kept_verdicts.py`` refers to it weakly
 from __future__ import annotations
 
 from .evaluation import Evaluation
-from .kept_verdicts import Expressions
-from .predicates import Verdicts
+from .predicates import Expressions, Verdicts
 
 
 class Evaluated:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from dra_api.resource import Device
 
-from dra_operator.allocator.basics.bits import each
-
+from .basics import each
 from .predicates import (
     COSTLY_UNITS,
     DEFAULT_COST_UNITS,

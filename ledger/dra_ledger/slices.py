@@ -1,7 +1,8 @@
-"""Slices as the allocator keeps them, and which nodes they concern (allocator.md section 3).
+"""Slices as they are kept, and which nodes they concern (allocator.md section 3).
 
-The node fields of a slice, or of a device with ``perDeviceNodeSelection``, have an order of precedence:
-``nodeName``, then ``allNodes``, then the selector.
+The node fields of a slice, or of a device with ``perDeviceNodeSelection``, have an order of precedence: ``nodeName``,
+then ``allNodes``, then the selector. Devices of a cluster repeat a few hundred attribute values and capacities a
+million times, and decoding makes new objects for all of them: the ``Interner`` keeps equal parts once.
 """
 
 from __future__ import annotations
@@ -13,21 +14,18 @@ from typing import Final
 
 from dra_api.core import Node, NodeSelector
 from dra_api.releases.release import Release
-from dra_api.resource import Device, ResourceSlice, ResourceSliceSpec
+from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice, ResourceSliceSpec
+from msgspec import structs
 from msgspec.structs import replace
 
-from dra_operator.allocator.basics.errors import NodeSelectionError
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.basics.ids import PoolId
-from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.basics.semantics import Semantics
-
+from .basics import Memo, PoolId
 from .capacity import Requests, fault
+from .errors import NodeSelectionError
 from .evaluated import Evaluated
 from .evaluation import Evaluation, at_once
-from .kept_verdicts import Expressions
+from .features import Features, Semantics
 from .node_selectors import first_match, parse
-from .predicates import Compiled, Verdicts
+from .predicates import Compiled, Expressions, Verdicts
 
 NONE: Final = Verdicts(0, 0)
 
@@ -243,3 +241,44 @@ def selects(node_name: str | None, all_nodes: bool | None, selector: NodeSelecto
 def device_is_for(device: Device, node: Node) -> bool:
     """The node fields of a device select the node (``perDeviceNodeSelection``)."""
     return selects(device.node_name, device.all_nodes, device.node_selector, node)
+
+
+Capacity = dict[str, DeviceCapacity]
+
+
+class Interner:
+    """Hands out slices whose parts are shared with those of earlier slices."""
+
+    _LIMIT = 100_000
+
+    def __init__(self) -> None:
+        self._attributes: dict[DeviceAttribute, DeviceAttribute] = {}
+        self._capacities: dict[tuple[tuple[str, str], ...], Capacity] = {}
+
+    def slice(self, source: ResourceSlice) -> ResourceSlice:
+        """An equal slice."""
+        devices = source.spec.devices
+        if not devices:
+            return source
+        if len(self._attributes) + len(self._capacities) > self._LIMIT:  # parts in use are kept alive by their slices
+            self._attributes.clear()
+            self._capacities.clear()
+        return structs.replace(source, spec=structs.replace(source.spec, devices=tuple(map(self._device, devices))))
+
+    def _device(self, device: Device) -> Device:
+        attributes = device.attributes
+        return structs.replace(
+            device,
+            attributes={name: self._attribute(value) for name, value in attributes.items()} if attributes else None,
+            capacity=self._capacity(device.capacity),
+        )
+
+    def _attribute(self, value: DeviceAttribute) -> DeviceAttribute:
+        return self._attributes.setdefault(value, value)
+
+    def _capacity(self, capacity: Capacity | None) -> Capacity | None:
+        """The whole map, which is mostly equal for all devices of a model. Quantities keep their text."""
+        if not capacity or any(entry.request_policy is not None for entry in capacity.values()):
+            return capacity
+        key = tuple((name, entry.value.text) for name, entry in capacity.items())
+        return self._capacities.setdefault(key, capacity)

@@ -1,14 +1,16 @@
 """Attributes as columns: which devices have an attribute, and which have which value (allocator.md section 8).
 
-Values carry their type, so that ``1`` and ``true`` differ; versions compare as strings. With list-valued
-attributes a scalar counts as a list of one.
+Values carry their type, so that ``1`` and ``true`` differ; versions compare as strings. With list-valued attributes a
+scalar counts as a list of one. A ``DerivedColumn`` has what a request computes (kubernetes-1.37.md section 10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dra_api.resource import Device, DeviceAttribute
+
+from .basics import each
 
 Values = frozenset[tuple[str, object]]
 UNKNOWN: Values = frozenset({("unknown", None)})
@@ -86,3 +88,33 @@ class Column:
         for value in values:
             devices |= self.having.get(value, 0)
         return devices
+
+
+class DerivedColumn(Column):
+    """Computed once for those devices only for which it is asked (K37-DA-07), and kept for a search (K37-DA-11).
+
+    ``derive`` computes the attribute of a device by its number.
+    """
+
+    def __init__(self, attribute: str, derive: Callable[[int], DeviceAttribute], *, lists: bool) -> None:
+        super().__init__(attribute, (), lists=lists)
+        self.failures: dict[int, Exception] = {}
+        """Why it could not be computed, by device."""
+        self.failed = 0
+        self._derive = derive
+        self._lists = lists
+        self._known = 0
+
+    def cover(self, devices: int) -> None:
+        """Computes the attribute of these devices, unless it is known."""
+        for number in each(devices & ~self._known):
+            try:
+                values = values_of(self._derive(number), lists=self._lists)
+            except Exception as error:
+                error.__cause__ = error.__context__ = error.__traceback__ = None  # they hold the evaluation's frames
+                self.failures[number] = error
+                self.failed |= 1 << number
+                continue
+            if values:
+                self._put(number, values)
+        self._known |= devices

@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
 
-from .basics.ids import DeviceId, PoolId
-from .basics.journal import Journal
+from .basics import DeviceId, Journal, PoolId
 
 Key = TypeVar("Key")
 Amounts = Mapping[str, int]

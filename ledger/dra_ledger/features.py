@@ -1,4 +1,9 @@
-"""Which optional behaviours are on: the feature gates that the allocator knows (allocator.md section 14)."""
+"""Which rules count: the feature gates of a release (allocator.md section 14), and how faults of it are taken.
+
+``Semantics`` chooses between what the reference documents and what it does, where they differ. ``Semantics()`` is the
+documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is what the operator uses.
+``Semantics.reference()`` answers as Kubernetes 1.36.2 does, for comparisons with recorded answers.
+"""
 
 from __future__ import annotations
 
@@ -101,3 +106,33 @@ def _names(features: type[Features]) -> list[str]:
 _OF_TWO: Final = {"binding_conditions": ("device_binding_conditions", "device_status")}
 GATES: Final = frozenset(GATE_OF[attribute] for name in _names(Features) for attribute in _OF_TWO.get(name, (name,)))
 """The gates that matter here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Semantics:
+    """One field per rule; True is the documented behaviour."""
+
+    newest_generation_only: bool = True
+    """Older slices of a pool are never used. The reference uses them on a node for which they are complete and the
+    newer ones are not."""
+
+    admin_ignores_allocations: bool = True
+    """Admin access needs neither free counters nor free shareable capacity, and does not keep a device from later
+    ordinary requests. In the reference it does both; the reference's answer is preferred if there is one."""
+
+    rule_without_selector_selects_nothing: bool = True
+    """A DeviceTaintRule without ``deviceSelector`` taints no device (PRJ-010). In the reference: all."""
+
+    errors_stay_on_node: bool = True
+    """A fault of what one node sees (a pool that is half published, a selector that fails on a device) keeps the claims
+    from that node only. In the reference it ends the attempt on all nodes (Kubernetes issues 141829 and 141214)."""
+
+    @classmethod
+    def reference(cls) -> Semantics:
+        """As Kubernetes 1.36.2 behaves."""
+        return cls(
+            newest_generation_only=False,
+            admin_ignores_allocations=False,
+            rule_without_selector_selects_nothing=False,
+            errors_stay_on_node=False,
+        )

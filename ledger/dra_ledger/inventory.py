@@ -14,21 +14,14 @@ from dra_api.core import Node, Taint
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.basics.ids import PoolId
-from dra_operator.allocator.basics.journal import Journal
-from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.basics.semantics import Semantics
-
-from .compatibility_table import has_groups
-from .interning import Interner
+from .basics import Journal, Memo, PoolId
+from .counters import has_groups
+from .features import Features, Semantics
 from .node_view import NodeView
-from .pool_view import PoolView, Status
-from .pools import Pool
+from .pools import Pool, PoolView, Status
 from .predicates import Compiled, Language
-from .slices import Reach, Slice
-from .taint_rules import SliceChange, TaintedSlices
-from .territory import Territory
+from .slices import Interner, Reach, Slice
+from .taints import SliceChange, TaintedSlices, Territory
 
 
 class Inventory:

@@ -14,16 +14,11 @@ from typing import NamedTuple
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.resource import Device
 
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.basics.ids import DeviceId
-from dra_operator.allocator.basics.memo import Memo
-
+from .basics import DeviceId, Memo, each
 from .capacity import Requests, consumption, fault
-from .columns import Column
-from .derived_column import DerivedColumn
-from .pool_view import PoolView, Quantities, Status
-from .pools import Superseded, Unreadable
+from .columns import Column, DerivedColumn
+from .features import Features
+from .pools import PoolView, Quantities, Status, Superseded, Unreadable
 from .predicates import Compiled, Verdicts
 from .slices import Slice, device_is_for
 

@@ -1,1 +1,0 @@
-"""What every room uses: sets of devices, names, errors, feature gates, memories that forget, numbers in sentences."""

@@ -1,1 +1,0 @@
-"""What drivers publish: slices, pools, what a node sees of them, counters, attribute columns, taints of rules."""
