@@ -71,7 +71,7 @@ compiled: install  ## build a wheel with the allocator compiled, and test the an
 	PYTHONPATH=build/site $(BIN)/python -c \
 	  "from dra_operator.allocator import allocator as a; assert a.__file__.endswith('.so'), a.__file__"
 	PYTHONPATH=build/site $(BIN)/python -c \
-	  "from dra_operator.scheduling.scoring.strategies import frag as f; assert f.__file__.endswith('.so'), f.__file__"
+	  "from dra_operator.scheduling import strategies as f; assert f.__file__.endswith('.so'), f.__file__"
 	PYTHONPATH=build/site $(BIN)/pytest $(PYTEST_ARGS) $(COMPILED_TESTS)
 
 work: install  ## count the instructions of fixed pieces of work, and fail if one needs 3 % more than recorded

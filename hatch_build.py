@@ -22,7 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOMS = (
     Path("ledger/dra_ledger"),
     Path("operator/dra_operator/allocator"),
-    Path("operator/dra_operator/scheduling/scoring/strategies"),
+    Path("operator/dra_operator/scheduling/strategies.py"),
 )
 INTERPRETED = frozenset({"__init__.py", "cel_language.py", "evaluated.py", "explain"})
 """Files and folders of the rooms that stay as they are. What only words a refusal gains nothing; nothing can refer
@@ -79,7 +79,7 @@ def compiled(root: Path, folder: Path) -> Path:
     sources = [
         str(path.relative_to(root))
         for room in ROOMS
-        for path in sorted((root / room).rglob("*.py"))
+        for path in ([root / room] if room.suffix else sorted((root / room).rglob("*.py")))
         if INTERPRETED.isdisjoint(path.relative_to(root / room).parts)
     ]
     built = folder / "lib"

@@ -13,7 +13,7 @@ from dra_api.resource import ResourceSlice
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
-from dra_operator.scheduling.preemption.meter import Meter
+from dra_operator.scheduling.preemption.terms import Meter
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.scheduling.state.requests import add, node_requests
 from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene

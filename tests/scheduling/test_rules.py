@@ -13,8 +13,7 @@ from dra_operator.scheduling import Nodes
 from dra_operator.scheduling.rules.every_rule import RULES
 from dra_operator.scheduling.rules.pod_os import OTHER_OS
 from dra_operator.scheduling.rules.rule import Rule
-from dra_operator.scheduling.scoring.every_score import SCORES
-from dra_operator.scheduling.scoring.score import Score
+from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state import Obstacle
 from dra_operator.scheduling.state.obstacle import Reason
 from placement_lab import node, pod

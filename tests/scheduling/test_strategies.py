@@ -15,8 +15,7 @@ from dra_operator.allocator import WEIGHT_OF_ALL, Allocator, DeviceId, Inventory
 from dra_operator.allocator.ordering.mix import MixClass
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, Nodes, NoPlace, Pause, Placement, Plan, decided, plan
 from dra_operator.scheduling.cycle.select_host import enough
-from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME
-from dra_operator.scheduling.scoring.strategies.strategy import Candidate
+from dra_operator.scheduling.strategies import ANNOTATION, BY_NAME, Candidate
 from placement_lab import Attributes, case, claim, node, pod, prefers, wants
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from unittest import mock
 from dra_operator.scheduling import CycleState, NoPlace, Pause
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.gang.joint_search import Search
-from dra_operator.scheduling.gang.member import Frame
+from dra_operator.scheduling.gang.members import Frame
 
 
 def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:

@@ -14,7 +14,7 @@ from dra_operator.scheduling import CycleState, NoPlace, Pause
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.gang.domains import NOTHING_SAME
 from dra_operator.scheduling.preemption import GangNomination, preempt_for_gang
-from dra_operator.scheduling.preemption.meter import Meter
+from dra_operator.scheduling.preemption.terms import Meter
 from msgspec import structs
 from placement_lab import case, claim, pod, wants
 from preemption_lab import Scene, groups, importance, of_gang, random_scene, subsets

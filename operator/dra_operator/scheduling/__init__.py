@@ -36,8 +36,8 @@ from .cycle.result import (
 )
 from .cycle.select_host import Placement, total
 from .nodes import STRATEGIES, Nodes
-from .scoring.strategies.every_strategy import ANNOTATION as PLACEMENT_STRATEGY_ANNOTATION
-from .scoring.strategies.every_strategy import PLACEMENT_STRATEGIES
+from .strategies import ANNOTATION as PLACEMENT_STRATEGY_ANNOTATION
+from .strategies import PLACEMENT_STRATEGIES
 
 __all__ = [
     "ANY_DRIVER",

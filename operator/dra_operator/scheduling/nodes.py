@@ -15,8 +15,7 @@ from dra_api.core import Node, Pod
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, OF_NODES, RULES, PodRules
 from dra_operator.scheduling.rules.rule import Surroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
-from dra_operator.scheduling.scoring.every_score import OF_NODES_SCORES, SCORES, PodScores
-from dra_operator.scheduling.scoring.score import Cluster
+from dra_operator.scheduling.scores import OF_NODES_SCORES, SCORES, Cluster, PodScores
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
 from dra_operator.scheduling.state.topology import Topologies

@@ -51,7 +51,7 @@ from dra_operator.scheduling.cycle.result import (
     Undecided,
 )
 from dra_operator.scheduling.cycle.select_host import Chosen, Fit, Placement, best, enough, ideal
-from dra_operator.scheduling.scoring.every_score import Raw
+from dra_operator.scheduling.scores import Raw
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 

@@ -28,8 +28,7 @@ from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.every_rule import RULES, PodRules
 from dra_operator.scheduling.rules.rule import Rule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
-from dra_operator.scheduling.scoring.every_score import SCORES
-from dra_operator.scheduling.scoring.score import Score
+from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle
 from dra_operator.scheduling.state.placeholder import is_placeholder

@@ -25,11 +25,9 @@ from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import Plan
-from dra_operator.scheduling.scoring.every_score import PodScores, Raw, WeightedScores
-from dra_operator.scheduling.scoring.score import BEST_SCORE
-from dra_operator.scheduling.scoring.strategies.every_strategy import ANNOTATION, BY_NAME, FIRST_FIT
-from dra_operator.scheduling.scoring.strategies.strategy import Candidate, Strategy
+from dra_operator.scheduling.scores import BEST_SCORE, PodScores, Raw, WeightedScores
 from dra_operator.scheduling.state.requests import MILLI_BILLIONTHS, milli_cpu_of
+from dra_operator.scheduling.strategies import ANNOTATION, BY_NAME, FIRST_FIT, Candidate, Strategy
 
 ROOM = "room"
 """What prefers a node where no strategy does."""

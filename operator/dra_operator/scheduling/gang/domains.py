@@ -24,7 +24,7 @@ from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.state.node import LoadedNode
 
-from .member import is_open
+from .members import is_open
 
 MOST_DOMAIN_PAIRS: Final = 50_000
 """Of a value of the label and one of the attribute: more than a cluster of 5,000 nodes has devices."""

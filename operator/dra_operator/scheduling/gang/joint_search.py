@@ -1,17 +1,20 @@
 """A plan for all members of a gang, or none: depth-first over the nodes of each member, on an explicit stack.
 
-Each member is asked about one node after the other over an ``Overlay`` in which the members before it have their
-places. Equal members take their nodes in one order only, so a gang of equal pods fills one node after the other. Where
+Each member is asked about one node after the other over an ``Overlay``, in which devices, room and rules of the members
+before it count as used. Nothing of it is visible to others. Rules between pods look at all pods on nodes, so the
+members stand among these while the search works, and leave at every pause (``through``).
+
+Equal members take their nodes in one order only, so a gang of equal pods fills one node after the other. Where
 the devices of a node do not serve one more member, those of all members on that node are chosen anew in one search of
 the allocator: which device a member took first then does not matter.
 
 A gang may ask for places that have a value in common. The domains of such values are tried one by one, the smallest
 first (``domains``).
 
-When a member fits nowhere, the last member of another kind moves on. Those of the same kind could only make it worse,
+When a member fits nowhere, the last member of another kind moves on. Members of the same kind could only make it worse,
 as long as each is on the first node that took it, and rules between pods or devices of several nodes connect no nodes.
-The search asks ``MOST_QUESTIONS`` times at most, and then it has given up, which is not "does not fit". Whether the
-members fit in another order is asked ``REORDERED_QUESTIONS`` times (``order``).
+The search asks at most ``MOST_QUESTIONS`` times. Then it has given up, which is not "does not fit". Whether the members
+fit in another order is asked ``REORDERED_QUESTIONS`` times (``members``).
 """
 
 from __future__ import annotations
@@ -20,29 +23,101 @@ from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from dra_api.core import Pod
 from dra_api.resource import AllocationResult
 
-from dra_operator.allocator import Allocated, GaveUp
+from dra_operator.allocator import Allocated, GaveUp, Usage
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import Aborted
 from dra_operator.scheduling.cycle.filter import PodFilter, counted
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
-from dra_operator.scheduling.cycle.result import (
-    Faulty,
-    Fits,
-    Lacking,
-    NodeStatus,
-    Plan,
-    Undecided,
-)
+from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Plan, Undecided
+from dra_operator.scheduling.gang.domains import EVERYWHERE, Domain, SameValues
+from dra_operator.scheduling.gang.members import Frame, Kind, Member, Order, connects_nodes, with_devices
+from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.state.node import LoadedNode
+from dra_operator.scheduling.state.requests import Amounts, add, subtract
 
-from .domains import EVERYWHERE, Domain, SameValues
-from .member import Frame, Kind, Member, with_devices
-from .order import Order, connects_nodes
-from .overlay import Overlay
+T = TypeVar("T")
+
+
+class Overlay:
+    """``has_rules``: rules between pods concern members. ``is_empty``: as if no pod ran and no device was in use."""
+
+    def __init__(self, nodes: Nodes, usage: Usage, *, has_rules: bool, is_empty: bool = False) -> None:
+        self._nodes, self._has_rules, self._is_empty = nodes, has_rules, is_empty
+        self.usage = Usage() if is_empty else usage.snapshot()
+        self._loads: dict[str, Amounts] = {}
+        self._placed: dict[str, tuple[Pod, str]] = {}
+        self.returns = 0
+        """How often the members came back after a pause: what rules have counted before may not count any more."""
+
+    def state(self, name: str) -> LoadedNode | None:
+        """A node with the members on it."""
+        state, load = self._nodes.get(name), self._loads.get(name)
+        if state is None or (load is None and not self._is_empty):
+            return state
+        return state.with_load(add({} if self._is_empty else state.used, load or {}))
+
+    def place(self, pod: Pod, plan: Plan) -> None:
+        """The member gets this place and these devices."""
+        self._loads[plan.node] = add(self._loads.get(plan.node, {}), plan.requests_of(pod))
+        self.give(plan)
+        self._placed[pod.metadata.uid] = (pod, plan.node)
+        self._enter(pod, plan.node)
+
+    def remove(self, pod: Pod, plan: Plan) -> None:
+        """The reverse of ``place``."""
+        rest = subtract(self._loads[plan.node], plan.requests_of(pod))
+        self._loads[plan.node] = rest
+        if not rest:
+            del self._loads[plan.node]
+        self.take(plan)
+        del self._placed[pod.metadata.uid]
+        self._leave(pod)
+
+    def give(self, plan: Plan) -> None:
+        """The devices of a plan are in use."""
+        for allocation in plan.allocations.values():
+            self.usage.add(allocation)
+
+    def take(self, plan: Plan) -> None:
+        """The reverse of ``give``."""
+        for allocation in plan.allocations.values():
+            self.usage.remove(allocation)
+
+    def through(self, work: Generator[Pause, Elapsed, T]) -> Generator[Pause, Elapsed, T]:
+        """Do the work, with the members away at its pauses."""
+        if not self._has_rules:
+            return (yield from work)
+        elapsed: Elapsed = None
+        while True:
+            try:
+                pause = work.send(elapsed)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            self.clear()
+            elapsed = yield pause
+            for pod, node in self._placed.values():
+                self._enter(pod, node)
+            self.returns += 1
+
+    def clear(self) -> None:
+        """Take all members from the nodes."""
+        for pod, _ in self._placed.values():
+            self._leave(pod)
+
+    def _enter(self, pod: Pod, node: str) -> None:
+        if self._has_rules:
+            self._nodes.pods_by_node.put(pod, node)
+
+    def _leave(self, pod: Pod) -> None:
+        if self._has_rules:
+            self._nodes.pods_by_node.remove(pod.metadata.uid)
+
 
 MOST_QUESTIONS: Final = 20_000
 """Nodes that are asked for one gang, beside one for each member and node."""
@@ -50,8 +125,6 @@ REORDERED_QUESTIONS: Final = 5_000
 """Nodes that are asked for one gang in other orders of its members."""
 RECHOICE_STEPS: Final = 20_000
 """Steps of the allocator to choose the devices of all members on one node anew."""
-
-T = TypeVar("T")
 Work = Generator[Pause, Elapsed, T]
 Worth = Callable[[Member], Container[str]] | None
 

@@ -37,18 +37,15 @@ from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.gang.domains import SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node
-from dra_operator.scheduling.gang.member import Kind, Member, members_of
+from dra_operator.scheduling.gang.members import Kind, Member, members_of
 from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
 
-from .budgets import BudgetsOfPods
 from .bundles import Bundle, Bundles
-from .meter import Meter, StepsSpent
 from .nomination import PODS_PER_STEP, STEPS_PER_BUNDLE, may_preempt
-from .reprieve import Chosen, Reprieve, Work
-from .terms import PreemptionTerms
-from .victims import STEPS_PER_POD, STEPS_PER_QUESTION
+from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
+from .victims import STEPS_PER_POD, STEPS_PER_QUESTION, Chosen, Reprieve, Work
 
 MOST_GANG_STEPS: Final = 1_000_000
 """Steps of the allocator, about five seconds: an attempt that has taken so many ends without victims."""

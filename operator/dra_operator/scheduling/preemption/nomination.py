@@ -36,10 +36,8 @@ from dra_operator.scheduling.cycle.result import PostFilterResult
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.placeholder import is_placeholder
 
-from .budgets import BudgetsOfPods
 from .bundles import Bundle, Bundles
-from .meter import Meter, StepsSpent
-from .terms import PreemptionTerms
+from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
 from .victims import VictimSearch, VictimsOnNode
 
 NEVER: Final = "Never"

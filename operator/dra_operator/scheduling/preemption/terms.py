@@ -1,20 +1,79 @@
-"""What preemption has to know of a cluster beside what an attempt knows."""
+"""The terms of preemption: priorities, PodDisruptionBudgets, how soon a pod is gone, and the steps of an attempt.
+
+Budgets are broken only if a pod fits in no other way, as kube-scheduler breaks them. An attempt pauses as searches do,
+and ends when its steps are spent.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from dra_api.core import Node, Pod
+from dra_api.policy import PodDisruptionBudget
+from dra_api.relations.label_selectors import Selector
 from dra_api.resource import ResourceClaim
 from dra_api.values.times import parse_time
 
 from dra_operator.allocator import DeviceId
+from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 
-from .budgets import Budget
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Budget:
+    """``disrupted`` are the names of pods that the budget counts as ended already."""
+
+    selector: Selector
+    allowed: int
+    disrupted: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, budget: PodDisruptionBudget) -> Budget:
+        """An empty selector covers every pod of the namespace, as policy/v1 says."""
+        selector = Selector.of(budget.spec.selector)
+        disrupted = frozenset(budget.status.disrupted_pods or ())
+        return cls(selector, budget.status.disruptions_allowed, disrupted)
+
+    def covers(self, pod: Pod) -> bool:
+        """Whether the end of the pod is charged to the budget."""
+        return pod.metadata.name not in self.disrupted and self.selector.matches(pod.metadata.labels or {})
+
+
+class BudgetsOfPods:
+    """Which budgets cover which pod, looked up once for each pod and namespace."""
+
+    def __init__(self, budgets: Callable[[str], Iterable[Budget]]) -> None:
+        self._budgets = budgets
+        self._of_namespace: dict[str, tuple[Budget, ...]] = {}
+        self._of_pod: dict[str, tuple[Budget, ...]] = {}
+        self.compared = 0
+        """So many comparisons of a pod with a budget were made."""
+
+    def broken_by(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Those of the pods, ended one after the other, whose end breaks a budget."""
+        ended: Counter[Budget] = Counter()
+        broken = []
+        for pod in pods:
+            budgets = self._covering(pod)
+            ended.update(budgets)
+            if any(ended[it] > it.allowed for it in budgets):
+                broken.append(pod)
+        return broken
+
+    def _covering(self, pod: Pod) -> tuple[Budget, ...]:
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        if uid not in self._of_pod:
+            if namespace not in self._of_namespace:
+                self._of_namespace[namespace] = tuple(self._budgets(namespace))
+            there = self._of_namespace[namespace]
+            self.compared += len(there)
+            self._of_pod[uid] = tuple(it for it in there if it.covers(pod))
+        return self._of_pod[uid]
+
 
 DEFAULT_GRACE_SECONDS: Final = 30
 """Of a pod that does not say, as in the API."""
@@ -99,3 +158,36 @@ def born(pod: Pod) -> float:
     """When the pod was made, in seconds; one that does not say is the oldest."""
     moment = parse_time(pod.metadata.creation_timestamp)
     return moment.timestamp() if moment is not None else 0.0
+
+
+MOST_PREEMPTION_STEPS: Final = 100_000
+"""Steps of the allocator, about half a second: an attempt that has taken so many looks at no further node."""
+MOST_SMALLER_SETS: Final = 128
+"""Questions of an attempt whether fewer pods of one priority do as well."""
+
+
+class StepsSpent(Exception):
+    """The attempt has taken the steps that it may take."""
+
+
+class Meter:
+    """Counts steps of the allocator."""
+
+    def __init__(self, most: int = MOST_PREEMPTION_STEPS) -> None:
+        self._left, self._since_pause = most, 0
+        self.smaller_sets = MOST_SMALLER_SETS
+        """So many are left."""
+
+    def charge(self, steps: int) -> None:
+        """Work was done, and there was a pause for it already. Raises StepsSpent."""
+        self._left -= steps
+        if self._left < 0:
+            raise StepsSpent
+
+    def spend(self, steps: int) -> Generator[Pause, Elapsed, None]:
+        """Work was done; pauses if it was much. Raises StepsSpent."""
+        self.charge(steps)
+        self._since_pause += steps
+        if self._since_pause >= PAUSE_STEPS:
+            self._since_pause = 0
+            yield Pause.SEARCHING

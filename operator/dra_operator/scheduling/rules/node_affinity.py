@@ -1,6 +1,6 @@
 """Node selector and required node affinity: the labels and fields a node must have (kube-scheduler's NodeAffinity).
 
-Preferred node affinity is a score, in ``scoring``.
+Preferred node affinity is a score, in ``scores``.
 """
 
 from __future__ import annotations

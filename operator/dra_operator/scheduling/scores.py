@@ -1,0 +1,277 @@
+"""Scores: how much a pod prefers one node to another, each in one respect (NR-21 to NR-26).
+
+A score gives each node a raw score. Over all nodes that fit, raw scores are normalized to 0 to 100, and count with the
+weight of the score, as in kube-scheduler. A score is made once per attempt, and only if the pod uses it, so a pod
+without any is placed on the first node that fits. A new one is a class beside the others and a line in ``SCORES``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from dra_api.core import Pod, PreferredSchedulingTerm, Toleration
+
+from dra_operator.allocator import NodeSelectionError, node_selectors
+from dra_operator.scheduling.rules.pod_topology_spread import (
+    SCHEDULE_ANYWAY,
+    Constraint,
+    constraints,
+    queries_of_constraints,
+)
+from dra_operator.scheduling.state.node import LoadedNode, intolerable
+from dra_operator.scheduling.state.placeholder import is_placeholder
+from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode, one_by_one
+from dra_operator.scheduling.state.selection import Namespaces, preferred
+from dra_operator.scheduling.state.topology import DomainCounts, Topologies
+
+BEST_SCORE = 100
+"""The normalized score of the best node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What scores look at, apart from the pod and the node."""
+
+    pods_by_node: PodsByNode
+    topologies: Topologies
+    nodes: int
+    """How many nodes there are."""
+    has_soft_taints: bool
+    """Some nodes have ``PreferNoSchedule`` taints."""
+
+
+class Score(ABC):
+    """One respect in which a pod prefers nodes."""
+
+    name: str
+    """For people: ``kubectl dra why`` shows it beside the score."""
+    weight: int
+    best: float
+    """The most that a node can have as its raw score: a node that has it ends the search for a better one."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, pod: Pod, cluster: Cluster) -> Self | None:
+        """The score for the pod; None if the pod prefers no node in this respect."""
+
+    @classmethod
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
+        """Which pods the score counts when it is made for the pod: they are counted before, in pieces."""
+        return ()
+
+    @abstractmethod
+    def raw(self, state: LoadedNode) -> float:
+        """How good a node is; more is better."""
+
+    @abstractmethod
+    def normalized(self, raws: Sequence[float]) -> list[int]:
+        """The raw scores of all nodes that fit, from 0 to 100."""
+
+
+class PreferNoScheduleScore(Score):
+    """``PreferNoSchedule`` taints that a pod does not tolerate: fewer are better (kube-scheduler's TaintToleration)."""
+
+    name, weight, best = "taints", 3, 0.0
+
+    def __init__(self, tolerations: Sequence[Toleration]) -> None:
+        self._tolerations = tolerations
+
+    @classmethod
+    def of(cls, pod: Pod, cluster: Cluster) -> PreferNoScheduleScore | None:
+        """Only where a node has such a taint."""
+        return cls(pod.spec.tolerations or ()) if cluster.has_soft_taints else None
+
+    def raw(self, state: LoadedNode) -> float:
+        """How many there are, negative."""
+        return -float(intolerable(state.soft_taints, self._tolerations)) if state.soft_taints else 0.0
+
+    def normalized(self, raws: Sequence[float]) -> list[int]:
+        """None is best, the most is worst."""
+        worst = min(raws)
+        return [BEST_SCORE - int(BEST_SCORE * raw / worst) if worst else BEST_SCORE for raw in raws]
+
+
+class PreferredAffinityScore(Score):
+    """Preferred affinity and anti-affinity between pods: of the pod that comes, and of placed pods to it.
+
+    A node gains the weight of a preferred term for each placed pod in its domain that the term is about, and loses the
+    weight of a term of anti-affinity. A placed pod that prefers, or must have, the pod near it counts in the same way;
+    a required term weighs 1. ``nodes`` is the number of nodes.
+    """
+
+    name, weight = "pod affinity", 2
+
+    def __init__(self, pod: Pod, pods_by_node: PodsByNode, topologies: Topologies, nodes: int) -> None:
+        self._by_key: dict[str, Counter[str]] = {}
+        self.best = 0.0
+        found = list(_counts(pod, pods_by_node, topologies))
+        for counts, weight in found:
+            sums = self._by_key.setdefault(counts.topology.key, Counter())
+            for domain, count in counts.by_domain.items():
+                sums[domain] += weight * count
+        for key, sums in self._by_key.items():
+            topology = topologies.get(key)
+            gained_by_all = len(sums) == len(topology.size) and len(topology.domain_of) == nodes
+            self.best += max((*sums.values(), *(() if gained_by_all else (0,))), default=0)
+
+    @classmethod
+    def of(cls, pod: Pod, cluster: Cluster) -> PreferredAffinityScore | None:
+        """Only for a pod with such terms, or that placed pods have terms about, if that tells any domains apart."""
+        if is_placeholder(pod):
+            return None
+        others = cluster.pods_by_node.existing_preferences(pod, cluster.topologies.label_keys)
+        if pod.spec.affinity is None and not others.by_key:
+            return None
+        score = cls(pod, cluster.pods_by_node, cluster.topologies, cluster.nodes)
+        return score if any(map(bool, score._by_key.values())) else None
+
+    @classmethod
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
+        """The pods of each term."""
+        return one_by_one((term for term, _ in preferred(pod)), namespaces)
+
+    def raw(self, state: LoadedNode) -> float:
+        """What the node's domains gained."""
+        labels = state.node.metadata.labels or {}
+        return float(sum(sums[labels[key]] for key, sums in self._by_key.items() if key in labels))
+
+    def normalized(self, raws: Sequence[float]) -> list[int]:
+        """From the worst node to the best."""
+        least, most = min(raws), max(raws)
+        return [int(BEST_SCORE * (raw - least) / (most - least)) if most > least else 0 for raw in raws]
+
+
+def _counts(pod: Pod, pods_by_node: PodsByNode, topologies: Topologies) -> Iterator[tuple[DomainCounts, int]]:
+    terms = list(preferred(pod))
+    queries = one_by_one((term for term, _ in terms), pods_by_node.namespaces)
+    for it, (_, weight) in zip(queries, terms, strict=True):
+        yield it.counts(pods_by_node, topologies), weight
+    for key, carriers in pods_by_node.existing_preferences(pod, topologies.label_keys).by_key.items():
+        yield carriers.within(topologies.get(key)), 1
+
+
+class PreferredNodeAffinityScore(Score):
+    """A term that cannot be understood counts for no node: a preference is no reason to refuse a pod."""
+
+    name, weight = "node affinity", 2
+
+    def __init__(self, preferred: Sequence[PreferredSchedulingTerm]) -> None:
+        self._terms = [(it.weight, term) for it in preferred if (term := _parsed(it)) is not None]
+        self.best = float(sum(weight for weight, _ in self._terms))
+
+    @classmethod
+    def of(cls, pod: Pod, _: Cluster) -> PreferredNodeAffinityScore | None:
+        """Only for a pod with such terms."""
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+        preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else None
+        return cls(preferred) if preferred else None
+
+    def raw(self, state: LoadedNode) -> float:
+        """The sum on the node."""
+        labels, fields = state.node.metadata.labels or {}, {"metadata.name": state.name}
+        return float(sum(weight for weight, term in self._terms if term.matches(labels, fields)))
+
+    def normalized(self, raws: Sequence[float]) -> list[int]:
+        """In proportion to the best node."""
+        most = max(raws)
+        return [int(BEST_SCORE * raw / most) if most else 0 for raw in raws]
+
+
+def _parsed(preferred: PreferredSchedulingTerm) -> node_selectors.NodeTerm | None:
+    try:
+        return node_selectors.NodeTerm(preferred.preference)
+    except NodeSelectionError:
+        return None
+
+
+class ScheduleAnywayScore(Score):
+    """A node that lacks the label of one of the constraints is as bad as can be."""
+
+    name, weight = "topology spread", 2
+
+    def __init__(self, constraints: Sequence[Constraint]) -> None:
+        self._constraints = constraints
+        # Many domains make each count small: the logarithm weighs zones and nodes alike.
+        self._weights = [math.log(len(it.counts.topology.size) + 2) for it in self._constraints]
+        self.best = -_rounded(self._cost(it, it.counts.fewest, weight) for it, weight in self._weighted())
+
+    @classmethod
+    def of(cls, pod: Pod, cluster: Cluster) -> ScheduleAnywayScore | None:
+        """Only for a pod with such constraints."""
+        if not pod.spec.topology_spread_constraints:
+            return None
+        found = constraints(pod, SCHEDULE_ANYWAY, cluster.pods_by_node, cluster.topologies)
+        return cls(found) if found else None
+
+    @classmethod
+    def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
+        """The pods of each constraint."""
+        return (query for _, query in queries_of_constraints(pod, SCHEDULE_ANYWAY))
+
+    def raw(self, state: LoadedNode) -> float:
+        """The pods that count, weighed and summed, negative."""
+        labels = state.node.metadata.labels or {}
+        if not all(it.key in labels for it in self._constraints):
+            return -math.inf
+        counts = ((it, it.counts.by_domain.get(labels[it.key], 0), weight) for it, weight in self._weighted())
+        return -_rounded(self._cost(*each) for each in counts)
+
+    def normalized(self, raws: Sequence[float]) -> list[int]:
+        """The node with the fewest is best; without any that count, all are."""
+        costs = [-raw for raw in raws if raw != -math.inf]
+        most, fewest = max(costs, default=0.0), min(costs, default=0.0)
+        if not most:
+            return [0 if raw == -math.inf else BEST_SCORE for raw in raws]
+        return [0 if raw == -math.inf else int(BEST_SCORE * (most + fewest + raw) / most) for raw in raws]
+
+    def _weighted(self) -> list[tuple[Constraint, float]]:
+        return list(zip(self._constraints, self._weights, strict=True))
+
+    @staticmethod
+    def _cost(constraint: Constraint, count: int, weight: float) -> float:
+        return count * weight + constraint.max_skew - 1
+
+
+def _rounded(costs: Iterable[float]) -> float:
+    return float(math.floor(sum(costs) + 0.5))
+
+
+OF_NODES_SCORES: Final[tuple[type[Score], ...]] = (PreferNoScheduleScore, PreferredNodeAffinityScore)
+SCORES: Final[tuple[type[Score], ...]] = (*OF_NODES_SCORES, ScheduleAnywayScore, PreferredAffinityScore)
+
+Raw = tuple[float, ...]
+"""The raw scores of one node."""
+WeightedScores = tuple[tuple[str, int], ...]
+"""What each score gave a node, normalized and weighted."""
+
+
+class PodScores:
+    """The scores that one pod uses; false if there are none."""
+
+    def __init__(self, pod: Pod, cluster: Cluster, scores: Sequence[type[Score]] = SCORES) -> None:
+        self._scores = tuple(score for kind in scores if (score := kind.of(pod, cluster)) is not None)
+        self._best = tuple(it.best for it in self._scores)
+
+    def __bool__(self) -> bool:
+        return bool(self._scores)
+
+    def raw(self, state: LoadedNode) -> Raw:
+        """How good a node is in each respect."""
+        return tuple(it.raw(state) for it in self._scores)
+
+    def is_ideal(self, raw: Raw) -> bool:
+        """Whether no node can be better."""
+        return all(value >= best for value, best in zip(raw, self._best, strict=True))
+
+    def weighted(self, raws: Sequence[Raw]) -> list[WeightedScores]:
+        """The weighted scores of all nodes that fit."""
+        columns = [it.normalized([raw[number] for raw in raws]) for number, it in enumerate(self._scores)]
+        rows = zip(*columns, strict=True) if columns else ((),) * len(raws)
+        return [
+            tuple((it.name, it.weight * value) for it, value in zip(self._scores, row, strict=True)) for row in rows
+        ]

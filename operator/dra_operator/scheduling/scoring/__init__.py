@@ -1,1 +1,0 @@
-"""Which of the nodes that fit a pod would rather have: one file for each score."""
