@@ -34,9 +34,9 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.kubectl.answer import ExitCode
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.reading.live import KINDS
-from dra_operator.kubectl.registry import COMMANDS
+from dra_operator.kubectl.commands import COMMANDS
+from dra_operator.kubectl.live import KINDS
+from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.why.answer import answer
 
 DRIVER = "gpu.example.com"
@@ -71,7 +71,7 @@ def main() -> None:
 
 def _timed(seen: Observed, cause: str) -> float:
     parser = argparse.ArgumentParser()
-    COMMANDS["why"].load().add_arguments(parser)
+    COMMANDS["why"].add_arguments(parser)
     options = parser.parse_args([f"pod/{cause}"])
     gc.collect()
     gc.disable()  # as the command does

@@ -26,8 +26,8 @@ from statistics import quantiles
 from typing import Any
 
 import grpc
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.reading.snapshot_file import document
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.snapshot import document
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 from explaining import cluster

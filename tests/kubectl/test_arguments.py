@@ -10,7 +10,7 @@ from dra_operator.allocator import DEVICE_ORDERS
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.arguments import ORDERS, STRATEGIES, port, seconds
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.labels import selecting
+from dra_operator.kubectl.observed import selecting
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"

@@ -14,9 +14,9 @@ from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice
 from dra_api.values.times import format_time
 from dra_operator.kubectl.answer import ExitCode
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Pipeline, pipeline
-from dra_operator.kubectl.registry import COMMANDS
+from dra_operator.kubectl.commands import COMMANDS
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.why.answer import answer
 from dra_operator.kubectl.why.everything import waiting_groups
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ def _pod(name: str, cpu: str, *, priority: int = 0, node: str = "", claims: Sequ
 
 def _why(objects: list[Object]) -> tuple[list[str], ExitCode]:
     parser = argparse.ArgumentParser()
-    COMMANDS["why"].load().add_arguments(parser)
+    COMMANDS["why"].add_arguments(parser)
     seen = Observed(objects, datetime.now(UTC), namespace="team")
     found = answer(seen, parser.parse_args(["pod/waits"]))
     return list(found.lines), found.code

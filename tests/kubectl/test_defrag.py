@@ -21,11 +21,10 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import CONFIG_MAPS, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.labels import selecting
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import pipeline
-from dra_operator.kubectl.reading.snapshot_file import load
-from dra_operator.kubectl.repair.move import Surprise, moved
+from dra_operator.kubectl.defrag import Surprise, moved
+from dra_operator.kubectl.observed import Observed, selecting
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang, defragmented_for_mix
 from dra_operator.kubectl.whatif.mix import Mix
 from dra_operator.kubectl.whatif.movable import movable_pods

@@ -26,12 +26,10 @@ from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, NotFound, connection
 from dra_operator.app.rights import RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.doctor.answer import diagnose, repaired
 from dra_operator.kubectl.doctor.claims import claim_troubles
-from dra_operator.kubectl.doctor.diagnose import diagnose
-from dra_operator.kubectl.doctor.operator_rights import needed_rights
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.repair.rights import missing_rights, operator_lacks
-from dra_operator.kubectl.repair.write import repaired
+from dra_operator.kubectl.doctor.rights import missing_rights, needed_rights, operator_lacks
+from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from fake_api import FakeApi
 from kubectl import ROOT, kubectl_for

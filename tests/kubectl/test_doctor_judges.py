@@ -14,8 +14,8 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
-from dra_operator.kubectl.doctor.diagnose import diagnose
-from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.doctor.answer import diagnose
+from dra_operator.kubectl.observed import Observed
 from rounds import fewer
 from witness import History
 from witness.objects import seen_pod

@@ -10,10 +10,10 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_operator.kubectl.lint.findings import findings
+from dra_operator.kubectl.lint.answer import findings
 from dra_operator.kubectl.lint.manifest import Manifest
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings
 from objects import Make
 
 GPU = 'device.driver == "gpu.example.com"'

@@ -12,13 +12,13 @@ from dra_api.meta import Object
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
+from dra_operator.kubectl.claims import claims_of
 from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.doctor.devices import device_troubles
-from dra_operator.kubectl.facts.claims import claims_of
-from dra_operator.kubectl.facts.devices import devices_of
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
-from dra_operator.kubectl.taint.losses import losses
+from dra_operator.kubectl.facts import devices_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.taint import losses
 from dra_operator.kubectl.whatif.drain import drained
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay

@@ -11,8 +11,8 @@ from dra_api.core import Node, Pod
 from dra_api.leases import Lease
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import pipeline
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.why.pods import why_pod
 from dra_operator.kubectl.why.report import Report
 from objects import Make, Obj, user

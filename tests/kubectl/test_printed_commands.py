@@ -17,7 +17,7 @@ from dra_api.console import printable
 from dra_api.leases import Lease
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.registry import COMMANDS
+from dra_operator.kubectl.commands import COMMANDS
 from hypothesis import given
 from hypothesis import strategies as st
 from kubectl import ROOT, kubectl_for

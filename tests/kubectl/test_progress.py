@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from dra_operator.kubectl.reading import progress as told
+from dra_operator.kubectl import live as told
 
 
 class Terminal(io.StringIO):

@@ -28,15 +28,15 @@ from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, connection
+from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main, parser
-from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong, pipeline
-from dra_operator.kubectl.reading import newest
-from dra_operator.kubectl.reading.snapshot_file import load
-from dra_operator.kubectl.serve import clerk, server
-from dra_operator.kubectl.serve.desk import Desk
-from dra_operator.kubectl.serve.question import Question, Reply
+from dra_operator.kubectl.pipeline import Settings, TookTooLong, pipeline
+from dra_operator.kubectl.serve import desk as clerk
+from dra_operator.kubectl.serve import server
+from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, address_of, running
+from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Copies
 from fit_replays import differences

@@ -18,9 +18,9 @@ from aiohttp import ClientSession, TCPConnector
 from authority import Authority
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
-from dra_operator.kubectl.serve import clerk, grpc_door
-from dra_operator.kubectl.serve.desk import Desk
-from dra_operator.kubectl.serve.question import Question, Reply
+from dra_operator.kubectl.serve import desk as clerk
+from dra_operator.kubectl.serve import grpc_door
+from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 from dra_api.core import Pod
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.observed.pipeline import Abandoned, Pausing, Pipeline, TookTooLong, pipeline
-from dra_operator.kubectl.reading.snapshot_file import load
+from dra_operator.kubectl.pipeline import (
+    Abandoned,
+    Pausing,
+    Pipeline,
+    TookTooLong,
+    pipeline,
+)
+from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.why.everything import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
 from hard_problem import partition_problem

@@ -12,10 +12,10 @@ from allocator_lab import device as made_device
 from allocator_lab import pool
 from dra_api.codec import convert
 from dra_api.resource import ResourceSlice
-from dra_operator.kubectl.facts.devices import devices_of
-from dra_operator.kubectl.facts.topology import Branch, Topology
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
+from dra_operator.kubectl.facts import devices_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.topology import Branch, Topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import ClientSession
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, PODS, RESOURCE_SLICES, Api, connection
+from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.cli import main, parser
-from dra_operator.kubectl.reading import newest
 from dra_operator.kubectl.ui.server import FILES, PAGE, running
 from dra_operator.kubectl.ui.view import JSON, View
 from waiting import until
@@ -115,7 +115,7 @@ async def test_a_node_is_shown_as_a_tree_and_what_is_absent_or_unasked_is_said_t
 async def test_news_of_the_cluster_are_shown_and_a_lost_cluster_is_told(
     http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_operator.kubectl.reading.newest.READ_SECONDS", 0.0)
+    monkeypatch.setattr("dra_operator.kubectl.serving.READ_SECONDS", 0.0)
     kubeconfig = tmp_path / "kubeconfig"
     async with AsyncExitStack() as stack:
         apiserver = await stack.enter_async_context(DevApiServer())

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from dra_devcluster.apiserver import DevApiServer
+from dra_operator.kubectl import printer as watching
 from dra_operator.kubectl.answer import Answer, Problem
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.printing import watching
-from dra_operator.kubectl.printing.watching import CLEAR_SCREEN, fitting, follow
+from dra_operator.kubectl.printer import CLEAR_SCREEN, fitting, follow
 
 PROBLEM = Problem("the API server does not answer")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dra_kube import Api, Unreachable
+from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.completion import main
-from dra_operator.kubectl.registry import COMMANDS
 from kubectl import kubectl_for
 from live_cluster import LiveCluster
 from waiting import until

@@ -14,8 +14,8 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix_learner import MixLearner
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Pipeline, Settings
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Pipeline, Settings
 from dra_operator.kubectl.why.claims import why_claim
 from dra_operator.kubectl.why.pods import why_pod
 from dra_operator.scheduling import Placement

@@ -19,9 +19,8 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import PodGroup
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import pipeline
-from dra_operator.kubectl.observed.sanitized import MOVABLE
+from dra_operator.kubectl.observed import MOVABLE, Observed
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented, defragmented_for_gang
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.outcome import Placed

@@ -23,10 +23,9 @@ from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import decoded
 from dra_operator.commands.simulate.attempts import attempts
 from dra_operator.commands.simulated.cluster import simulated
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
-from dra_operator.kubectl.serve.desk import Desk
-from dra_operator.kubectl.serve.question import question_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.serve.desk import Desk, question_of
 from dra_operator.scheduling import Plan
 from msgspec.structs import replace
 from waiting_pods import NOW, waiting_pod

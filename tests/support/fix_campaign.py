@@ -16,8 +16,8 @@ from allocator_problems import CrowdedMaker, LocalMaker, Maker
 from dra_api.core import Pod
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import AllocationError
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import pipeline
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.why.fixes.change import Fix, applied
 from dra_operator.kubectl.why.fixes.search import FixSearch
 from dra_operator.kubectl.why.fixes.trial import Trial

@@ -12,7 +12,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed import Observed
 
 Json = dict[str, Any]
 POD = "ns/web"

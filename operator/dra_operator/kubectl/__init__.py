@@ -1,5 +1,6 @@
 """``kubectl dra``: what is free, who holds it, why a pod waits; for people, on a live cluster or a snapshot of one.
 
-A command is a module of ``commands`` and a line in ``registry``. It reads the cluster into one value (``observed``) and
-turns that into an ``Answer``; only ``reading``, ``repair`` and ``printing`` do I/O.
+A command is a line in ``commands`` and a module with its name. It gets the cluster as one value (``observed``) and
+turns that into an ``Answer``. Only ``snapshot``, ``live`` and ``printer`` do I/O; ``doctor`` and ``defrag`` also repair
+and move.
 """

@@ -13,7 +13,7 @@ from typing import NoReturn
 from dra_api.console import finish
 from dra_api.version import VERSION
 
-from .registry import COMMANDS
+from .commands import COMMANDS
 
 EXIT_CODES = "exit codes: 0 nothing is in the way, 3 something is, 1 no such object or no answer, 2 wrong usage"
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     options = parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
-    return finish(lambda: COMMANDS[options.command].load().run(options))
+    return finish(lambda: COMMANDS[options.command].run(options))
 
 
 def parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
@@ -37,7 +37,7 @@ def parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
     for name, command in COMMANDS.items():
         added = commands.add_parser(name, help=command.help, epilog=EXIT_CODES)
         if name in loaded:
-            command.load().add_arguments(added)
+            command.add_arguments(added)
     return made
 
 

@@ -21,8 +21,8 @@ from typing import Final
 from dra_api.api_resources import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra_api.console import finish
 
+from .answer import kind_of
 from .cli import parser
-from .words import kind_of
 
 COMPLETION_SECONDS: Final = 3.0  # seconds for an answer of the API server
 FILES, NO_FILES = ":0", ":4"

@@ -1,27 +1,37 @@
-"""Claims that do not end, that hold what no pod uses, or that are there twice."""
+"""Claims that do not end, that nobody uses, that exist twice, or whose allocations must not be.
+
+A device in two claims, claims that hold devices for no pod and pods without their devices are states in which the tests
+that watch a cluster call it broken. A cluster passes through some of them in normal work, between two writes of one
+controller: those count only when they are older than ``MOMENT_SECONDS``, if their age is known, and not while a pod
+waits that explains them.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from dra_api.command_line import is_name, kubectl
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, is_pod_group
-from dra_api.resource import (
-    FINALIZER,
-    POD_CLAIM_NAME_ANNOTATION,
-    ResourceClaim,
-    ResourceClaimConsumerReference,
+from dra_api.leases import Lease
+from dra_api.relations.references import (
+    ClaimReferenceError,
+    claim_names,
+    claims_of_pod,
+    is_pod_group,
+    is_reserved_for,
+    pod_is_done,
 )
+from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.values.times import parse_time
 
-from dra_operator.kubectl.facts.ages import age
-from dra_operator.kubectl.facts.consumers import pods_of
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.scheduling.state import is_immediate
+from dra_operator.allocator import DeviceId
+from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, unchanged
+from dra_operator.kubectl.facts import age, pods_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.scheduling.state import HOLD, is_immediate
 from dra_operator.wording import counted, listed
-
-from .trouble import Diagnosis, Operation, Repair, unchanged
 
 
 def claim_troubles(seen: Observed) -> Iterator[Diagnosis]:
@@ -194,3 +204,187 @@ def _made_twice(seen: Observed) -> Iterator[Diagnosis]:
                     remedy="delete the one that is not used",
                     command=command,
                 )
+
+
+MOMENT_SECONDS: Final = 30.0
+KUBE_SCHEDULER: Final = "kube-scheduler"
+PARKED: Final = ("dra.kopf.dev", "contests")
+"""API group and resource of the consumer that a claim has after a lost contest, instead of pods."""
+
+
+def allocation_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """What claims hold against each other and against pods; nothing without the right to list all pods."""
+    claims = sorted(seen.every(ResourceClaim), key=lambda claim: claim.key)
+    yield from _in_two_claims(seen, claims)
+    if "pods" in seen.unseen:
+        return
+    users: dict[str, list[Pod]] = defaultdict(list)
+    for pod in sorted(seen.every(Pod), key=lambda pod: pod.key):
+        if not pod_is_done(pod):
+            for use in claims_of_pod(pod):
+                users[f"{pod.metadata.namespace}/{use.name}"].append(pod)
+            yield from _runs_without(seen, pod)
+    for claim in claims:
+        yield from _for_nobody(seen, claim, users.get(claim.key, ()))
+    yield from _unnamed_twins(claims, users)
+
+
+def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[Diagnosis]:
+    """Whole devices that several claims hold; several shares of one are no fault."""
+    holders: dict[DeviceId, list[tuple[ResourceClaim, bool]]] = defaultdict(list)
+    for claim in claims:
+        if _is_parked(claim):  # with which no pod runs; the operator releases it when the other one is gone
+            continue
+        shares = {DeviceId.of(it): bool(it.share_id) for it in claim.results if not it.admin_access}
+        for device, is_share in shares.items():
+            holders[device].append((claim, is_share))
+    for device, held in sorted(holders.items()):
+        if len(held) < 2 or all(is_share for _, is_share in held):
+            continue
+        first, *others = sorted((claim for claim, _ in held), key=lambda claim: _right_of_way(seen, claim))
+        names = listed(f"{claim.key} ({_who(seen, claim)})" for claim in (first, *others))
+        claim, space = others[-1], others[-1].metadata.namespace  # one at a time: afterwards doctor is asked again
+        if pods := [pod.metadata.name for pod in _running(seen, claim)]:
+            remedy = f"keep claim {first.key}, and delete {listed(f'pod {space}/{name}' for name in pods)}"
+            command = kubectl("delete", "pod", names=pods, namespace=space)
+        elif claim.metadata.deletion_timestamp is not None:
+            remedy, command = f"keep claim {first.key}; claim {claim.key} is being deleted already", ""
+        else:
+            remedy = f"keep claim {first.key}, and delete claim {claim.key}, which no pod uses"
+            command = kubectl("delete", "resourceclaim", names=[claim.metadata.name], namespace=space)
+        if any(lease.metadata.name == KUBE_SCHEDULER for lease in seen.every(Lease)):
+            remedy += f"; then restart {KUBE_SCHEDULER}, which takes the device for free once one of them gives it up"
+        remedy += "; to prevent it, give devices to one scheduler: kubectl dra territory --help"
+        what = f"device {device}"
+        yield Diagnosis.of("conflict", what, f"is held by {len(held)} claims: {names}", remedy=remedy, command=command)
+
+
+def _is_parked(claim: ResourceClaim) -> bool:
+    """Whether the claim keeps its devices for a contest that it lost, and for nothing else."""
+    return any((it.api_group, it.resource) == PARKED for it in claim.status.reserved_for or ())
+
+
+def _right_of_way(seen: Observed, claim: ResourceClaim) -> tuple[object, ...]:
+    """Sorts first whose pods run already, then whose pods have a node, then what was allocated first."""
+    pods = _running(seen, claim)
+    allocation = claim.status.allocation
+    since = (allocation.allocation_timestamp if allocation is not None else None) or claim.metadata.creation_timestamp
+    is_started = any(pod.status.phase == "Running" for pod in pods)
+    return not is_started, not any(pod.spec.node_name for pod in pods), not pods, since or "", claim.key
+
+
+def _consumers(seen: Observed, claim: ResourceClaim) -> list[Pod]:
+    """The pods that the claim is reserved for."""
+    found = (seen.one(Pod, f"{claim.metadata.namespace}/{user.name}") for user in pods_of(seen, claim))
+    return [pod for pod in found if pod is not None and is_reserved_for(pod, claim)]
+
+
+def _running(seen: Observed, claim: ResourceClaim) -> list[Pod]:
+    """Those that need it still."""
+    return [pod for pod in _consumers(seen, claim) if not pod_is_done(pod)]
+
+
+def _who(seen: Observed, claim: ResourceClaim) -> str:
+    pods = _running(seen, claim)
+    return (
+        listed(f"pod {it.metadata.name} of {it.spec.scheduler_name or 'default-scheduler'}" for it in pods) or "no pod"
+    )
+
+
+def _runs_without(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
+    """Pods with a node whose claims are missing, hold nothing, or are not reserved for them."""
+    # A controller may still make up for it, for pods that were given their node by hand; it does so in seconds.
+    if not pod.spec.node_name or pod.metadata.deletion_timestamp or _is_recent(pod.metadata.creation_timestamp, seen):
+        return
+    name_of = claim_names(pod)
+    for entry in pod.spec.resource_claims or ():
+        try:
+            name = name_of(entry).name
+        except ClaimReferenceError:
+            fault = f"entry {entry.name} has no claim"
+        else:
+            claim = seen.one(ResourceClaim, f"{pod.metadata.namespace}/{name}")
+            if name is None or (claim is not None and claim.status.allocation and is_reserved_for(pod, claim)):
+                continue
+            fault = f"claim {name} does not exist"
+            if claim is not None:
+                lacks = "is not reserved for it" if claim.status.allocation is not None else "holds no device"
+                fault = f"claim {name} {lacks}"
+        message = f"is on node {pod.spec.node_name}, but its {fault}"
+        remedy = "its devices may go to others, or it never starts: delete it, so that its controller makes it anew"
+        command = kubectl("delete", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
+        yield Diagnosis.of("unreserved", f"pod {pod.key}", message, remedy=remedy, command=command)
+
+
+def _unnamed_twins(claims: Sequence[ResourceClaim], users: Mapping[str, Sequence[Pod]]) -> Iterator[Diagnosis]:
+    """Several claims for one entry of a pod, of which the pod names none: its status says later which one counts."""
+    made: dict[tuple[str, str], list[ResourceClaim]] = defaultdict(list)
+    for claim in claims:
+        entry, owner = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION), claim.metadata.controller
+        if entry and owner is not None and owner.kind == "Pod" and claim.metadata.deletion_timestamp is None:
+            made[(owner.uid, entry)].append(claim)
+    for (uid, entry), several in sorted(made.items()):
+        used = [it for it in several if any(pod.metadata.uid == uid for pod in users.get(it.key, ()))]
+        if len(several) > 1 and not used and (owner := several[0].metadata.controller) is not None:
+            message = f"is one of {len(several)} claims for entry {entry} of pod {owner.name}, which names none of them"
+            remedy = "two controllers made claims: let one of operator and kube-controller-manager do it (controllers)"
+            for claim in several:
+                yield Diagnosis.of("duplicate", f"claim {claim.key}", message, remedy=remedy)
+
+
+def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> Iterator[Diagnosis]:
+    """Devices, finalizers and claims that are left over."""
+    meta, allocation, finalizers = claim.metadata, claim.status.allocation, claim.metadata.finalizers or ()
+    is_kept = HOLD in finalizers
+    if allocation is not None and not is_kept and FINALIZER not in finalizers:
+        message = "holds devices without a finalizer: when it is deleted, they go to others while its pods run"
+        remedy = "the operator puts it back on a claim in use, if it has the controller release: look whether one leads"
+        yield Diagnosis.of("finalizer", f"claim {claim.key}", message, remedy=remedy)
+    if meta.deletion_timestamp is not None:
+        return  # which has a diagnosis of its own
+    if ended := [it.metadata.name for it in _consumers(seen, claim) if pod_is_done(it)]:
+        message = f"is still reserved for {listed(f'pod {name}' for name in ended)}, which has ended"
+        remedy = "the operator or the kube-controller-manager drops that within a second: check that one is running"
+        yield Diagnosis.of("reservation", f"claim {claim.key}", message, remedy=remedy)
+    owner = meta.controller
+    if owner is not None and owner.kind == "Pod" and not _is_recent(meta.creation_timestamp, seen):
+        pod = seen.one(Pod, f"{meta.namespace}/{owner.name}")
+        is_gone = pod is None or pod.metadata.uid != owner.uid
+        if is_gone or (pod is not None and pod_is_done(pod)):
+            why = "does not exist" if is_gone else "has ended"
+            message = f"was made for pod {owner.name} (UID {owner.uid}), which {why}"
+            is_needed = users or claim.status.reserved_for or other_finalizers(claim)
+            if is_gone and not is_needed and len(meta.owner_references or ()) == 1:  # the collector asks for others
+                repair = deletion(claim, (owner.name, owner.uid))
+                yield Diagnosis.repairable("orphan", f"claim {claim.key}", message, repair)
+                return
+            remedy = "a controller deletes it within a minute: if it is still there, delete it"
+            command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
+            yield Diagnosis.of("orphan", f"claim {claim.key}", message, remedy=remedy, command=command)
+            return
+    if users or is_kept or claim.status.reserved_for:
+        return
+    since = allocation.allocation_timestamp if allocation is not None else None
+    if allocation is not None and not _is_recent(since or meta.creation_timestamp, seen):
+        devices = listed(dict.fromkeys(str(DeviceId.of(it)) for it in claim.results))
+        message = f"holds {devices}, and no pod uses it"
+        remedy = "no controller frees them as long as the claim exists; its next pod gets them. "
+        if is_freed_with_its_consumers(claim):
+            remedy += "To free them now, take them from the claim, which stays"
+            command = without_devices(claim, remedy).command
+        else:
+            remedy += (
+                f"To free them now, delete the claim; {listed(other_finalizers(claim)) or 'the operator'} keeps it"
+            )
+            command = ""
+        yield Diagnosis.of("unused", f"claim {claim.key}", message, remedy=remedy, command=command)
+    elif allocation is None and FINALIZER in finalizers and not _is_recent(meta.creation_timestamp, seen):
+        message = f"has the finalizer {FINALIZER}, but neither devices nor pods"
+        repair = without_finalizer(claim, "remove it: its next allocation adds it again")
+        yield Diagnosis.repairable("finalizer", f"claim {claim.key}", message, repair)
+
+
+def _is_recent(since: str | None, seen: Observed) -> bool:
+    """Whether something was a moment ago; what has no time was not."""
+    moment = parse_time(since) if since else None
+    return moment is not None and (seen.taken - moment).total_seconds() < MOMENT_SECONDS

@@ -18,14 +18,12 @@ from dra_api.values.times import parse_time
 from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.eviction import selects
-from dra_operator.kubectl.facts.ages import age
-from dra_operator.kubectl.facts.consumers import pods_of
-from dra_operator.kubectl.facts.owners import Marks, marking_rules, marks_of
-from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.facts import Marks, age, marking_rules, marks_of, pods_of
+from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import is_at_gate
 from dra_operator.wording import counted, listed
 
-from .operator_rights import LEASE_PREFIX
+from .rights import LEASE_PREFIX
 from .trouble import Diagnosis
 
 DEFAULT: Final = "default-scheduler"

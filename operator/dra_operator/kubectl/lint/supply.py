@@ -24,9 +24,8 @@ from dra_operator.allocator import (
     enters,
     schedulers_of,
 )
-from dra_operator.kubectl.facts.devices import devices_of, published
-from dra_operator.kubectl.facts.owners import marks_of
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.facts import devices_of, marks_of, published
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
 from dra_operator.wording import counted, listed
 

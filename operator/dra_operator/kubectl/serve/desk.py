@@ -1,27 +1,99 @@
-"""Answers questions over one cluster that was read once: each is tried in an overlay, and leaves it as it was.
+"""Answers the questions of ``fit --serve`` over one cluster that was read once, whatever their protocol.
 
-Most questions bring pods with their templates and claims, and are asked of one overlay, so that what the allocator
-knows of the cluster is worked out once. One with other nodes, classes or quotas gets an overlay of its own, and so does
-each where the operator learns from the pods that it sees.
+Each is tried in an overlay, and leaves it as it was. Most questions bring pods with their templates and claims, and are
+asked of one overlay, so that what the allocator knows of the cluster is worked out once. One with other nodes, classes
+or quotas gets an overlay of its own, and so does each where the operator learns from the pods that it sees.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, Self
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Any, Final, Self
 
+import msgspec
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.values.times import format_time
 
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Abandoned, Settings, TookTooLong, pipeline
-from dra_operator.kubectl.tables.notes import notes_on, require
-from dra_operator.kubectl.whatif.fitting import fitted, overlay_of
+from dra_operator.commands.object_files import BadInput, items_in
+from dra_operator.kubectl.answer import ExitCode, Fact, Problem
+from dra_operator.kubectl.fit import JSON, wanted_of
+from dra_operator.kubectl.observed import Observed, notes_on, require
+from dra_operator.kubectl.pipeline import Abandoned, Settings, TookTooLong, pipeline
+from dra_operator.kubectl.serving import NewestView
+from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Wanted
 
-from .question import Question, Reply
+MOST_ASKED_PODS: Final = 1_000
+"""Pods of one question."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What the options of ``kubectl dra fit`` ask. ``left``: also what could be had afterwards."""
+
+    manifests: list[Any]
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max: bool = False
+    drain: str | None = None
+    without: list[str] = []
+    add_nodes: list[Any] = []
+    namespace: str = ""
+    left: bool = False
+
+    @property
+    def assumption(self) -> Assumption:
+        """What is different from the cluster as it is."""
+        return Assumption(self.drain, self.without)
+
+    @property
+    def size(self) -> int:
+        """About how many pods there are to place; what changes nodes has the whole cluster looked at."""
+        pods = MOST_PLACED_PODS if self.max else self.count * max(1, len(self.manifests))
+        return pods + (MOST_ASKED_PODS if self.drain or self.without or self.add_nodes else 0)
+
+    @property
+    def copies(self) -> int | None:
+        """None: as many as fit."""
+        return None if self.max else self.count
+
+    def wanted(self, namespace: str) -> Wanted:
+        """The pods; ``namespace`` is that of manifests that name none, unless the question has one. Raises Problem."""
+        if self.max and self.count != 1:
+            raise Problem("count and max exclude each other: leave one out", ExitCode.USAGE)
+        found = wanted_of(
+            _items("manifests", self.manifests), _items("addNodes", self.add_nodes), self.namespace or namespace
+        )
+        number = found.size * (self.copies or 1)
+        if not 1 <= number <= MOST_ASKED_PODS:
+            raise Problem(f"the manifests ask for {number} pods: expected 1 to {MOST_ASKED_PODS}", ExitCode.USAGE)
+        return found
+
+
+class Reply(Fact, frozen=True):
+    """``taken``: when the cluster was read. ``answer`` is what ``kubectl dra fit -o json`` prints."""
+
+    taken: str
+    answer: Fitting
+    notes: Sequence[str] = ()
+
+
+def question_of(body: bytes) -> Question:
+    """Raises Problem."""
+    try:
+        return msgspec.json.decode(body, type=Question)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Problem(f"not a question: {error or type(error).__name__}", ExitCode.USAGE) from error
+
+
+def _items(field: str, documents: Sequence[object]) -> Iterator[tuple[str, JSON]]:
+    try:
+        yield from chain.from_iterable(items_in(f"{field}[{at}]", one) for at, one in enumerate(documents))
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+
 
 MOST_ANSWER_SECONDS: Final = 5.0
 """What an answer may take once it is begun."""
@@ -77,3 +149,37 @@ class Desk:
             raise Abandoned
         if self._clock() > self._due:
             raise TookTooLong(f"the answer takes longer than {self._seconds:g}s: ask for fewer pods")
+
+
+MOST_QUESTION_BYTES: Final = 1 << 20
+MOST_WAITING_QUESTIONS: Final = 64
+IDLE_SECONDS: Final = 30.0
+"""For which a connection may be silent between two questions."""
+OLDEST_SECONDS: Final = 10.0
+"""Age of the view from which on a question waits for the next read."""
+
+
+class Busy(Exception):
+    """The question may be asked again."""
+
+
+class Clerk:
+    """One for all protocols of a service."""
+
+    def __init__(self, newest: NewestView[Desk]) -> None:
+        self._newest = newest
+
+    async def answer(self, question: Question, client: str) -> Reply:
+        """Return the answer to a question of the client at this address.
+
+        Raises Problem, TookTooLong, Crowded, and Busy if the cluster could not be read.
+        """
+        reading = self._newest.renew()
+        if self._newest.age_seconds > OLDEST_SECONDS:
+            if reading is not None:
+                await asyncio.shield(reading)
+            if (problem := self._newest.problem) is not None:
+                raise Busy(f"the cluster could not be read: {problem}")
+        return await self._newest.ask(
+            lambda desk, is_gone: desk.asked_by(is_gone).answer(question), client, question.size, MOST_WAITING_QUESTIONS
+        )

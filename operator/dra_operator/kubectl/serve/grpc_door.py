@@ -27,12 +27,18 @@ from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed.pipeline import TookTooLong
-from dra_operator.kubectl.reading.newest import Crowded
+from dra_operator.kubectl.pipeline import TookTooLong
+from dra_operator.kubectl.serving import Crowded
 from dra_operator.kubectl.whatif.outcome import PodFact
 
-from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
-from .question import Question, Reply
+from .desk import (
+    IDLE_SECONDS,
+    MOST_QUESTION_BYTES,
+    Busy,
+    Clerk,
+    Question,
+    Reply,
+)
 
 GRACE_SECONDS: Final = 1.0
 """What questions under way get when the server ends."""

@@ -28,13 +28,17 @@ from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong
-from dra_operator.kubectl.reading.newest import Crowded, NewestView
-from dra_operator.kubectl.until_ended import serve_until_ended
+from dra_operator.kubectl.pipeline import Settings, TookTooLong
+from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 
-from .clerk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk
-from .desk import Desk
-from .question import question_of
+from .desk import (
+    IDLE_SECONDS,
+    MOST_QUESTION_BYTES,
+    Busy,
+    Clerk,
+    Desk,
+    question_of,
+)
 
 FIT: Final = "/v1/fit"
 HEALTH: Final = "/healthz"

@@ -1,4 +1,10 @@
-"""The server of the page: files, and answers as JSON. It reads only, and listens on 127.0.0.1 alone."""
+"""The server of the page: files, and answers as JSON. It reads only, and listens on 127.0.0.1 alone.
+
+Only a page that was opened by the address that the command printed may ask. The address has a random token, which every
+request must carry in its path. Another site in the same browser does not know it; and even if it did, its requests name
+that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
+Answers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
+"""
 
 from __future__ import annotations
 
@@ -6,25 +12,124 @@ import argparse
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
-from dra_kube.door import open_door
+from aiohttp.typedefs import Middleware
+from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import Problem
-from dra_operator.kubectl.reading.newest import Crowded
-from dra_operator.kubectl.until_ended import serve_until_ended
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
+from dra_operator.kubectl.ui.view import JSON, View
 
-from .feed import Feed
-from .guard import guard
-from .view import JSON, View
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+OWN: Final = ("same-origin", "none")
+"""Values of Sec-Fetch-Site: a page of ours asks, or a person typed the address."""
+
+
+def guard(token: str) -> Middleware:
+    """Refuses whatever does not come from our own page."""
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if why := _refusal(request, token):
+            response: web.StreamResponse = web.Response(status=403, text=f"{why}\n")
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = web.Response(status=error.status, text=f"{error.reason}\n")
+        response.headers.update(HEADERS)
+        return response
+
+    return guarded
+
+
+def _refusal(request: web.Request, token: str) -> str:
+    own = {f"{host}:{_port(request)}" for host in ("127.0.0.1", "localhost")}
+    if request.host not in own:
+        return "this host is not served"
+    if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
+        return "another site may not ask"
+    if request.headers.get("Sec-Fetch-Site", "none") not in OWN:
+        return "another site may not ask"
+    given = request.path.split("/", 2)[1]
+    if not is_same_secret(given, token):
+        return "open the address that kubectl dra ui printed"
+    return ""
+
+
+def _port(request: web.Request) -> int:
+    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    return int(name[1]) if name else 0
+
 
 T = TypeVar("T")
+PAGE_ANSWER_SECONDS: Final = 5.0
+"""For one answer about what a scheduler would decide."""
+
+
+class Feed:
+    """``options`` have the arguments of ``add_cluster_arguments`` and ``add_operator_arguments``."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        settings = Settings.of(options)
+
+        def view(seen: Observed) -> View:
+            return View(seen, settings, live=options.source is None)
+
+        self._newest = NewestView(options, view)
+
+    async def start(self) -> None:
+        """The first read. Raises Problem."""
+        await self._newest.start()
+
+    async def stop(self) -> None:
+        """Wait for a read that is under way."""
+        await self._newest.stop()
+
+    def overview(self, known: str) -> JSON:
+        """What is shown, or only its time if the page knows that revision; starts the next read if it is time."""
+        self._newest.renew()
+        shown = self._newest.view.overview
+        if known == shown["revision"]:
+            shown = {name: shown[name] for name in ("revision", "taken", "live")}
+        return {**shown, "error": str(self._newest.problem or "")}
+
+    async def look_up(self, question: Callable[[View], T]) -> T:
+        """A fact of the newest view, worked out in a thread beside all others."""
+        return await asyncio.to_thread(question, self._newest.view)
+
+    async def ask(self, question: Callable[[View], T], size: int = 1) -> T:
+        """An answer for which changes are tried on the newest view, worked out in a thread: one at a time, those of the
+        smallest ``size`` first. After ``PAGE_ANSWER_SECONDS`` it says what is known. Raises Crowded."""
+
+        def within_limit(view: View, is_gone: Callable[[], bool]) -> T:
+            with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
+                return question(view)
+
+        return await self._newest.ask(within_limit, size=size)
+
+
 HOST: Final = "127.0.0.1"
 PAGE: Final = Path(__file__).parent / "page"
 _SCRIPTS: Final = ("app.js", "dom.js", "grid.js", "panel.js", "usage.js", "waiting.js")

@@ -14,12 +14,10 @@ from dra_api.core import Node, Pod
 from dra_api.resource import ResourceClaim
 from dra_api.values.times import format_time
 
-from dra_operator.kubectl.facts.ages import age
-from dra_operator.kubectl.facts.devices import DeviceFact, devices_of
-from dra_operator.kubectl.facts.topology import Topology
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Pausing, Settings, pipeline
-from dra_operator.kubectl.tables.notes import notes_on
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of
+from dra_operator.kubectl.observed import Observed, notes_on
+from dra_operator.kubectl.pipeline import Pausing, Settings, pipeline
+from dra_operator.kubectl.topology import Topology
 from dra_operator.kubectl.why.bound import ready_state
 from dra_operator.kubectl.why.claims import why_claim
 from dra_operator.kubectl.why.everything import is_waiting, waiting_groups

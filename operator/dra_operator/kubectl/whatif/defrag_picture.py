@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from dra_operator.kubectl.facts.devices import DeviceFact
-from dra_operator.kubectl.svg import document
+from dra_operator.kubectl.facts import DeviceFact
+from dra_operator.kubectl.printer import svg_document as document
 from dra_operator.wording import counted
 
 from .defragmentation import Defragmentation

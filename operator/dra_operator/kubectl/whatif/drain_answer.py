@@ -9,9 +9,14 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
-from dra_operator.kubectl.tables.notes import SHOWN, joined, notes_on, require
+from dra_operator.kubectl.observed import (
+    SHOWN,
+    Observed,
+    joined,
+    notes_on,
+    require,
+)
+from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.wording import counted, listed
 
 from .drain import Displaced, Draining, drained

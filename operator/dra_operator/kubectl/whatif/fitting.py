@@ -14,8 +14,8 @@ from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace as changed
 
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, TookTooLong, pipeline
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings, TookTooLong, pipeline
 
 from .drain import Draining, drained, pods_on
 from .outcome import LeftFact, Placed, PodFact, left_in

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from dra_api.core import Pod
 
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.facts.classes import Members, best_offer
-from dra_operator.kubectl.facts.devices import devices_of
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.facts import devices_of
+from dra_operator.kubectl.free import Members, best_offer
+from dra_operator.kubectl.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

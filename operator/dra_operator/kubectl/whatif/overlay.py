@@ -31,7 +31,7 @@ from dra_operator.commands.simulated.claims import PodClaims
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.held_back import HeldBack
 from dra_operator.commands.simulated.placing import apply_changed, closed_gate, refusal, reserve
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.gang import Together, together
 from dra_operator.scheduling import (
     CycleState,

@@ -9,10 +9,9 @@ from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 
-from dra_operator.kubectl.answer import Answer, ExitCode, Problem
-from dra_operator.kubectl.observed.observed import Observed
-from dra_operator.kubectl.observed.pipeline import Settings, pipeline
-from dra_operator.kubectl.words import target_of
+from dra_operator.kubectl.answer import Answer, ExitCode, Problem, target_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.wording import counted, listed
 
 from .claims import why_claim

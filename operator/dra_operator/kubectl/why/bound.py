@@ -12,9 +12,8 @@ from dra_api.values.times import format_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
-from dra_operator.kubectl.facts.ages import age
-from dra_operator.kubectl.facts.owners import belonging, marks_of
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.facts import age, belonging, marks_of
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import NotTried, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
 

@@ -14,7 +14,7 @@ from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.simulated.admin_label import admin_refusal
 from dra_operator.commands.simulated.claim_quotas import ClaimQuotas
 from dra_operator.commands.simulated.claims import made_from
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import size_refusal
 
 EVENT = "FailedResourceClaimCreation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_api.resource import ResourceClaim
 
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import ANNOTATION, IMMEDIATE, annotation_fault, is_immediate, placeholder_of
 
 from .obstacle_report import holding

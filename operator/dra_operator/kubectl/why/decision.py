@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dra_operator.allocator import NodeSelectionError
-from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Lacking, NoPlace, Obstructed, Plan, PodFilter
 
 from .preemption import preemption

@@ -11,7 +11,7 @@ from dra_api.relations.references import pod_is_done
 
 from dra_operator.commands.simulated.gate_report import gated_by_others
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Plan, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed

@@ -9,7 +9,7 @@ from dra_api.core import Event, Pod
 from dra_api.relations.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.kubectl.observed.observed import Observed
+from dra_operator.kubectl.observed import Observed
 
 from .obstacle_report import holding
 from .report import Report

@@ -7,7 +7,7 @@ from functools import partial
 
 from dra_api.core import Pod
 
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import Elapsed, Pause, PostFilterResult, Unschedulable
 from dra_operator.scheduling.preemption import PreemptionTerms, leaves_soon, preempt, seconds_left
 from dra_operator.wording import counted, listed

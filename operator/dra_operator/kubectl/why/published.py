@@ -10,7 +10,7 @@ from dra_api.core import NodeSelector, NodeSelectorRequirement
 from dra_api.resource import ResourceSlice
 from dra_cel import Reference
 
-from dra_operator.kubectl.facts.devices import value_text
+from dra_operator.kubectl.facts import value_text
 
 
 class Published:

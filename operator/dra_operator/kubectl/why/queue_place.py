@@ -8,7 +8,7 @@ from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.wording import counted, listed
 
 

@@ -9,8 +9,8 @@ from dra_api import api_resources as resources
 from dra_api.core import Pod
 from dra_api.leases import Lease
 
-from dra_operator.kubectl.facts.ages import age
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.facts import age
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import GATE, is_at_gate
 
 DEFAULT: Final = "default-scheduler"

@@ -8,7 +8,7 @@ from dra_api.resource import DeviceTaintRule
 
 from dra_operator.allocator import DeviceId, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster
-from dra_operator.kubectl.facts.devices import taint_text
+from dra_operator.kubectl.facts import taint_text
 from dra_operator.scheduling import CycleState
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from dra_operator.allocator import Refusal
 from dra_operator.cache import Cluster, newest_slices
-from dra_operator.kubectl.facts.ages import age
+from dra_operator.kubectl.facts import age
 from dra_operator.wording import counted
 
 

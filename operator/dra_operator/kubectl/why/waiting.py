@@ -11,7 +11,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 
 from dra_operator.cache import Cluster
-from dra_operator.kubectl.observed.pipeline import Pipeline, TookTooLong
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import (
     ConflictCheckDue,
     CycleState,

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from dra_operator.allocator import Rule
-from dra_operator.kubectl.observed.pipeline import TookTooLong
+from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
 

@@ -13,7 +13,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimStatus
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError
-from dra_operator.kubectl.observed.pipeline import Pipeline
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter, settled
 from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
 

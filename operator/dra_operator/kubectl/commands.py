@@ -1,0 +1,476 @@
+"""The commands of ``kubectl dra``: the arguments of each, and how it is carried out.
+
+Help and completion load this module at each TAB, so it stays light: the module that answers is imported once its
+command is named. A new command is a function that declares its arguments, one that imports its answer, and a line in
+``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dra_api.console import printable
+
+from dra_operator.commands.files_argument import add_files_argument
+
+from .arguments import (
+    FORMATS,
+    add_cluster_arguments,
+    add_namespace_argument,
+    add_operator_arguments,
+    add_output_argument,
+    add_selector_argument,
+    add_time_limit_argument,
+    add_watch_argument,
+    port,
+    positive,
+    seconds,
+)
+
+if TYPE_CHECKING:
+    from .answer import Answer
+    from .observed import Observed
+
+STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
+"""Of devices, as ``facts.DeviceFact`` has them."""
+LOOPBACK: Final = "127.0.0.1:8484"
+GRPC_LOOPBACK: Final = "127.0.0.1:8485"
+
+Answers = Callable[["Observed", argparse.Namespace], "Answer"]
+"""From what was observed and what is asked to the answer; raises Problem."""
+
+
+def answered(options: argparse.Namespace, answers: Answers) -> int:
+    """Read the cluster or the snapshot, print the answer, return the exit code. Errors are one line each."""
+    from .answer import ExitCode, Problem
+
+    try:
+        if getattr(options, "watch", False):
+            _follow(options, answers)
+            return int(ExitCode.CLEAR)
+        answer = _answer(options, answers)
+    except Problem as problem:
+        print(printable(f"kubectl dra: {problem}"), file=sys.stderr)
+        return int(problem.code)
+    from .printer import show
+
+    show(answer, getattr(options, "output", None))
+    return int(answer.code)
+
+
+def _follow(options: argparse.Namespace, answers: Answers) -> None:
+    """Answer until interrupted. Raises Problem if the first question fails."""
+    from .answer import ExitCode, Problem
+    from .printer import follow
+
+    if options.source is not None:
+        raise Problem("--watch needs a cluster: a snapshot does not change", ExitCode.USAGE)
+    follow(lambda: _answer(options, answers), options.output)
+
+
+def _answer(options: argparse.Namespace, answers: Answers) -> Answer:
+    gc.disable()  # an answer is quick, and the collector would look at all objects of a cluster again and again
+    try:
+        from .snapshot import read
+
+        return answers(read(options), options)
+    finally:
+        gc.enable()
+
+
+def _why_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="*",
+        metavar="TYPE/NAME",
+        help="a pod, claim, deployment or job, also as TYPE NAME; with -A and without a name: all that wait",
+    )
+    add_time_limit_argument(parser)
+    add_namespace_argument(parser)
+    add_watch_argument(parser)
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _why(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .why.answer import answer
+
+    return answer(seen, options)
+
+
+def _top_arguments(parser: argparse.ArgumentParser) -> None:
+    ways = ("nodes", "drivers", "classes", "namespaces")
+    parser.add_argument("by", nargs="?", choices=ways, default=ways[0], help="what to group by (%(default)s)")
+    add_selector_argument(parser, "nodes, for top nodes")
+    add_watch_argument(parser)
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _top(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .top import answer
+
+    return answer(seen, options)
+
+
+def _devices_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", help="only devices of this node")
+    parser.add_argument("--driver", help="only devices of this driver")
+    parser.add_argument("--state", choices=STATES, help="only devices in this state")
+    add_selector_argument(parser, "nodes")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .devices import devices_answer
+
+    return devices_answer(seen, options)
+
+
+def _who_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="DEVICE|NODE", help="node, or device as DRIVER/POOL/DEVICE or the end of that")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _who(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .devices import who_answer
+
+    return who_answer(seen, options)
+
+
+def _claims_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pending", action="store_true", help="only claims without devices")
+    add_selector_argument(parser, "claims")
+    add_namespace_argument(parser)
+    add_watch_argument(parser)
+    add_output_argument(parser)
+    add_cluster_arguments(parser)
+
+
+def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .claims import answer
+
+    return answer(seen, options)
+
+
+def _pools_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", help="only pools of this node")
+    parser.add_argument("--driver", help="only pools of this driver")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _pools(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .pools import answer
+
+    return answer(seen, options)
+
+
+def _free_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--class", dest="device_class", metavar="CLASS", help="only this device class")
+    add_selector_argument(parser, "nodes")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _free(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .free import answer
+
+    return answer(seen, options)
+
+
+def _lint_arguments(parser: argparse.ArgumentParser) -> None:
+    add_files_argument(parser, "the manifests")
+    parser.add_argument(
+        "--live", action="store_true", help="check against the cluster; without it and --from: files alone"
+    )
+    parser.add_argument("--snapshot", dest="source", metavar="FILE", help="the same as --from")
+    add_namespace_argument(parser, every=False)
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _lint(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .lint.answer import answer
+
+    return answer(seen, options)
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fix", action="store_true", help="repair what is safe to repair, after a question for each")
+    parser.add_argument("--yes", action="store_true", help="answer each question of --fix with yes")
+    parser.add_argument(
+        "--operator-account",
+        type=account,
+        default="dra-system/dra-operator",
+        metavar="NAMESPACE/NAME",
+        help="the operator's service account, whose rights are checked (%(default)s)",
+    )
+    add_namespace_argument(parser, every=False)
+    add_output_argument(parser)
+    add_cluster_arguments(parser)
+
+
+def account(text: str) -> str:
+    """Return ``NAMESPACE/NAME`` as it is. Raises ArgumentTypeError for anything else."""
+    if len([part for part in text.split("/") if part]) != 2 or text.count("/") != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a service account as NAMESPACE/NAME")
+    return text
+
+
+def _doctor(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .doctor.answer import answer
+
+    return answer(seen, options)
+
+
+def _taint_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "device", metavar="DRIVER[/POOL[/DEVICE]]", help="devices of a driver, of one of its pools, or one device"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="tell what the rule would do instead of printing it")
+    parser.add_argument(
+        "--effect", choices=("NoExecute", "NoSchedule"), default="NoExecute", help="what the taint does (%(default)s)"
+    )
+    parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
+    parser.add_argument("--value", default="", help="value of the taint")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _taint(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .taint import answer
+
+    return answer(seen, options)
+
+
+def _territory_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "device",
+        nargs="?",
+        metavar="DRIVER[/POOL[/DEVICE]]",
+        help="print a rule that gives these devices to the scheduler; without anything: list whose devices are",
+    )
+    parser.add_argument("--class", dest="device_class", metavar="CLASS", help="the devices of a class, as of now")
+    parser.add_argument("--nodes", metavar="SELECTOR", help="nodes with these labels: the command that taints them")
+    parser.add_argument("--rules", action="store_true", help="with --nodes: rules for their devices instead")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .territory import answer
+
+    return answer(seen, options)
+
+
+def _topology_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="name of the node")
+    parser.add_argument("-o", "--output", choices=(*FORMATS, "svg"), help="format of the answer")
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _topology(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .topology import answer
+
+    return answer(seen, options)
+
+
+def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+    add_files_argument(parser, "Pods, Deployments, ReplicaSets, StatefulSets or Jobs, and what they refer to")
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--count", type=positive, default=1, metavar="N", help="copies of all of it (1)")
+    number.add_argument("--max", action="store_true", help="as many copies as fit")
+    parser.add_argument("--drain", metavar="NODE", help="place the pods of this node elsewhere first")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="NODE", help="as if this node were lost; repeatable"
+    )
+    parser.add_argument(
+        "--add-nodes",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Nodes and ResourceSlices as if they were there; repeatable",
+    )
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const=LOOPBACK,
+        metavar="HOST:PORT",
+        help=f"answer such questions over HTTP instead, on this address ({LOOPBACK})",
+    )
+    parser.add_argument(
+        "--serve-grpc",
+        nargs="?",
+        const=GRPC_LOOPBACK,
+        metavar="HOST:PORT",
+        help=f"the same by gRPC, alone or beside --serve ({GRPC_LOOPBACK})",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="with these two: who asks has to send the token in this file"
+    )
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="with these two: speak TLS with this certificate and its chain, as PEM"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, as PEM")
+    add_time_limit_argument(parser)
+    add_namespace_argument(parser, every=False)
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _run_fit(options: argparse.Namespace) -> int:
+    if options.serve is None and options.serve_grpc is None:
+        return answered(options, _fit)
+    from .serve.server import serve
+
+    return serve(options)
+
+
+def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .fit import answer
+
+    return answer(seen, options)
+
+
+def _drain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="name of the node")
+    add_output_argument(parser)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .whatif.drain_answer import answer
+
+    return answer(seen, options)
+
+
+def _ui_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=port, default=0, metavar="N", help="port on 127.0.0.1 (default: any free one)")
+    add_namespace_argument(parser, every=False)
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _run_ui(options: argparse.Namespace) -> int:
+    from .ui.server import serve
+
+    return serve(options)
+
+
+def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
+    target = "the waiting pod that is to fit, or gang/NAME, or mix: what pods usually ask for"
+    parser.add_argument("--for", dest="wanted", metavar="pod/NAME", help=target)
+    add_files_argument(parser, "the pod or gang that is to fit, before it exists, and what it refers to")
+    parser.add_argument(
+        "--movable-selector",
+        metavar="LABELS",
+        help='labels of pods that may be moved (those with the annotation dra.kopf.dev/movable: "true")',
+    )
+    parser.add_argument("--max-moves", type=positive, default=4, metavar="N", help="limit of moves (%(default)s)")
+    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="TIME", help="limit of the search (30s)")
+    parser.add_argument("--apply", action="store_true", help="make the moves, one after the other")
+    parser.add_argument("--yes", action="store_true", help="answer each question of --apply with yes")
+    parser.add_argument(
+        "--wait", type=seconds, default=300.0, metavar="TIME", help="with --apply: limit for a successor to run (5m)"
+    )
+    add_namespace_argument(parser, every=False)
+    parser.add_argument("-o", "--output", choices=(*FORMATS, "svg"), help="format of the answer")
+    add_operator_arguments(parser)
+    add_cluster_arguments(parser)
+
+
+def _defrag(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .defrag import answer
+
+    return answer(seen, options)
+
+
+def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE", help="name.json to write; without it, standard output")
+    add_namespace_argument(parser, every=False)
+    add_cluster_arguments(parser)
+
+
+def _snapshot(seen: Observed, options: argparse.Namespace) -> Answer:
+    from .snapshot import answer
+
+    return answer(seen, options)
+
+
+class Command(NamedTuple):
+    """``add_arguments`` declares the arguments; ``run`` carries the command out and returns the exit code."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "why": Command("why a pod or claim is pending, or what it holds", _why_arguments, partial(answered, answers=_why)),
+    "top": Command(
+        "devices in use, by node, driver, class or namespace", _top_arguments, partial(answered, answers=_top)
+    ),
+    "devices": Command(
+        "each device with its node, state and holder", _devices_arguments, partial(answered, answers=_devices)
+    ),
+    "claims": Command(
+        "each claim with its state, devices and pods", _claims_arguments, partial(answered, answers=_claims)
+    ),
+    "pools": Command(
+        "each resource pool, and how much of it is there", _pools_arguments, partial(answered, answers=_pools)
+    ),
+    "who": Command("who has a device, or the devices of a node", _who_arguments, partial(answered, answers=_who)),
+    "free": Command("devices that are free now, per class and node", _free_arguments, partial(answered, answers=_free)),
+    "lint": Command(
+        "what is wrong with manifests, before they are applied", _lint_arguments, partial(answered, answers=_lint)
+    ),
+    "doctor": Command(
+        "what is broken in claims and slices, and how to repair it",
+        _doctor_arguments,
+        partial(answered, answers=_doctor),
+    ),
+    "taint": Command(
+        "a rule that taints devices, and the pods that it would evict",
+        _taint_arguments,
+        partial(answered, answers=_taint),
+    ),
+    "territory": Command(
+        "which scheduler devices belong to, and rules that give them to one",
+        _territory_arguments,
+        partial(answered, answers=_territory),
+    ),
+    "topology": Command(
+        "the devices of a node as a tree, or as a picture", _topology_arguments, partial(answered, answers=_topology)
+    ),
+    "fit": Command("whether pods would fit before they exist, where, and how many", _fit_arguments, _run_fit),
+    "drain": Command(
+        "what a drain of a node would do to the pods on it", _drain_arguments, partial(answered, answers=_drain)
+    ),
+    "ui": Command("a web page about all devices, served on this machine only", _ui_arguments, _run_ui),
+    "defrag": Command(
+        "the fewest moves of pods after which another one fits", _defrag_arguments, partial(answered, answers=_defrag)
+    ),
+    "snapshot": Command(
+        "save what these commands see, for --from", _snapshot_arguments, partial(answered, answers=_snapshot)
+    ),
+}

@@ -1,1 +1,0 @@
-"""One module for each command: its arguments, and the call of what answers it."""

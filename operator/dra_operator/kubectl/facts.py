@@ -1,0 +1,253 @@
+"""Each published device: where it is, who has it since when, what is left of it, and to which scheduler it belongs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from dra_api.core import Node, Pod, Taint
+from dra_api.relations.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
+from dra_api.resource import (
+    SCHEDULER_KEY,
+    Device,
+    DeviceAttribute,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceSlice,
+)
+from dra_api.values.quantity import Quantity
+from dra_api.values.times import parse_time
+from msgspec import field
+
+from dra_operator.allocator import LEFT, DeviceId, PoolId, schedulers_of
+from dra_operator.cache import newest_slices
+from dra_operator.eviction import selects
+from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Pipeline
+
+
+def age(since: str, now: datetime) -> str:
+    """``45s``, ``12m``, ``5h``, ``3d``; empty if the time is not known."""
+    return age_of_first([since], now)
+
+
+def age_of_first(times: Iterable[str], now: datetime) -> str:
+    """The same for the earliest of the times that are known."""
+    moments = [moment for time in times if (moment := parse_time(time)) is not None]
+    if not moments:
+        return ""
+    passed = max(0, int((now - min(moments)).total_seconds()))
+    for unit, length, most in (("s", 1, 120), ("m", 60, 120), ("h", 3600, 48)):
+        if passed < most * length:
+            return f"{passed // length}{unit}"
+    return f"{passed // 86400}d"
+
+
+def pods_of(seen: Observed, claim: ResourceClaim) -> list[ResourceClaimConsumerReference]:
+    """A pod that is named need not exist. A PodGroup stands for those of its pods that use the claim and have not
+    ended."""
+    users = (user for consumer in claim.status.reserved_for or () for user in _users(seen, claim, consumer))
+    return list({(user.name, user.uid): user for user in users}.values())
+
+
+def _users(
+    seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference
+) -> Iterator[ResourceClaimConsumerReference]:
+    if is_pod_group(consumer):
+        for pod in seen.pods_by_group.get(f"{claim.metadata.namespace}/{consumer.name}", ()):
+            if not pod_is_done(pod) and any(use.name == claim.metadata.name for use in claims_of_pod(pod)):
+                yield pod_as_consumer(pod)
+    elif consumer.resource == "pods":
+        yield consumer
+
+
+Marks = Mapping[DeviceId, Sequence[DeviceTaint | Taint]]
+
+
+def marks_of(seen: Observed) -> Marks:
+    """Return the taints with the key of territories, of every published device."""
+    rules = marking_rules(seen)
+    found: dict[DeviceId, list[DeviceTaint | Taint]] = {}
+    for pool, slices in newest_slices(seen.every(ResourceSlice)).items():
+        for slice_ in slices:
+            node = seen.one(Node, slice_.spec.node_name) if slice_.spec.node_name else None
+            of_node = (node.spec.taints or ()) if node is not None else ()
+            for device in slice_.spec.devices or ():
+                id_ = DeviceId(*pool, device.name)
+                by_rules = (rule.spec.taint for rule in rules if selects(rule, id_))
+                every: list[DeviceTaint | Taint] = [*(device.taints or ()), *by_rules, *of_node]
+                found[id_] = [it for it in every if it.key == SCHEDULER_KEY]
+    return found
+
+
+def marking_rules(seen: Observed) -> list[DeviceTaintRule]:
+    """Return the DeviceTaintRules with the key of territories, by name."""
+    rules = sorted(seen.every(DeviceTaintRule), key=lambda rule: rule.metadata.name)
+    return [rule for rule in rules if rule.spec.taint.key == SCHEDULER_KEY]
+
+
+def owner_text(marks: Marks, device: DeviceId) -> str:
+    """Return the scheduler of a device; several exclude each other; empty if it is open to all."""
+    return " and ".join(schedulers_of(marks.get(device, ())))
+
+
+def belonging(marks: Marks, devices: Sequence[DeviceId]) -> Iterator[str]:
+    """Yield ``device d/p/x belongs to the scheduler s`` for each of the devices that does."""
+    for device in dict.fromkeys(devices):
+        if owner := owner_text(marks, device):
+            yield f"device {device} belongs to the scheduler {owner}"
+
+
+class Holder(Fact, frozen=True):
+    """A claim that has a device, or a share of it."""
+
+    claim: str
+    pods: tuple[str, ...] = ()
+    """Of the claim's namespace."""
+    owner: str = ""
+    """What made the first pod: ``Job/train``."""
+    since: str = ""
+    admin: bool = False
+    capacity: dict[str, str] = field(default_factory=dict)
+    """What the share consumes."""
+
+
+class Left(Fact, frozen=True):
+    """A capacity of a device: all of it, and what no share has consumed."""
+
+    total: str
+    left: str
+
+
+class DeviceFact(Fact, frozen=True):
+    """``state``: free, taken, shared (parts of it are taken), tainted (free, but not for all pods), or unusable (the
+    pool lacks slices)."""
+
+    driver: str
+    pool: str
+    name: str
+    node: str
+    """Empty if several nodes can use it."""
+    state: str
+    holders: tuple[Holder, ...] = ()
+    taints: tuple[str, ...] = ()
+    scheduler: str = ""
+    """To which it belongs; empty if every scheduler may take it."""
+    attributes: dict[str, str] = field(default_factory=dict)
+    capacity: dict[str, Left] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """``driver/pool/device``."""
+        return f"{self.driver}/{self.pool}/{self.name}"
+
+
+def devices_of(pipeline: Pipeline) -> list[DeviceFact]:
+    """All devices that count, sorted by node, then by name; taints of rules included."""
+    held, marks = holders_of(pipeline.seen), marks_of(pipeline.seen)
+    counts = Counter(PoolId.of(slice_) for slice_ in published(pipeline))
+    found = (
+        _fact(
+            slice_,
+            device,
+            held.get(DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name), ()),
+            owner_text(marks, DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)),
+            is_usable=counts[PoolId.of(slice_)] == slice_.spec.pool.resource_slice_count,
+        )
+        for slice_ in published(pipeline)
+        for device in slice_.spec.devices or ()
+    )
+    return sorted(found, key=lambda device: (device.node, device.driver, device.pool, _natural(device.name)))
+
+
+def published(pipeline: Pipeline) -> Iterator[ResourceSlice]:
+    """The slices that count, with the taints of rules."""
+    for slices in newest_slices(pipeline.seen.every(ResourceSlice)).values():
+        for slice_ in slices:
+            yield pipeline.cluster.inventory.slice(slice_.metadata.name) or slice_
+
+
+def holders_of(seen: Observed) -> Mapping[DeviceId, tuple[Holder, ...]]:
+    """Who has which device."""
+    found: dict[DeviceId, tuple[Holder, ...]] = {}
+    for claim in seen.every(ResourceClaim):
+        for given in claim.results:
+            device = DeviceId.of(given)
+            consumed = {name: str(amount) for name, amount in (given.consumed_capacity or {}).items()}
+            found[device] = (*found.get(device, ()), _holder(seen, claim, bool(given.admin_access), consumed))
+    return found
+
+
+def state_of(device: Device, holders: tuple[Holder, ...], *, is_usable: bool = True) -> str:
+    """See ``DeviceFact``; ``is_usable``: the pool is complete."""
+    if any(not holder.admin for holder in holders):
+        return "shared" if device.allow_multiple_allocations else "taken"
+    if not is_usable:
+        return "unusable"
+    return "tainted" if any(taint.effect != "None" for taint in device.taints or ()) else "free"
+
+
+def _holder(seen: Observed, claim: ResourceClaim, admin: bool, consumed: dict[str, str]) -> Holder:
+    users = [user.name for user in pods_of(seen, claim)]
+    pods = [pod for name in users if (pod := seen.one(Pod, f"{claim.metadata.namespace}/{name}")) is not None]
+    owner = next((f"{ref.kind}/{ref.name}" for pod in pods if (ref := pod.metadata.controller) is not None), "")
+    allocation = claim.status.allocation
+    since = (allocation.allocation_timestamp if allocation else None) or claim.metadata.creation_timestamp or ""
+    return Holder(claim=claim.key, pods=tuple(users), owner=owner, since=since, admin=admin, capacity=consumed)
+
+
+def _fact(
+    slice_: ResourceSlice, device: Device, holders: tuple[Holder, ...], scheduler: str, *, is_usable: bool
+) -> DeviceFact:
+    spec = slice_.spec
+    return DeviceFact(
+        driver=spec.driver,
+        pool=spec.pool.name,
+        name=device.name,
+        node=device.node_name or spec.node_name or "",
+        state=state_of(device, holders, is_usable=is_usable),
+        holders=holders,
+        taints=tuple(map(taint_text, device.taints or ())),
+        scheduler=scheduler,
+        attributes={name: value_text(value) for name, value in (device.attributes or {}).items()},
+        capacity=_left(device, holders),
+    )
+
+
+def _left(device: Device, holders: tuple[Holder, ...]) -> dict[str, Left]:
+    found = {}
+    for name, capacity in (device.capacity or {}).items():
+        total = capacity.value
+        used = sum(Quantity(holder.capacity[name]).nanos for holder in holders if name in holder.capacity)
+        whole = not device.allow_multiple_allocations and any(not holder.admin for holder in holders)
+        left = 0 if whole else max(0, total.nanos - used)
+        is_binary = str(total).endswith("i")
+        found[name] = Left(total=str(total), left=str(Quantity.from_nanos(left, binary=is_binary)))
+    return found
+
+
+def taint_text(taint: DeviceTaint) -> str:
+    """``key=value:effect``."""
+    if taint == LEFT:
+        return "left to other schedulers by settings"
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def value_text(attribute: DeviceAttribute) -> str:
+    """The value of an attribute as people write it."""
+    if attribute.string is not None:
+        return attribute.string
+    fields = ("version", "int_", "bool_", "strings", "versions", "ints", "bools")
+    value = next((found for name in fields if (found := getattr(attribute, name, None)) is not None), None)
+    values = value if isinstance(value, tuple) else (value,)
+    return ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+
+
+def _natural(name: str) -> tuple[object, ...]:
+    """``gpu-2`` before ``gpu-10``."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or -1)

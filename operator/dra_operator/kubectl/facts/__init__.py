@@ -1,1 +1,0 @@
-"""From what was observed to what tables show. Pure."""

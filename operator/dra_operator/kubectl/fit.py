@@ -1,0 +1,209 @@
+"""``kubectl dra fit``: whether the pods of manifests would fit before they exist, where, and how many.
+
+The pods are Pods and those of Deployments, ReplicaSets, StatefulSets and Jobs. What else the files hold of the kinds
+that decide about pods, such as their claims, templates and classes, is taken as if it were in the cluster. Nodes and
+their ResourceSlices come from files of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import ResourceSlice
+
+from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items
+from dra_operator.commands.simulated.cluster import identified
+from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
+from dra_operator.kubectl.observed import Observed, joined, notes_on, require
+from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
+from dra_operator.kubectl.whatif.outcome import PodFact
+from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods
+from dra_operator.wording import counted, listed
+
+JSON = dict[str, Any]
+Items = Iterable[tuple[str, JSON]]
+"""Objects, and where each is."""
+WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
+LEFT_OUT: Final = ("DaemonSet", "CronJob")
+
+
+def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> Wanted:
+    """From files; ``added``: those of nodes. Raises Problem."""
+    return wanted_of(_items(paths), _items(added), namespace)
+
+
+def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
+    """``namespace`` is that of manifests that name none; ``added``: nodes and their slices. Raises Problem."""
+    pods: list[WantedPods] = []
+    objects: list[Object] = []
+    notes: list[str] = []
+    try:
+        for where, item in _placed(given, namespace):
+            if item["kind"] in WORKLOADS:
+                pods.append(_of_workload(where, item))
+                if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
+                    notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
+            elif item["kind"] in LEFT_OUT:
+                title = f"{where}: {item['kind']} {_name(item)}"
+                notes.append(f"{title} is left out: how many pods it has depends on nodes or time")
+            elif (obj := decoded(where, item)) is not None:
+                _sort_in(where, identified(obj), pods, objects)
+        nodes = [
+            identified(obj) for where, item in _placed(added, namespace) if (obj := _of_node(where, item)) is not None
+        ]
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+    if not pods:
+        raise Problem("the manifests hold no Pod, Deployment, ReplicaSet, StatefulSet or Job", ExitCode.USAGE)
+    return Wanted(pods, objects, nodes, notes)
+
+
+def _items(paths: Sequence[str]) -> Iterator[tuple[str, JSON]]:
+    return (item for path in files(paths) for item in items(path))
+
+
+def _placed(given: Items, namespace: str) -> Iterator[tuple[str, JSON]]:
+    """Each object with a namespace, if its kind has one."""
+    for where, item in given:
+        known = KINDS.get(item["kind"])
+        metadata = item.get("metadata")
+        if isinstance(metadata, dict) and (known is None or known[0].namespaced):
+            item = {**item, "metadata": {"namespace": namespace, **metadata}}
+        yield where, item
+
+
+def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Object]) -> None:
+    if isinstance(obj, Node | ResourceSlice):
+        title = f"{where}: {type(obj).__name__} {obj.key}"
+        raise BadInput(
+            f"{title} is neither a pod nor what one refers to: pass it as an added node (--add-nodes, addNodes)"
+        )
+    if not isinstance(obj, Pod):
+        objects.append(obj)
+    elif obj.spec.node_name:
+        raise BadInput(f"{where}: Pod {obj.key} names its node (spec.nodeName), so that no scheduler decides about it")
+    else:
+        pods.append(WantedPods(obj, 1, is_single=True))
+
+
+def _of_node(where: str, item: JSON) -> Object | None:
+    obj = decoded(where, item)
+    if not isinstance(obj, Node | ResourceSlice):
+        raise BadInput(f"{where}: {item['kind']} {_name(item)}: expected a Node or ResourceSlice among the added nodes")
+    return obj
+
+
+def _of_workload(where: str, item: JSON) -> WantedPods:
+    """The pods of a template, all alike. Raises BadInput."""
+    title = f"{where}: {item['kind']} {_name(item)}"
+    spec = item.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    metadata = item.get("metadata")
+    if not isinstance(spec, dict) or not isinstance(template, dict) or not isinstance(metadata, dict):
+        raise BadInput(f"{title}: spec.template and metadata are missing")
+    labelled = template.get("metadata")
+    inner: JSON = labelled if isinstance(labelled, dict) else {}
+    owner = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "name": _name(item), "controller": True}
+    meta = {
+        **inner,
+        "name": _name(item),
+        "namespace": metadata.get("namespace"),
+        "ownerReferences": [{**owner, "uid": f"wanted {_name(item)}"}],
+    }
+    pod = decoded(where, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.get("spec")})
+    if not isinstance(pod, Pod):
+        raise BadInput(f"{title}: spec.template holds no pod")
+    return WantedPods(pod, _replicas(title, item["kind"], spec), is_single=False)
+
+
+def _replicas(title: str, kind: str, spec: JSON) -> int:
+    """Of a Job, as many as run at the same time."""
+    names = ("parallelism", "completions") if kind == "Job" else ("replicas",)
+    numbers = []
+    for name in names:
+        number = spec.get(name)
+        if number is None and name == "completions":
+            continue
+        number = 1 if number is None else number
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise BadInput(f"{title}: spec.{name}: expected a number, 0 or more, got {number!r}")
+        numbers.append(number)
+    return min(numbers)
+
+
+def _name(item: JSON) -> str:
+    metadata = item.get("metadata")
+    return str(metadata.get("name") or metadata.get("generateName") or "") if isinstance(metadata, dict) else ""
+
+
+OUT_OF_TIME: Final = "the time limit was reached; kubectl dra fit --time-limit gives more"
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """Where the pods would be, and what would be left. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes")
+    if not options.file:
+        raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)
+    wanted = read_wanted(options.file, options.add_nodes, seen.namespace)
+    copies = None if options.max else options.count
+    if not wanted.size or wanted.size * (copies or 1) > MOST_PLACED_PODS:
+        number = wanted.size * (copies or 1)
+        raise Problem(
+            f"the manifests ask for {counted(number, 'pod')}: expected 1 to {MOST_PLACED_PODS}", ExitCode.USAGE
+        )
+    overlay = overlay_of(seen, Settings.of(options), wanted)
+    assumption = Assumption(options.drain, options.without)
+    found = fitted(overlay, wanted, assumption, copies, seconds=options.time_limit)
+    code = ExitCode.CLEAR if found.fits and not found.is_cut else ExitCode.IN_THE_WAY
+    columns: list[Column[PodFact]] = [
+        Column("POD", lambda it: it.pod),
+        Column("NODE", lambda it: it.node or "<none>", colour=lambda it: "green" if it.node else "red"),
+        Column("DEVICES", lambda it: joined(it.devices)),
+    ]
+    table = Table(columns, found.pods, lambda it: f"pod/{it.pod.partition('/')[2]}", "No copy fits")
+    notes = [*wanted.notes, *notes_on(seen)]
+    return Answer(table, list(_lines(found, wanted, copies)), found, notes=notes, code=code)
+
+
+def _lines(found: Fitting, wanted: Wanted, copies: int | None) -> Iterator[str]:
+    if found.drained is not None:
+        going = [one for one in found.drained.pods if one.fate in ("moves", "waits")]
+        waiting = [PodFact(pod=one.pod, reason=one.reason) for one in going if one.fate == "waits"]
+        moved = len(going) - len(waiting)
+        yield f"{moved} of {counted(len(going), 'pod')} of node {found.drained.name} would move first"
+        yield from _reasons(waiting)
+    if found.is_cut:
+        size, placed = counted(wanted.size, "pod"), sum(bool(one.node) for one in found.pods)
+        if copies is None:
+            yield f"at least {counted(found.copies, 'copy', 'copies')} of {size} would fit; {OUT_OF_TIME}"
+        else:
+            number = counted(wanted.size * copies, "pod")
+            yield f"{placed} of {number} would fit, {len(found.pods)} of them tried; {OUT_OF_TIME}"
+        yield from _reasons(found.pods)
+    elif found.next is not None:
+        number = counted(found.copies, "copy", "copies")
+        yield f"{number} of {counted(wanted.size, 'pod')} would fit; the next would not:"
+        yield from _reasons([found.next])
+    elif wanted.size * found.copies == len(found.pods):
+        yield f"{'all ' if len(found.pods) > 1 else ''}{counted(len(found.pods), 'pod')} would fit"
+    else:
+        placed = sum(bool(one.node) for one in found.pods)
+        yield f"{placed} of {counted(len(found.pods), 'pod')} would fit"
+        yield from _reasons(found.pods)
+    if found.left:
+        yield f"largest request of a class that would fit then: {', '.join(left.text for left in found.left)}"
+
+
+def _reasons(pods: Sequence[PodFact]) -> Iterator[str]:
+    """Pods without a node, by what is in the way."""
+    groups: dict[str, list[str]] = {}
+    for one in pods:
+        if not one.node:
+            groups.setdefault(one.reason, []).append(one.pod)
+    for reason, names in groups.items():
+        yield f"  {listed(names)}: {reason}"

@@ -1,0 +1,166 @@
+"""``kubectl dra free``: which devices a class means, and what of them could be had now, node by node.
+
+The largest request of a node that still fits is found by asking the allocator, not by counting: partitions, counters
+and devices of several nodes have the last word.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from dra_api.core import Node
+from dra_api.meta import ObjectMeta
+from dra_api.resource import (
+    Device,
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+
+from dra_operator.allocator import Allocated
+from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
+from dra_operator.kubectl.facts import DeviceFact, devices_of, published
+from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
+from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+
+
+class Offer(Fact, frozen=True):
+    """What a node could give to a claim that asks for devices of one class and nothing else."""
+
+    device_class: str
+    node: str
+    devices: int
+    """That the class means."""
+    free: int
+    largest: int
+    """The largest count that one request would get: the allocator was asked."""
+    keeps_away: str
+    """Why a pod without tolerations cannot run there; empty if it can."""
+
+
+class Members:
+    """Devices by class. A selector that fails on a device, or does not compile, means that it is no member."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        compiled = pipeline.allocator.inventory.compiled
+        self._tests = {
+            class_.metadata.name: [
+                compiled.predicate(selector.cel.expression)
+                for selector in class_.spec.selectors or ()
+                if selector.cel is not None
+            ]
+            for class_ in pipeline.seen.every(DeviceClass)
+        }
+        self._devices = {
+            f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}": (slice_.spec.driver, device)
+            for slice_ in published(pipeline)
+            for device in slice_.spec.devices or ()
+        }
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of all classes."""
+        return sorted(self._tests)
+
+    def of(self, class_: str, devices: Sequence[DeviceFact]) -> list[DeviceFact]:
+        """Those that the class means."""
+        return [fact for fact in devices if self._is_member(class_, *self._devices[fact.id])]
+
+    def _is_member(self, class_: str, driver: str, device: Device) -> bool:
+        try:
+            return all(test(driver, device) for test in self._tests.get(class_, ()))
+        except Exception:  # the evaluator has an error of its own for each way to fail
+            return False
+
+
+def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Iterator[Offer]:
+    """For each node with devices of the class. ``devices`` are those that the class means."""
+    by_node: dict[str, list[DeviceFact]] = defaultdict(list)
+    for device in devices:
+        by_node[device.node or ""].append(device)
+    shared = by_node.pop("", [])
+    for state in pipeline.cluster.loaded_nodes():
+        pipeline.pausing()
+        here = by_node.get(state.name, [])
+        if not here and not shared:
+            continue
+        largest = _largest(pipeline, class_, state.node, len(here) + len(shared))
+        if not here and not largest:
+            continue
+        yield Offer(
+            device_class=class_,
+            node=state.name,
+            devices=len(here) + len(shared),
+            free=sum(device.state == "free" for device in (*here, *shared)),
+            largest=largest,
+            keeps_away=_keeps_away(state.node),
+        )
+
+
+def best_offer(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Offer | None:
+    """The largest of a node that is not cordoned; of equal ones that of a node without taints. None without any."""
+    cordoned = {state.name for state in pipeline.cluster.loaded_nodes() if state.node.spec.unschedulable}
+    offers = (it for it in offers_of(pipeline, class_, devices) if it.largest and it.node not in cordoned)
+    return max(offers, key=lambda offer: (offer.largest, not offer.keeps_away), default=None)
+
+
+def _largest(pipeline: Pipeline, class_: str, node: Node, most: int) -> int:
+    """By halving: what a node can give of many devices it can give of fewer."""
+    usage = pipeline.cluster.allocated_devices.usage
+    low, high = 0, most
+    while low < high:
+        count = (low + high + 1) // 2
+        outcome = pipeline.allocator.allocate(node, [_asking(class_, count)], usage)
+        if isinstance(outcome, Allocated):
+            low = count
+        else:
+            high = count - 1
+    return low
+
+
+def _asking(class_: str, count: int) -> ResourceClaim:
+    exactly = ExactDeviceRequest(device_class_name=class_, allocation_mode="ExactCount", count=count)
+    requests = (DeviceRequest(name="request", exactly=exactly),)
+    meta = ObjectMeta(name=f"{class_}-{count}", namespace="default", uid=f"{class_}-{count}")
+    return ResourceClaim(metadata=meta, spec=ResourceClaimSpec(devices=DeviceClaim(requests=requests)))
+
+
+def _keeps_away(node: Node) -> str:
+    taints = [
+        f"{taint.key}={taint.value}" if taint.value else taint.key
+        for taint in node.spec.taints or ()
+        if taint.effect != "PreferNoSchedule" and taint.key != "node.kubernetes.io/unschedulable"
+    ]
+    return ",".join((["cordoned"] if node.spec.unschedulable else []) + taints)
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """Offers of the nodes that have something to give. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io")
+    if options.device_class is not None and seen.one(DeviceClass, options.device_class) is None:
+        known = ", ".join(class_.key for class_ in seen.every(DeviceClass)) or "none"
+        raise Problem(f"there is no device class {options.device_class}; there are: {known}")
+    made = pipeline(seen, Settings.of(options))
+    members, devices, matches = Members(made), devices_of(made), selecting(options.selector)
+    nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
+    classes = [options.device_class] if options.device_class is not None else members.classes
+    found = [
+        offer
+        for name in classes
+        for offer in offers_of(made, name, members.of(name, devices))
+        if offer.largest and offer.node in nodes
+    ]
+    found.sort(key=lambda offer: (offer.device_class, -offer.largest, bool(offer.keeps_away), offer.node))
+    columns: list[Column[Offer]] = [
+        Column("CLASS", lambda it: it.device_class),
+        Column("NODE", lambda it: it.node),
+        Column("FREE", lambda it: f"{it.free}/{it.devices}"),
+        Column("LARGEST", lambda it: it.largest, colour=lambda it: "" if it.keeps_away else "green"),
+        Column("KEEPS-AWAY", lambda it: it.keeps_away or "<none>", colour=lambda it: "yellow" if it.keeps_away else ""),
+    ]
+    return Answer(Table(columns, found, lambda it: f"node/{it.node}", "Nothing is free"), notes=notes_on(seen))

@@ -1,0 +1,220 @@
+"""Reads the cluster: each kind by one LIST, of all namespaces or, if the viewer may not, of one.
+
+A kind that the viewer may not read is no error here: the answer says what is missing for it. Reads that take longer
+than a second are counted on a terminal, in one line on standard error that is gone when they are over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TextIO
+
+import msgspec
+from dra_api.api_resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Resource
+from dra_api.core import Event
+from dra_api.leases import Lease
+from dra_api.meta import Object, ObjectMeta
+from dra_api.relations.quota import ResourceQuota
+from dra_api.releases.gates import defaults_of
+from dra_api.releases.release import release_of
+from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimStatus
+from dra_kube import (
+    Api,
+    Connection,
+    ConnectionSettingsError,
+    Forbidden,
+    Headers,
+    KubeError,
+    NotServed,
+    connection,
+    for_people,
+    namespace_of,
+)
+
+from dra_operator.cache import without_bulk
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.observed import Observed
+from dra_operator.sources.kind_table import TABLE, Kinds
+from dra_operator.sources.malformed import MalformedObjects
+from dra_operator.wording import counted
+
+QUIET_SECONDS: Final = 1.0
+"""Reads that take less are not told of."""
+_CLEARED: Final = "\r\x1b[K"
+
+
+class Progress:
+    """``kinds``: how many are read in all."""
+
+    def __init__(self, kinds: int, stream: TextIO) -> None:
+        self._kinds, self._stream = kinds, stream
+        self._begun = time.monotonic()
+        self._read = 0
+        self._objects = 0
+
+    def add(self, objects: int) -> None:
+        """One more kind is read, of which there are so many objects."""
+        self._read += 1
+        self._objects += objects
+        if time.monotonic() - self._begun >= QUIET_SECONDS:
+            what = f"{self._read} of {self._kinds} kinds, {counted(self._objects, 'object')}"
+            self._stream.write(f"{_CLEARED}reading the cluster: {what}")
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Take the line away."""
+        self._stream.write(_CLEARED)
+        self._stream.flush()
+
+
+@contextmanager
+def progress(kinds: int, stream: TextIO | None = None) -> Iterator[Progress | None]:
+    """None where standard error is no terminal."""
+    to = sys.stderr if stream is None else stream
+    if not to.isatty():
+        yield None
+        return
+    told = Progress(kinds, to)
+    try:
+        yield told
+    finally:
+        told.end()
+
+
+KINDS: Final[Kinds] = {
+    **TABLE,
+    RESOURCE_QUOTAS: ResourceQuota,
+    EVENTS: Event,
+    LEASES: Lease,
+}
+TOLD_BY_EVENTS: Final = ("FailedPrepareDynamicResources", "FailedResourceClaimCreation", "FailedBinding")
+"""Reasons of the events that are read: what no condition says."""
+LEASE_NAMESPACE: Final = "kube-system"
+
+
+async def observe(where: Connection, timeout: float, namespace: str) -> Observed:
+    """All that the viewer may read. Raises KubeError if the server cannot be used."""
+    async with Api(where, timeout=timeout) as api:
+        version = await api.raw_get("/version")
+        with progress(len(KINDS)) as told:
+            reader = _Reader(api, namespace, told)
+            lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
+    objects = [obj for found in lists for obj in found]
+    release, gates = release_of(version)[0], defaults_of(version)
+    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates, True)
+
+
+@dataclass
+class _Reader:
+    api: Api
+    namespace: str
+    progress: Progress | None = None
+    unseen: dict[str, str] = field(default_factory=dict)
+    malformed: dict[str, str] = field(default_factory=dict)
+
+    async def read(self, resource: Resource, kind: type[Object]) -> list[Object]:
+        """The objects of one kind that the viewer may see."""
+        found = await self._seen(resource, kind)
+        if self.progress is not None:
+            self.progress.add(len(found))
+        return found
+
+    async def _seen(self, resource: Resource, kind: type[Object]) -> list[Object]:
+        scope = LEASE_NAMESPACE if resource is LEASES else None
+        try:
+            return await self._listed(resource, kind, scope)
+        except NotServed as error:
+            self.unseen[str(resource)] = str(error)
+            return []
+        except Forbidden as error:
+            if not resource.namespaced or scope is not None:
+                self.unseen[str(resource)] = str(error)
+                return []
+        try:
+            found = await self._listed(resource, kind, self.namespace)
+        except Forbidden as error:
+            self.unseen[str(resource)] = str(error)
+            return []
+        self.unseen[str(resource)] = f"read only in namespace {self.namespace}"
+        return found
+
+    async def _listed(self, resource: Resource, kind: type[Object], namespace: str | None) -> list[Object]:
+        if resource is not EVENTS:
+            return await self._page(resource, kind, namespace)
+        pages = [
+            await self._page(resource, kind, namespace, fieldSelector=f"reason={reason}") for reason in TOLD_BY_EVENTS
+        ]
+        return [event for page in pages for event in page]
+
+    async def _page(
+        self, resource: Resource, kind: type[Object], namespace: str | None, **selectors: str
+    ) -> list[Object]:
+        listed = await self.api.list_as(resource, kind, namespace, keep=without_bulk, **selectors)
+        partially_decoded: list[Object] = []
+        for raw, fault in listed.malformed:
+            meta = _metadata(raw)
+            self.malformed[f"{resource.kind} {meta.namespace}/{meta.name}".replace(" /", " ")] = str(fault)
+            if resource is RESOURCE_CLAIMS:
+                MalformedObjects(partial(_keep, partially_decoded, meta)).take(resource, raw, fault)
+        return [*listed.items, *partially_decoded]
+
+
+def _metadata(raw: bytes) -> ObjectMeta:
+    try:
+        found: Mapping[str, Any] = msgspec.json.decode(raw)
+        meta = found["metadata"]
+        return ObjectMeta(
+            name=str(meta.get("name", "")), namespace=str(meta.get("namespace", "")), uid=str(meta.get("uid", ""))
+        )
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return ObjectMeta(name="(without a name)")
+
+
+def _keep(into: list[Object], meta: ObjectMeta, _: str, allocation: AllocationResult | None) -> None:
+    """What is known of a malformed claim: its devices stay in use."""
+    if allocation is not None:
+        into.append(ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation=allocation)))
+
+
+NO_LIMIT_SECONDS: Final = 1e8
+
+
+def read_server(options: argparse.Namespace) -> Observed:
+    """What there is now. Raises Problem."""
+    namespace = getattr(options, "namespace", None) or namespace_of(options.kubeconfig, options.context)
+    try:
+        with _without_warnings():
+            return asyncio.run(observe(where(options), options.request_timeout or NO_LIMIT_SECONDS, namespace))
+    except KubeError as error:
+        code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
+        raise Problem(for_people(error), code) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """The answer says what is malformed."""
+    logger = logging.getLogger("dra_operator")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def where(options: argparse.Namespace) -> Connection:
+    """The server, and in whose name it is asked. Raises KubeError."""
+    found = connection(options.kubeconfig, options.context)
+    if options.as_user is None:
+        return found
+    groups: Headers = tuple(("Impersonate-Group", group) for group in options.as_group)
+    return replace(found, impersonation=(("Impersonate-User", options.as_user), *groups))

@@ -1,1 +1,0 @@
-"""The cluster as one read found it, and the pipeline over it. Pure."""

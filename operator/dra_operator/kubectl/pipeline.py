@@ -1,0 +1,251 @@
+"""The operator's cache and allocator over what was observed: commands ask the code that decides in the operator.
+
+Objects that the operator could not decode are left out, as in the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from dra_api.codec import encode
+from dra_api.leases import MIX, Lease
+from dra_api.meta import Object
+from dra_api.releases.gates import GateError
+from dra_api.releases.release import Release, chosen
+from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
+from dra_ledger.cel_language import CelSelectors
+from msgspec import Raw
+
+from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Left
+from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
+from dra_operator.controllers.shared.own_controllers import OwnControllers, UnknownController, controllers_of
+from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.observed import Observed
+from dra_operator.scheduling import (
+    PLACEMENT_STRATEGIES,
+    STRATEGIES,
+    CycleState,
+    NoPlace,
+    Placement,
+    Plan,
+    PostFilter,
+    decided,
+    plan,
+)
+from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
+from dra_operator.sources.kind_table import OF_STORAGE, TABLE
+
+PAUSE_OBJECTS: Final = 256
+"""Objects that are taken into a view between two pauses."""
+_PREPARED_DEVICES: Final = 50_000
+"""A few hundred bytes each, for as long as the answer takes."""
+_IN_VIEW: Final = frozenset(TABLE.values()) - {ResourceClaimTemplate}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an answer takes over from the operator's settings. None is what was not given."""
+
+    scheduler_name: str = "dra-scheduler"
+    gates: Mapping[str, Any] | None = None
+    release: Release | None = None
+    controllers: OwnControllers | None = None
+    scoring_strategy: str | None = None
+    placement_strategy: str | None = None
+    device_order: str | None = None
+    mix: str = ""
+    """As the Lease says it: what pods asked for lately."""
+    preemption: bool = False
+    """As the Lease says it: these three cannot be given."""
+    preempt_other_schedulers: bool = False
+    preemption_patience: float = PREEMPTION_PATIENCE_SECONDS
+    leaves: Left = field(default_factory=Left)
+    """Devices that are left to other schedulers; as the Lease says it."""
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Settings:
+        """Those of ``add_operator_arguments``. Raises Problem."""
+        try:
+            controllers = controllers_of(options.controllers)
+            gates, release = parse_gates(options.feature_gates), chosen(options.kubernetes_version)
+            accepted(gates, release)
+        except GateError as error:
+            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
+        except UnknownController as error:
+            remedy = "name some of these, separated by commas, or auto"
+            raise Problem(f"--controllers: {error}; {remedy}", ExitCode.USAGE) from error
+        ours = None if controllers is None else OwnControllers.of(controllers)
+        return cls(
+            options.scheduler_name,
+            gates or None,
+            release,
+            ours,
+            options.scoring_strategy,
+            options.placement_strategy,
+            options.device_order,
+        )
+
+    def completed(self, seen: Observed) -> Settings:
+        """With what the operator of this scheduler name says on its Lease, in the place of what was not given."""
+        name = f"dra-operator-{self.scheduler_name}"
+        lease = next((lease for lease in seen.every(Lease) if lease.metadata.name == name), None)
+        said = lease.settings if lease is not None else None
+        if lease is None or said is None:
+            return self
+        try:
+            gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
+            controllers = controllers_of(said.controllers)
+            leaves = Left.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
+            accepted(gates, self.release or release)
+        except (GateError, UnknownController, ValueError):
+            return self  # of another version of the operator
+        ours = None if controllers is None else OwnControllers.of(controllers)
+        return replace(
+            self,
+            gates=gates if self.gates is None else self.gates,
+            release=self.release or release,
+            controllers=self.controllers or ours,
+            scoring_strategy=self.scoring_strategy or said.scoring_strategy,
+            placement_strategy=self.placement_strategy or _known(said.placement_strategy, PLACEMENT_STRATEGIES),
+            device_order=self.device_order or _known(said.device_order, DEVICE_ORDERS),
+            mix=(lease.metadata.annotations or {}).get(MIX, ""),
+            preemption=said.preemption,
+            preempt_other_schedulers=said.preempt_other_schedulers,
+            leaves=leaves,
+            preemption_patience=said.preemption_patience,
+        )
+
+    def changed_gates(self, seen: Observed) -> dict[str, Any]:
+        """What differs from the defaults of the release: by the API server, if its release counts, and by settings."""
+        return {**(seen.gates if self.release is None else {}), **(self.gates or {})}
+
+    def features(self, seen: Observed) -> Features:
+        """The gates in force. Raises Problem."""
+        try:
+            return features_of(self.changed_gates(seen), self.release or seen.release)
+        except GateError as error:
+            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
+
+
+class TookTooLong(Exception):
+    """An answer takes longer than it may."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(slots=True)
+class Pausing:
+    """Called every few milliseconds while an answer is worked out. What ``limit`` raises ends that."""
+
+    limit: Callable[[], None] = lambda: None
+
+    def __call__(self) -> None:
+        self.limit()
+
+    @contextmanager
+    def within(
+        self, seconds: float, is_gone: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+    ) -> Iterator[None]:
+        """Inside the block raise TookTooLong after so many seconds (0: never), and Abandoned if the asker is gone."""
+        due, before = clock() + (seconds or math.inf), self.limit
+
+        def check() -> None:
+            if is_gone():
+                raise Abandoned
+            if clock() > due:
+                raise TookTooLong
+
+        self.limit = check
+        try:
+            yield
+        finally:
+            self.limit = before
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """``seen`` is what it was made of."""
+
+    seen: Observed
+    settings: Settings
+    cluster: Cluster
+    allocator: Allocator
+    placement: Placement
+    learner: MixLearner
+    pausing: Pausing = field(default_factory=Pausing)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the read: a snapshot is answered as of then."""
+        return self.seen.taken
+
+    @property
+    def controllers(self) -> OwnControllers:
+        """Those of the operator; all, unless it was said which."""
+        return self.settings.controllers or OwnControllers()
+
+    def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
+        """What the operator would decide about a pod, also by its placement strategy."""
+        self.learner.see(state.pod, state.resource_claims)
+        return decided(plan(state, post_filter=post_filter, placement=self.placement), self.pausing)
+
+
+def pipeline(seen: Observed, settings: Settings | None = None, pause: Callable[[], None] = lambda: None) -> Pipeline:
+    """The pipeline over all that was observed; ``pause`` is called while that is taken in, and may raise."""
+    settings = (settings or Settings()).completed(seen)
+    features = settings.features(seen)
+    language = CelSelectors(features, kept=_PREPARED_DEVICES)
+    inventory = Inventory(features, language=language, is_lasting=False)
+    cluster = Cluster(
+        inventory,
+        scheduler_name=settings.scheduler_name,
+        scoring_strategy=settings.scoring_strategy or STRATEGIES[0],
+        leaves=settings.leaves,
+    )
+    has_rules = features.taint_rules and features.device_taints
+    cluster.load(_paused(_in_view(seen.objects, has_rules=has_rules), pause))
+    cluster.storage.unseen = tuple(str(resource) for resource in OF_STORAGE if str(resource) in seen.unseen)
+    order, strategy = settings.device_order or DEVICE_ORDERS[0], settings.placement_strategy or PLACEMENT_STRATEGIES[0]
+    allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), order=order)
+    placement = Placement(strategy, order)
+    allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
+    memory = MixMemory()
+    memory.recall(settings.mix)
+    return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator, memory))
+
+
+def _known(name: str, names: Sequence[str]) -> str | None:
+    """A name that a newer version of the operator says is not known here."""
+    return name if name in names else None
+
+
+def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:
+    for obj in objects:
+        if isinstance(obj, ResourceClaimTemplate):
+            yield as_kept(obj)
+        elif type(obj) in _IN_VIEW and (has_rules or not isinstance(obj, DeviceTaintRule)):
+            yield obj
+
+
+def _paused(objects: Iterable[Object], pause: Callable[[], None]) -> Iterator[Object]:
+    for number, obj in enumerate(objects):
+        if number % PAUSE_OBJECTS == 0:
+            pause()
+        yield obj
+
+
+def as_kept(template: ResourceClaimTemplate) -> Object:
+    """A template as the cache keeps it."""
+    return ClaimTemplate(metadata=template.metadata, spec=Raw(encode(template.spec)))

@@ -1,1 +1,0 @@
-"""Reads a live cluster, or a snapshot of one, into one value."""

@@ -1,0 +1,136 @@
+"""Where a command's view of the cluster comes from: the API server, or the file of ``--from``; and ``snapshot``.
+
+A snapshot is a ``List`` of the objects, which ``dra-operator simulate -f`` reads as well. ``--from`` also takes what
+``kubectl get -o yaml`` printed, a file of several documents, or a directory of such files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dra_api.codec import to_dict
+from dra_api.command_line import path_word, shell
+from dra_api.releases.release import NEWEST, Release, chosen
+from dra_api.values.times import format_time, parse_time
+from msgspec import Struct
+
+from dra_operator.cache import without_bulk
+from dra_operator.commands.documents import documents
+from dra_operator.commands.object_files import KINDS, STDIN, BadInput, read_objects, read_text
+from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.observed import Observed, without_secrets
+
+
+def read(options: argparse.Namespace) -> Observed:
+    """What there is. Raises Problem."""
+    given = getattr(options, "namespace", None)
+    if options.source is not None:
+        seen = load(options.source)
+        return replace(seen, namespace=given or seen.namespace)
+    if getattr(options, "live", None) is False:  # lint: without a cluster unless one is asked for
+        return Observed((), datetime.now(UTC), namespace=given or "default")
+    from .live import read_server  # the client takes a third of a second to import
+
+    return read_server(options)
+
+
+class Header(Struct, rename="camel"):
+    """What a snapshot says beside its objects."""
+
+    taken: str = ""
+    kubernetes: str = ""
+    namespace: str = "default"
+    unseen: dict[str, str] = {}
+    malformed: dict[str, str] = {}
+    gates: dict[str, bool] = {}
+
+
+class _File(Struct):
+    snapshot: Header | None = None
+
+
+_Document = _File | list[Any] | None  # a list of objects, or nothing, has no header
+
+
+def load(path: str) -> Observed:
+    """What a file holds. Raises Problem."""
+    if path in (STDIN, ""):
+        raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
+    try:
+        objects = [without_bulk(obj) for obj in read_objects([path])]
+        header = _header(path)
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+    taken = parse_time(header.taken) or datetime.now(UTC)
+    release, is_whole = _release(header.kubernetes), bool(header.taken)
+    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates, is_whole)
+
+
+def document(seen: Observed) -> dict[str, Any]:
+    """The snapshot as JSON."""
+    resources = {type_: resource for resource, type_ in KINDS.values()}
+    items = []
+    for obj in seen.objects:
+        resource = resources[type(obj)]
+        items.append({"apiVersion": resource.api_version(), "kind": resource.kind} | to_dict(obj))
+    header = Header(
+        format_time(seen.taken),
+        str(seen.release),
+        seen.namespace,
+        dict(seen.unseen),
+        dict(seen.malformed),
+        dict(seen.gates),
+    )
+    return {"apiVersion": "v1", "kind": "List", "snapshot": msgspec.to_builtins(header), "items": items}
+
+
+def _header(path: str) -> Header:
+    """Of a file that ``snapshot`` wrote, or a person after its pattern; others have none."""
+    if not Path(path).is_file():
+        return Header()
+    text = read_text(path)
+    try:
+        if path.endswith(".json"):
+            found = msgspec.json.decode(text, type=_Document)
+        else:
+            first = next((document for document in documents(text) if document is not None), None)
+            found = msgspec.convert(first, _Document)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise BadInput(f"{path}: snapshot: {error}") from error
+    said = found.snapshot if isinstance(found, _File) else None
+    return said or Header()
+
+
+def _release(text: str) -> Release:
+    try:
+        return chosen(text) or NEWEST
+    except ValueError:
+        return NEWEST
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """The snapshot, or where it was written to. Raises Problem."""
+    text = json.dumps(document(replace(seen, objects=without_secrets(seen.objects))))
+    notes = [f"not in the snapshot: {kind}: {why}" for kind, why in seen.unseen.items()]
+    notes += [f"malformed, and not in the snapshot: {what}: {why}" for what, why in seen.malformed.items()]
+    if options.file is None:
+        return Answer(lines=[text], notes=notes)
+    try:
+        _write(options.file, text)
+    except OSError as error:
+        raise Problem(f"cannot write {options.file}: {error.strerror}") from error
+    option = shell("--from", path_word(options.file))
+    return Answer(lines=[f"{options.file}: {len(seen.objects)} objects; read it by {option}"], notes=notes)
+
+
+def _write(path: str, text: str) -> None:
+    """For this user alone: names, labels and messages may be confidential."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text + "\n")

@@ -1,1 +1,0 @@
-"""What each command that lists things answers: columns over facts. Pure."""

@@ -1,0 +1,246 @@
+"""``kubectl dra taint``: a DeviceTaintRule for some devices or, with ``--dry-run``, the pods that it would evict.
+
+The rules of the eviction itself decide that, and the allocator where the successors of the pods would go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from difflib import get_close_matches
+
+import yaml
+from dra_api.codec import to_dict
+from dra_api.core import Pod
+from dra_api.meta import Object, ObjectMeta
+from dra_api.relations.references import is_reserved_for, pod_is_done
+from dra_api.releases.release import Release
+from dra_api.resource import (
+    SCHEDULER_KEY,
+    Device,
+    DeviceTaint,
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dra_api.validation import summary, validate_device_taint_rule
+from dra_api.values.times import format_time
+from msgspec import structs
+
+from dra_operator.allocator import DeviceId
+from dra_operator.eviction import DeviceTaints, claim_eviction, selects
+from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem
+from dra_operator.kubectl.facts import DeviceFact, devices_of, holders_of, pods_of, taint_text
+from dra_operator.kubectl.observed import Observed, notes_on, require
+from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.whatif.outcome import NotPlaced, Placed
+from dra_operator.kubectl.whatif.overlay import Overlay
+from dra_operator.kubectl.whatif.successors import successors
+from dra_operator.wording import counted, listed
+
+
+def selector_of(text: str, known: Sequence[DeviceId]) -> DeviceTaintSelector:
+    """Names of pools may have slashes: what is known decides. Raises Problem if it means no device."""
+    driver, _, rest = text.partition("/")
+    readings = [DeviceTaintSelector(driver=driver)] if not rest else [DeviceTaintSelector(driver=driver, pool=rest)]
+    pool, slash, device = rest.rpartition("/")
+    if slash:
+        readings.append(DeviceTaintSelector(driver=driver, pool=pool, device=device))
+    for reading in readings:
+        if any(is_meant(reading, device_id) for device_id in known):
+            return reading
+    words = {word for one in known for word in (one.driver, f"{one.driver}/{one.pool}", str(one))}
+    similar = get_close_matches(text, sorted(words), 3)
+    raise Problem(
+        f"no device {text} is published or in use; write DRIVER, DRIVER/POOL or DRIVER/POOL/DEVICE"
+        + (f"; similar: {', '.join(similar)}" if similar else "")
+    )
+
+
+def is_meant(selector: DeviceTaintSelector, device: DeviceId) -> bool:
+    """Whether the selector selects the device."""
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(one in (None, its) for one, its in zip(wanted, device, strict=True))
+
+
+NAME_CHARACTERS = 253
+
+
+def rule_of(taint: DeviceTaint, selector: DeviceTaintSelector, purpose: str) -> DeviceTaintRule:
+    """With a name that follows from what it selects and its purpose. Raises Problem for what the API server refuses."""
+    words = filter(None, (selector.driver, selector.pool, selector.device, purpose))
+    name = re.sub(r"[^a-z0-9.-]+", "-", "-".join(words).lower())[:NAME_CHARACTERS].strip("-.")
+    spec = DeviceTaintRuleSpec(device_selector=selector, taint=taint)
+    rule = DeviceTaintRule(metadata=ObjectMeta(name=name), spec=spec)
+    if errors := validate_device_taint_rule(rule):
+        raise Problem(summary(errors), ExitCode.USAGE)
+    return rule
+
+
+def manifest(rule: DeviceTaintRule, release: Release) -> Iterator[str]:
+    """Its lines for kubectl apply; the API server sets the time."""
+    version = "v1" if release >= Release.V1_37 else "v1beta2" if release >= Release.V1_36 else "v1alpha3"
+    spec = to_dict(rule.spec)
+    spec["taint"].pop("timeAdded", None)
+    head = {"apiVersion": f"resource.k8s.io/{version}", "kind": "DeviceTaintRule"}
+    body = {**head, "metadata": {"name": rule.metadata.name}, "spec": spec}
+    yield from yaml.safe_dump(body, sort_keys=False).splitlines()
+
+
+class Loss(Fact, frozen=True):
+    """A pod with devices that get the taint. ``seconds`` until it is deleted; None: it tolerates the taint and stays.
+
+    ``node`` is where it runs, ``target`` where it could go; empty if nowhere, and then ``why`` says what is in the way.
+    """
+
+    pod: str
+    owner: str
+    node: str
+    claims: tuple[str, ...]
+    devices: tuple[str, ...]
+    seconds: int | None = None
+    target: str = ""
+    why: str = ""
+
+
+def losses(made: Pipeline, rule: DeviceTaintRule) -> Iterator[tuple[Pod, Loss]]:
+    """In the order of the pods' names; pods without a node, and pods that end anyway, lose nothing."""
+    holders: dict[str, dict[str, ResourceClaim]] = {}
+    for claim in made.seen.every(ResourceClaim):
+        if any(selects(rule, DeviceId.of(result)) for result in claim.results):
+            for user in pods_of(made.seen, claim):
+                holders.setdefault(f"{claim.metadata.namespace}/{user.name}", {})[claim.key] = claim
+    for key, held in sorted(holders.items()):
+        pod = made.cluster.pods.get(key)  # which has no group if the gates are off
+        if pod is None or pod_is_done(pod):
+            continue
+        claims = [claim for claim in held.values() if is_reserved_for(pod, claim)]
+        if claims and pod.spec.node_name and pod.metadata.deletion_timestamp is None:
+            yield pod, _loss(pod, claims, rule, made.now)
+
+
+def _loss(pod: Pod, claims: Sequence[ResourceClaim], rule: DeviceTaintRule, now: datetime) -> Loss:
+    found = [
+        claim_eviction(claim.status.allocation, DeviceTaints(), (rule,), now)
+        for claim in claims
+        if claim.status.allocation is not None
+    ]
+    due = min((eviction.due for eviction in found if eviction is not None), default=None)
+    devices = (DeviceId.of(result) for claim in claims for result in claim.results)
+    owner = pod.metadata.controller
+    return Loss(
+        pod=pod.key,
+        owner=f"{owner.kind}/{owner.name}" if owner is not None else "",
+        node=pod.spec.node_name,
+        claims=tuple(claim.key for claim in claims),
+        devices=tuple(dict.fromkeys(str(device) for device in devices if selects(rule, device))),
+        seconds=max(0, int((due - now).total_seconds())) if due is not None else None,
+    )
+
+
+def tainted(objects: Sequence[Object], rule: DeviceTaintRule) -> list[Object]:
+    """The objects with the taint on the devices themselves, so that it counts whatever the gate of rules says."""
+    return [_tainted_slice(obj, rule) if isinstance(obj, ResourceSlice) else obj for obj in objects]
+
+
+def _tainted_slice(slice_: ResourceSlice, rule: DeviceTaintRule) -> ResourceSlice:
+    def one(device: Device) -> Device:
+        if not selects(rule, DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)):
+            return device
+        return structs.replace(device, taints=(*(device.taints or ()), rule.spec.taint))
+
+    devices = tuple(map(one, slice_.spec.devices or ()))
+    return structs.replace(slice_, spec=structs.replace(slice_.spec, devices=devices))
+
+
+NO_EXECUTE = "NoExecute"
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """What the options describe. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "pods")
+    settings = Settings.of(options)
+    made = pipeline(seen, settings)
+    facts = devices_of(made)
+    published = [DeviceId(one.driver, one.pool, one.name) for one in facts]
+    selector = selector_of(options.device, [*published, *holders_of(seen)])
+    if options.key == SCHEDULER_KEY:
+        raise Problem(f"{SCHEDULER_KEY} gives devices to a scheduler: kubectl dra territory does that", ExitCode.USAGE)
+    now = format_time(seen.taken)
+    taint = DeviceTaint(key=options.key, value=options.value, effect=options.effect, time_added=now)
+    rule = rule_of(taint, selector, options.effect)
+    notes = [*rule_notes(made), *notes_on(seen)]
+    if not options.dry_run:
+        lines = list(manifest(rule, made.settings.release or seen.release))
+        return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
+    selected = [one for one, id_ in zip(facts, published, strict=True) if is_meant(selector, id_)]
+    found = _with_targets(made, rule, settings)
+    is_harmless = all(loss.seconds is None or (loss.target and loss.owner) for loss in found)
+    lines = [*_head(rule, selected), *map(_line, found)]
+    value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}
+    names = [f"pod/{loss.pod}" for loss in found if loss.seconds is not None]
+    code = ExitCode.CLEAR if is_harmless else ExitCode.IN_THE_WAY
+    return Answer(lines=lines, value=value, names=names, notes=notes, code=code)
+
+
+def rule_notes(made: Pipeline) -> Iterator[str]:
+    """Why a DeviceTaintRule may have no effect. Raises Problem if it certainly has none."""
+    features = made.allocator.inventory.features
+    if not features.device_taints:
+        raise Problem("the feature gate DRADeviceTaints is off: taints of devices have no effect in this cluster")
+    if not features.taint_rules:
+        yield "the feature gate DRADeviceTaintRules is off: a rule has no effect until it is turned on"
+    if features.release == Release.V1_36:
+        yield (
+            "up to Kubernetes 1.36.2 a DeviceTaintRule makes kube-scheduler panic, or is ignored by it "
+            "(https://github.com/kubernetes/kubernetes/pull/139651): upgrade first, or taint nodes"
+        )
+
+
+def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:
+    if rule.spec.taint.effect != NO_EXECUTE:
+        return []
+    found = list(losses(made, rule))
+    leaving = [pod for pod, loss in found if loss.seconds is not None]
+    seen = made.seen
+    overlay = Overlay(pipeline(replace(seen, objects=tainted(seen.objects, rule)), settings))
+    for pod in leaving:
+        overlay.evict(pod)
+    targets = successors(overlay, leaving)
+    return [_with_target(loss, targets.get(pod.key)) for pod, loss in found]
+
+
+def _with_target(loss: Loss, outcome: Placed | NotPlaced | None) -> Loss:
+    match outcome:
+        case Placed(node=node):
+            return structs.replace(loss, target=node)
+        case NotPlaced(reason=why):
+            return structs.replace(loss, why=why)
+    return loss
+
+
+def _head(rule: DeviceTaintRule, selected: Sequence[DeviceFact]) -> Iterator[str]:
+    used = [one for one in selected if one.holders]
+    yield f"taint {taint_text(rule.spec.taint)} on {counted(len(selected), 'published device')}, {len(used)} in use"
+    free = len(selected) - len(used)
+    if free:
+        yield f"  {counted(free, 'free device')} would be given only to claims that tolerate the taint"
+    if rule.spec.taint.effect != NO_EXECUTE:
+        yield "  no pod loses anything: only NoExecute ends pods"
+
+
+def _line(loss: Loss) -> str:
+    owner = f" ({loss.owner})" if loss.owner else ""
+    devices = listed(loss.devices)
+    if loss.seconds is None:
+        return f"  {loss.pod}{owner} tolerates the taint, and keeps {devices}"
+    when = "at once" if not loss.seconds else f"after {loss.seconds}s, which its claim tolerates"
+    text = f"  {loss.pod}{owner} would be deleted from {loss.node} {when}, and lose {devices}"
+    if not loss.owner:
+        return f"{text}: nothing creates it again" + (f"; it would fit on {loss.target}" if loss.target else "")
+    return f"{text}: it could go to {loss.target}" if loss.target else f"{text}: no node would take it: {loss.why}"

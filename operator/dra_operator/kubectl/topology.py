@@ -1,0 +1,376 @@
+"""``kubectl dra topology``: the devices of a node by NUMA node, PCIe root, shared counters and parent.
+
+A level that no driver publishes is left out. Attributes count in any domain: ``numaNode`` of one driver means the same
+as ``numa`` of another. Drivers publish different levels of one machine, so the levels are joined by their values: each
+PCIe root is drawn once, in the NUMA node that any of its devices names (``Places``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from html import escape
+from typing import Final
+
+from dra_api.core import Node
+from dra_api.resource import Device, ResourceSlice
+from dra_api.values.quantity import Quantity
+
+from dra_operator.kubectl.answer import Answer, Fact, Problem
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
+from dra_operator.kubectl.observed import Observed, notes_on, require
+from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.printer import svg_document
+from dra_operator.wording import counted
+
+STANDARD_DOMAIN: Final = "resource.kubernetes.io/"
+NUMA: Final = ("numanode", "numanodes", "numa", "numanodeid", "numa_node", "numainfo")
+"""Names of the attribute, without domain and case; the first that a device publishes counts."""
+PCIE_ROOT: Final = ("pcieroot", "pcieroots")
+PARENT: Final = ("parent", "parentuuid", "parentdevice")
+ITSELF: Final = ("uuid",)
+_NUMBERED: Final = re.compile(r"(?:numa|node|id|[-_ :#/])*?([0-9]+)", re.ASCII | re.IGNORECASE)
+_NEGATIVE: Final = re.compile(r"-[0-9]+", re.ASCII)
+
+Set = tuple[str, str, str]
+"""Driver, pool and name of a set of counters."""
+
+
+class Branch(Fact, frozen=True):
+    """``kind``: node, numa, pcie, counters or device; a device has its facts, and below it are those whose parent it
+    is."""
+
+    kind: str
+    name: str
+    detail: str = ""
+    device: DeviceFact | None = None
+    children: tuple[Branch, ...] = ()
+
+
+class Topology:
+    """Over what was published when it was made; ``facts`` are all devices."""
+
+    def __init__(self, pipeline: Pipeline, facts: Sequence[DeviceFact]) -> None:
+        self._facts = facts
+        used = {fact.id for fact in facts if any(not holder.admin for holder in fact.holders)}
+        self._sets: dict[str, list[Set]] = {}
+        """By the id of a device, those that it takes from."""
+        self._left: dict[Set, dict[str, Quantity]] = defaultdict(dict)
+        self._total: dict[Set, dict[str, Quantity]] = {}
+        slices = list(published(pipeline))
+        for slice_ in slices:
+            for set_ in slice_.spec.shared_counters or ():
+                counters = {name: counter.value for name, counter in (set_.counters or {}).items()}
+                self._total[(slice_.spec.driver, slice_.spec.pool.name, set_.name)] = counters
+        self._left |= {key: dict(counters) for key, counters in self._total.items()}
+        for slice_ in slices:
+            for device in slice_.spec.devices or ():
+                id_ = f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"
+                self._count(slice_, device, id_, is_used=id_ in used)
+        self._short = {
+            f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"
+            for slice_ in slices
+            for device in slice_.spec.devices or ()
+            if self._is_short(slice_, device)
+        } - used
+
+    def of(self, node: str) -> Branch:
+        """The tree of one node."""
+        here = [fact for fact in self._facts if fact.node == node]
+        used = sum(bool(fact.holders) for fact in here)
+        self._places = Places(here)
+        return Branch(
+            kind="node", name=node, detail=f"{counted(len(here), 'device')}, {used} in use", children=self._numa(here)
+        )
+
+    def _count(self, slice_: ResourceSlice, device: Device, id_: str, *, is_used: bool) -> None:
+        for consumed in device.consumes_counters or ():
+            key = (slice_.spec.driver, slice_.spec.pool.name, consumed.counter_set)
+            self._sets.setdefault(id_, []).append(key)
+            left = self._left[key]
+            for name, counter in (consumed.counters or {}).items() if is_used else ():
+                if name in left:
+                    nanos = max(0, left[name].nanos - counter.value.nanos)
+                    left[name] = Quantity.from_nanos(nanos, binary=str(left[name]).endswith("i"))
+
+    def _is_short(self, slice_: ResourceSlice, device: Device) -> bool:
+        """Whether devices in use have left too little of what it takes."""
+        return any(
+            name in left and counter.value.nanos > left[name].nanos
+            for consumed in device.consumes_counters or ()
+            for left in [self._left[(slice_.spec.driver, slice_.spec.pool.name, consumed.counter_set)]]
+            for name, counter in (consumed.counters or {}).items()
+        )
+
+    def _numa(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
+        places = self._places
+
+        def roots(some: Sequence[DeviceFact]) -> tuple[Branch, ...]:
+            return _level("pcie", places.root, some, self._counters)
+
+        return _level("numa", places.numa, facts, roots)
+
+    def _counters(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
+        """Devices that take from the same set of counters are partitions of one thing."""
+        groups: dict[Set, list[DeviceFact]] = defaultdict(list)
+        alone: list[DeviceFact] = []
+        for fact in facts:
+            sets = self._sets.get(fact.id)
+            (groups[sets[0]] if sets else alone).append(fact)
+        shared = [
+            Branch(kind="counters", name=key[2], detail=self._amounts(key), children=self._parents(some))
+            for key, some in sorted(groups.items())
+        ]
+        return (*shared, *self._parents(alone))
+
+    def _amounts(self, key: Set) -> str:
+        """``memory 20Gi of 40Gi left``."""
+        total = sorted(self._total.get(key, {}).items())
+        return ", ".join(f"{name} {self._left[key][name]} of {amount} left" for name, amount in total)
+
+    def _parents(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
+        names: Mapping[str, DeviceFact] = {
+            **{fact.name: fact for fact in facts},
+            **{uuid: fact for fact in facts if (uuid := attribute(fact, ITSELF))},
+        }
+        below: dict[str, list[DeviceFact]] = defaultdict(list)
+        tops: list[DeviceFact] = []
+        for fact in facts:
+            parent = names.get(attribute(fact, PARENT))
+            is_child = parent is not None and parent is not fact and not attribute(parent, PARENT)
+            (below[parent.id] if is_child and parent is not None else tops).append(fact)
+        return tuple(self._device(fact, tuple(map(self._device, below[fact.id]))) for fact in tops)
+
+    def _device(self, fact: DeviceFact, children: tuple[Branch, ...] = ()) -> Branch:
+        details = [self._places.several(fact)] + (["too few counters left"] if fact.id in self._short else [])
+        detail = "; ".join(filter(None, details))
+        return Branch(kind="device", name=fact.name, detail=detail, device=fact, children=children)
+
+
+class Places:
+    """In which NUMA node and below which PCIe root each device of one node is.
+
+    A device that publishes no level of its own is where its parent is. A device near several roots (a processor, for
+    example) is below none of them, and one near several NUMA nodes in none of them.
+    """
+
+    def __init__(self, facts: Sequence[DeviceFact]) -> None:
+        itself = {(fact.driver, name): fact for fact in facts for name in (fact.name, attribute(fact, ITSELF)) if name}
+        parents = {fact.id: itself.get((fact.driver, attribute(fact, PARENT))) for fact in facts}
+        self._numa = {fact.id: _inherited(fact, parents, _numa_nodes) for fact in facts}
+        self._roots = {fact.id: _inherited(fact, parents, _pcie_roots) for fact in facts}
+        said: dict[str, set[str]] = defaultdict(set)
+        for fact in facts:
+            numa = self._numa[fact.id]
+            for root in self._roots[fact.id] if len(numa) == 1 else ():
+                said[root] |= set(numa)
+        self._numa_of_root = {root: ",".join(sorted(numa, key=_by_number)) for root, numa in said.items()}
+        """Several if devices of one root disagree: the root is drawn once all the same."""
+
+    def root(self, fact: DeviceFact) -> str:
+        """Return the PCIe root of the device; empty if it has none, or several."""
+        roots = self._roots[fact.id]
+        return roots[0] if len(roots) == 1 else ""
+
+    def numa(self, fact: DeviceFact) -> str:
+        """Return the NUMA node of the device, or that of its roots; empty if it has none, or several."""
+        if root := self.root(fact):
+            return self._numa_of_root.get(root, "")
+        numa = self._numa[fact.id] or tuple({self._numa_of_root.get(root, "") for root in self._roots[fact.id]})
+        return numa[0] if len(numa) == 1 else ""
+
+    def several(self, fact: DeviceFact) -> str:
+        """Return the roots and NUMA nodes of a device that is near several."""
+        near = (("NUMA nodes", self._numa[fact.id]), ("PCIe roots", self._roots[fact.id]))
+        return "; ".join(f"near {what} {', '.join(values)}" for what, values in near if len(values) > 1)
+
+
+def _inherited(
+    fact: DeviceFact, parents: Mapping[str, DeviceFact | None], own: Callable[[DeviceFact], tuple[str, ...]]
+) -> tuple[str, ...]:
+    values, seen = own(fact), {fact.id}
+    while not values:
+        parent = parents[fact.id]
+        if parent is None or parent.id in seen:
+            return ()
+        seen.add(parent.id)
+        fact, values = parent, own(parent)
+    return values
+
+
+def _numa_nodes(fact: DeviceFact) -> tuple[str, ...]:
+    """``0`` for ``0``, ``node0`` and ``NUMA 0``; none for a negative number: Linux writes one if there is no node."""
+    texts = [text for text in _listed(fact, NUMA) if not _NEGATIVE.fullmatch(text)]
+    numbered = (_NUMBERED.fullmatch(text) for text in texts)
+    found = [str(int(one[1])) if one else text for one, text in zip(numbered, texts, strict=True)]
+    return tuple(sorted(dict.fromkeys(found), key=_by_number))
+
+
+def _pcie_roots(fact: DeviceFact) -> tuple[str, ...]:
+    return tuple(sorted(dict.fromkeys(_listed(fact, PCIE_ROOT))))
+
+
+def _listed(fact: DeviceFact, names: Sequence[str]) -> list[str]:
+    """The values of a list, which ``facts.devices`` joins by commas."""
+    return [text for part in attribute(fact, names).split(",") if (text := part.strip())]
+
+
+def _by_number(text: str) -> tuple[bool, int, str]:
+    return (not text.isdecimal(), int(text) if text.isdecimal() else 0, text)
+
+
+def attribute(fact: DeviceFact, names: Sequence[str]) -> str:
+    """Return the value of the first of these names that the device publishes, in the standard domain or any other."""
+    known: dict[str, str] = {}
+    for name, value in sorted(fact.attributes.items(), key=lambda item: not item[0].startswith(STANDARD_DOMAIN)):
+        known.setdefault(name.rpartition("/")[2].lower(), value)
+    return next((known[name] for name in names if known.get(name)), "")
+
+
+def _level(
+    kind: str,
+    value_of: Callable[[DeviceFact], str],
+    facts: Sequence[DeviceFact],
+    below: Callable[[Sequence[DeviceFact]], tuple[Branch, ...]],
+) -> tuple[Branch, ...]:
+    """A branch for each value; devices without one come last, on this level."""
+    groups: dict[str, list[DeviceFact]] = defaultdict(list)
+    for fact in facts:
+        groups[value_of(fact)].append(fact)
+    without = below(groups.pop("", []))
+    names = sorted(groups, key=_by_number)
+    return (*(Branch(kind=kind, name=value, children=below(groups[value])) for value in names), *without)
+
+
+WORDS: Final = {
+    "node": "node",
+    "numa": "NUMA node",
+    "pcie": "PCIe root",
+    "counters": "shared counters",
+    "device": "device",
+}
+
+
+def title(branch: Branch) -> str:
+    """``PCIe root pci0000:00``."""
+    if branch.device is not None:
+        return f"{branch.device.driver}: {branch.name}"
+    return f"{WORDS[branch.kind]} {branch.name}" + (f": {branch.detail}" if branch.detail else "")
+
+
+TILE_WIDTH: Final = 210
+TILE_HEIGHT: Final = 46
+ROW_TILES: Final = 4
+"""Tiles beside each other."""
+GAP_WIDTH: Final = 8
+HEAD_HEIGHT: Final = 26
+MOST_LETTERS: Final = 30
+COLOURS: Final = {
+    "free": ("#d7f0dc", "#1a6b2f"),
+    "taken": ("#d9e4f7", "#1d4a8f"),
+    "shared": ("#fdf0cd", "#7a5200"),
+    "tainted": ("#fbdcdc", "#9c1c1c"),
+    "unusable": ("#e4e4e7", "#4b4b52"),
+}
+"""Background and text, with a contrast of at least 4.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Lines at the place that the caller chose."""
+
+    width: int
+    height: int
+    lines: tuple[str, ...]
+
+
+def picture(tree: Branch) -> Iterator[str]:
+    """The lines of an SVG document."""
+    drawn = _box(tree, GAP_WIDTH, GAP_WIDTH)
+    width, height = drawn.width + 2 * GAP_WIDTH, drawn.height + 2 * GAP_WIDTH
+    return svg_document(width, height, title(tree), 13, drawn.lines)
+
+
+def _box(branch: Branch, x: int, y: int) -> Drawn:
+    """A frame with a title, around tiles and smaller boxes."""
+    lines: list[str] = []
+    tiles = [child for child in branch.children if child.kind == "device" and not child.children]
+    boxes = [child for child in branch.children if child not in tiles]
+    top, width = y + HEAD_HEIGHT, 0
+    for place, tile in enumerate(tiles):
+        column, row = place % ROW_TILES, place // ROW_TILES
+        lines += _tile(tile, x + GAP_WIDTH + column * (TILE_WIDTH + GAP_WIDTH), top + row * (TILE_HEIGHT + GAP_WIDTH))
+        width = max(width, (column + 1) * (TILE_WIDTH + GAP_WIDTH))
+    top += -(-len(tiles) // ROW_TILES) * (TILE_HEIGHT + GAP_WIDTH)
+    if branch.device is not None:  # a device with others below it
+        lines += _tile(branch, x + GAP_WIDTH, top)
+        top, width = top + TILE_HEIGHT + GAP_WIDTH, max(width, TILE_WIDTH + GAP_WIDTH)
+    for box in boxes:
+        drawn = _box(box, x + GAP_WIDTH, top)
+        lines += drawn.lines
+        top, width = top + drawn.height + GAP_WIDTH, max(width, drawn.width + GAP_WIDTH)
+    width = max(width + GAP_WIDTH, 8 * len(title(branch)) + 2 * GAP_WIDTH)
+    height = top - y + (0 if branch.children or branch.device else GAP_WIDTH)
+    frame = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="none" stroke="#6b7280"/>'
+    head = f'<text x="{x + GAP_WIDTH}" y="{y + 17}" font-weight="600" fill="#111827">{escape(title(branch))}</text>'
+    return Drawn(width, height, (frame, head, *lines))
+
+
+def _tile(branch: Branch, x: int, y: int) -> Iterator[str]:
+    fact = branch.device
+    if fact is None:
+        return
+    ground, ink = COLOURS[fact.state]
+    holder = ", ".join(one.claim for one in fact.holders)
+    whole = f"{fact.id}: {fact.state}" + (f", {holder}" if holder else "")
+    yield f"<g><title>{escape(whole)}</title>"
+    yield f'<rect x="{x}" y="{y}" width="{TILE_WIDTH}" height="{TILE_HEIGHT}" rx="4" fill="{ground}" stroke="{ink}"/>'
+    yield f'<text x="{x + 8}" y="{y + 18}" fill="{ink}" font-weight="600">{_cut(f"{branch.name}: {fact.state}")}</text>'
+    yield f'<text x="{x + 8}" y="{y + 36}" fill="{ink}" font-size="12">{_cut(holder or branch.detail)}</text></g>'
+
+
+def _cut(text: str) -> str:
+    return escape(text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…")
+
+
+SVG: Final = "svg"
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """The tree of one node. Raises Problem."""
+    require(seen, "resourceslices.resource.k8s.io")
+    made = pipeline(seen, Settings.of(options))
+    facts = devices_of(made)
+    name = options.node.removeprefix("node/")
+    if seen.one(Node, name) is None and not any(fact.node == name for fact in facts):
+        similar = get_close_matches(name, [node.key for node in seen.every(Node)], 3)
+        raise Problem(f"there is no node {name}" + (f"; similar: {', '.join(similar)}" if similar else ""))
+    tree = Topology(made, facts).of(name)
+    lines = picture(tree) if options.output == SVG else [f"{title(tree)}", *_below(tree, "", seen)]
+    names = [f"device/{fact.id}" for fact in facts if fact.node == name]
+    return Answer(lines=list(lines), value=tree, names=names, notes=notes_on(seen))
+
+
+def _below(branch: Branch, indent: str, seen: Observed) -> Iterator[str]:
+    width = max((len(child.name) for child in branch.children), default=0)
+    for place, child in enumerate(branch.children):
+        is_last = place == len(branch.children) - 1
+        yield f"{indent}{'└── ' if is_last else '├── '}{_line(child, width, seen)}"
+        yield from _below(child, indent + ("    " if is_last else "│   "), seen)
+
+
+def _line(branch: Branch, width: int, seen: Observed) -> str:
+    fact = branch.device
+    if fact is None:
+        return title(branch)
+    parts = [f"{branch.name:{width}}", f"{fact.state:8}"]
+    for holder in fact.holders:
+        pods = ", ".join(holder.pods) or "no pod"
+        since = age(holder.since, seen.taken)
+        parts.append(f"claim {holder.claim} ({pods})" + (f" for {since}" if since else ""))
+    parts += [branch.detail] if branch.detail else []
+    return "  ".join(parts + [f"taint {taint}" for taint in fact.taints]).rstrip()

@@ -1,1 +1,0 @@
-"""``kubectl dra topology``: the devices of a node as a tree, in text or as a picture. Pure."""
