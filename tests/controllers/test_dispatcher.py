@@ -10,9 +10,14 @@ from contextlib import asynccontextmanager
 import pytest
 from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers import WorkQueue
-from dra_operator.controllers.shared.timing import TimeSlices
-from dra_operator.controllers.work.dispatcher import DISPATCH_STRETCH_SECONDS, Decided, Dispatcher, Postponed
-from dra_operator.controllers.work.failures import Failures
+from dra_operator.controllers.settings import TimeSlices
+from dra_operator.controllers.workers import (
+    DISPATCH_STRETCH_SECONDS,
+    Decided,
+    Dispatcher,
+    Failures,
+    Postponed,
+)
 from prometheus_client import CollectorRegistry
 
 TURNS = TimeSlices()

@@ -27,8 +27,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, Key, Source, UidMemory, evictions
 from dra_operator.controllers import Control, OwnControllers
-from dra_operator.controllers.taints import evict
-from dra_operator.controllers.taints import rule_reports as taint_rules
+from dra_operator.controllers import taints as taints_controller
 from fake_api import ERRORS, Call, at_once
 from objects import Make, Obj
 from waiting import becomes
@@ -162,12 +161,10 @@ async def test_an_eviction_is_one_line_in_the_log(
     world: World, make: type[Make], caplog: pytest.LogCaptureFixture
 ) -> None:
     furnish(world, make, TAINT)
-    with caplog.at_level(logging.INFO, "dra_operator.controllers.taints.evict"):
+    with caplog.at_level(logging.INFO, "dra_operator.controllers.taints"):
         async with started(world):
             assert pods(world) == []
-    (line,) = [
-        record.getMessage() for record in caplog.records if record.name == "dra_operator.controllers.taints.evict"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "dra_operator.controllers.taints"]
     because = "device gpu.example.com/node-a/dev-0 has taint broken:NoExecute"
     assert line.startswith(f'pod evicted pod=ns/pod late=0.0 because="{because}" attempt=')
 
@@ -196,7 +193,7 @@ async def test_many_pods_of_one_slice_go(world: World, make: type[Make]) -> None
 
 @pytest.fixture(autouse=True)
 def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(taints_controller, "MATES_LOOK_SECONDS", 0.02)
 
 
 async def group_runs(
@@ -267,8 +264,8 @@ async def test_a_pod_of_a_large_group_is_looked_at_again_when_the_others_may_hav
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand pods end in twenty seconds: until then each look at all of them would be in vain."""
-    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(evict, "SECONDS_FOR_A_MATE", 15.0)
+    monkeypatch.setattr(taints_controller, "MATES_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(taints_controller, "SECONDS_FOR_A_MATE", 15.0)
     await group_runs(world, make, "all")
     world.api.before = lambda call: (
         ServerError(503, "ServiceUnavailable", "down") if call.verb == "delete" and call.name != "pod-1" else None
@@ -286,9 +283,9 @@ async def test_however_large_a_group_is_its_pods_are_looked_at_once_a_minute(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the number of its pods the pause would be longer, and a minute is enough for all of them."""
-    monkeypatch.setattr(evict, "MATES_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(evict, "SECONDS_FOR_A_MATE", 15.0)
-    monkeypatch.setattr(evict, "EVICTION_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(taints_controller, "MATES_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(taints_controller, "SECONDS_FOR_A_MATE", 15.0)
+    monkeypatch.setattr(taints_controller, "EVICTION_LOOK_SECONDS", 0.05)
     await group_runs(world, make, "all")
     world.api.before = lambda call: (
         ServerError(503, "ServiceUnavailable", "down") if call.verb == "delete" and call.name != "pod-1" else None
@@ -722,7 +719,7 @@ async def test_a_rule_says_how_many_pods_it_evicts_and_later_that_it_is_done(wor
 async def test_a_rule_tells_the_end_by_itself(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, seconds: int | None, reason: str
 ) -> None:
-    monkeypatch.setattr(taint_rules, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(taints_controller, "REPORT_SECONDS", 0.05)
     limited = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
     furnish(world, make, tolerations=[limited] if seconds else None)
     world.api.add(DEVICE_TAINT_RULES, rule())
@@ -739,7 +736,7 @@ async def test_a_rule_tells_the_end_by_itself(
 async def test_a_rule_reports_that_a_pod_came_to_its_devices(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taint_rules, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(taints_controller, "REPORT_SECONDS", 0.05)
     world.api.add(DEVICE_TAINT_RULES, rule())
     async with started(world):
         assert condition(world)["reason"] == "NotStarted"

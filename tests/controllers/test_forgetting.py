@@ -27,12 +27,11 @@ from dra_ledger.basics import Journal
 from dra_operator.allocator import Allocator, Features
 from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings
+from dra_operator.controllers.fairness import SPARE_ENTRIES
+from dra_operator.controllers.memory import Announced, GrowingPauses
 from dra_operator.controllers.scheduling.gang import gangs
-from dra_operator.controllers.shared.last_events import Announced
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
-from dra_operator.controllers.work.line import SPARE_ENTRIES
 from dra_operator.kube import EventRecorder
-from dra_operator.kube.fresh import Fresh
+from dra_operator.kube.client import Fresh
 from fake_api import Call, FakeApi
 from neighbour_lab import PREFERRED, REQUIRED
 from objects import Make, Obj

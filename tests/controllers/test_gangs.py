@@ -35,8 +35,8 @@ from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling import scheduling_cycle
 from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
 from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
-from dra_operator.controllers.shared.timing import BackoffSettings
-from dra_operator.controllers.work.dispatcher import Decided, Postponed
+from dra_operator.controllers.settings import BackoffSettings
+from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.gang import joint_plan

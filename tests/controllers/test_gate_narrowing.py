@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import NodeSelector, NodeSelectorTerm
 from dra_devcluster.apiserver.kinds.pods.rules import validate_update
 from dra_ledger.node_selectors import matches
-from dra_operator.kube.gate import open_gate
+from dra_operator.kube.pods import open_gate
 from hypothesis import given
 from hypothesis import strategies as st
 from placement_lab import node

@@ -14,7 +14,7 @@ from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
-from dra_operator.kube.pod_groups import PodGroupWriter
+from dra_operator.kube.writers import PodGroupWriter
 from fake_api import Call, FakeApi
 from objects import Make, Obj
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra_operator.cache import Key
-from dra_operator.controllers.work.line import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Line
+from dra_operator.controllers.fairness import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Line
 from hypothesis import given
 from hypothesis import strategies as st
 from remembered import sizes

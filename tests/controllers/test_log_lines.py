@@ -19,8 +19,8 @@ from dra_kube import (
 )
 from dra_operator.cache import Key
 from dra_operator.controllers import Line, WorkQueue
-from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused
-from dra_operator.controllers.work.failures import Failures
+from dra_operator.controllers.errors import BindingFailed, BindingRefused
+from dra_operator.controllers.workers import Failures
 from fake_api import Call
 from objects import Make
 from prometheus_client import CollectorRegistry

@@ -12,9 +12,8 @@ from controllers_world import World
 from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
-from dra_operator.controllers.work.failures import Failures
-from dra_operator.controllers.work.queue import WorkQueue
-from dra_operator.controllers.work.workers import Workers
+from dra_operator.controllers.queue import WorkQueue
+from dra_operator.controllers.workers import Failures, Workers
 from objects import Make
 from prometheus_client import CollectorRegistry
 

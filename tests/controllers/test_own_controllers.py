@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.shared.own_controllers import UnknownController
+from dra_operator.controllers.settings import UnknownController
 from fake_api import Call
 from objects import Make, Obj
 

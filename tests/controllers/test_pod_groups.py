@@ -21,7 +21,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.shared.errors import BindingFailed, GenerationFailed
+from dra_operator.controllers.errors import BindingFailed, GenerationFailed
 from dra_operator.kube import PodGroupWriter
 from dra_operator.scheduling import Snapshot, WriteUnderWay, pre_filter
 from fake_api import Call

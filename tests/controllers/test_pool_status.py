@@ -10,7 +10,7 @@ from dra_api.releases.release import Release
 from dra_kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
-from dra_operator.controllers.pools import pool_status
+from dra_operator.controllers import pools as pools_controller
 from fake_api import ERRORS, Call
 from objects import Make, Obj
 from waiting import becomes
@@ -22,7 +22,7 @@ METRIC = "resourcepoolstatusrequest_controller_"
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(pool_status, "INCOMPLETE_POOL_SECONDS", 0.01)
+    monkeypatch.setattr(pools_controller, "INCOMPLETE_POOL_SECONDS", 0.01)
     return World(Features(Release.V1_36, pool_status=True))
 
 
@@ -176,7 +176,7 @@ async def test_a_pool_that_stays_incomplete_is_answered_with_what_is_missing(wor
 
 
 async def test_a_pool_that_gets_complete_meanwhile_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_status, "INCOMPLETE_POOL_SECONDS", 0.2)
+    monkeypatch.setattr(pools_controller, "INCOMPLETE_POOL_SECONDS", 0.2)
     publish(world, "node-a", 1, slices=2)
     ask(world)
     world.start()

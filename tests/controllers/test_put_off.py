@@ -34,10 +34,10 @@ from dra_operator import controllers
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers, TimeSettings
 from dra_operator.controllers.claims import delayed_deletion
+from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.scheduling import patience, permit
 from dra_operator.controllers.scheduling.gang import gangs
 from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
 from dra_operator.scheduling import Pause
 from dra_operator.scheduling.state import Gang
 from fake_api import Call, Effect, FakeApi
@@ -72,8 +72,8 @@ control.py Control._look_at_users add_after  said: unseen-allocation
 control.py Control.hold look_again  below 5 s: at once
 control.py Control.started wait  no pod: the process starts, which readiness says
 control.py Control._after call_later  no pod: invariants are checked
-pools/pool_status.py PoolReporter.handle add_after  no pod: a question about pools is answered
-pools/pool_status.py PoolReporter._answer add_after  no pod: a question about pools is answered
+pools.py PoolReporter.handle add_after  no pod: a question about pools is answered
+pools.py PoolReporter._answer add_after  no pod: a question about pools is answered
 scheduling/context.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
 scheduling/gang/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
 scheduling/gang/gang_binding.py GangBinding._come_back look_again  said: gang-refused
@@ -130,29 +130,29 @@ scheduling/unreserve.py Unreserve.confirm look_again  said: allocation-unanswere
 scheduling/unreserve.py Unreserve.confirm_bind_step look_again  said: binding-unanswered
 scheduling/unreserve.py Unreserve.let_go look_again  below 5 s: at once
 scheduling/unreserve.py Unreserve.give_up_held look_again  said: gang-refused
-taints/evict.py PodEvictor.handle add_after  no pod: it has its node, and is evicted
-taints/evict.py PodEvictor._evict add_after  no pod: it has its node, and is evicted
-taints/rule_reports.py RuleReporter.look_later add_after  no pod: a rule reports
-taints/rule_reports.py RuleReporter.handle sleep  no pod: a rule reports
-taints/rule_reports.py RuleReporter._news add_after  no pod: a rule reports
-taints/rule_reports.py _in_parts sleep  no pod: a rule reports
-work/dispatcher.py module Decided  no pod: a constant
-work/dispatcher.py _turns_of_others sleep  below 5 s: 5 ms
-work/dispatcher.py Dispatcher.run acquire  warned: no-slot
-work/dispatcher.py Dispatcher._next postpone  said: slow-plan
-work/dispatcher.py Dispatcher._pause sleep  below 5 s: one turn
-work/failures.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
-work/growing_pauses.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
-work/late_work.py LateWork.run sleep  below 5 s: a look each second
-work/queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
-work/queue.py WorkQueue.get stand_aside  warned: no-share
-work/queue.py WorkQueue.done _hold  said: refused
-work/queue.py WorkQueue.retry _hold  said: binding-refused-for-now
-work/queue.py WorkQueue.idle wait  no pod: tests wait
-work/queue.py WorkQueue._hold call_later  said: binding-refused-for-now
-work/queues.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
-work/rounds.py Rounds._plan call_later  said: refused
-work/workers.py Workers._work sleep  below 5 s: one turn of the loop
+taints.py PodEvictor.handle add_after  no pod: it has its node, and is evicted
+taints.py PodEvictor._evict add_after  no pod: it has its node, and is evicted
+taints.py RuleReporter.look_later add_after  no pod: a rule reports
+taints.py RuleReporter.handle sleep  no pod: a rule reports
+taints.py RuleReporter._news add_after  no pod: a rule reports
+taints.py _in_parts sleep  no pod: a rule reports
+workers.py module Decided  no pod: a constant
+workers.py _turns_of_others sleep  below 5 s: 5 ms
+workers.py Dispatcher.run acquire  warned: no-slot
+workers.py Dispatcher._next postpone  said: slow-plan
+workers.py Dispatcher._pause sleep  below 5 s: one turn
+workers.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
+memory.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
+alarms.py LateWork.run sleep  below 5 s: a look each second
+queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
+queue.py WorkQueue.get stand_aside  warned: no-share
+queue.py WorkQueue.done _hold  said: refused
+queue.py WorkQueue.retry _hold  said: binding-refused-for-now
+queue.py WorkQueue.idle wait  no pod: tests wait
+queue.py WorkQueue._hold call_later  said: binding-refused-for-now
+queue.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
+fairness.py Rounds._plan call_later  said: refused
+workers.py Workers._work sleep  below 5 s: one turn of the loop
 """
 SEEN: Final = ("said", "warned", "below 5 s", "no pod")
 

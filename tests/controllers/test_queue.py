@@ -17,10 +17,15 @@ from dra_kube import (
 )
 from dra_operator.cache import Key, WeakKey
 from dra_operator.controllers import WorkQueue
-from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, GenerationFailed, PlacementFailed
-from dra_operator.controllers.shared.timing import BackoffSettings
-from dra_operator.controllers.work.backoff import Backoff
-from dra_operator.controllers.work.failures import Failures
+from dra_operator.controllers.errors import (
+    BindingFailed,
+    BindingRefused,
+    GenerationFailed,
+    PlacementFailed,
+)
+from dra_operator.controllers.queue import Backoff
+from dra_operator.controllers.settings import BackoffSettings
+from dra_operator.controllers.workers import Failures
 from prometheus_client import CollectorRegistry
 
 A, B = Key("templates", "ns/a"), Key("release", "ns/b")

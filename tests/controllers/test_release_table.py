@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import NAMESPACES, Api, ApiError, Unreachable, connection
-from dra_operator.controllers.shared.errors import ControllerError
+from dra_operator.controllers.errors import ControllerError
 from objects import Make
 from pages import Page
 from release_stage import Stage, furnish

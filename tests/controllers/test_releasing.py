@@ -15,7 +15,7 @@ from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.allocator import Features
 from dra_operator.cache import check
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
-from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.queue import WorkQueue
 from fake_api import ERRORS, Call
 from history_kit.clock import VirtualLoop
 from objects import Make, Obj, user

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from dra_operator.cache import Key, WeakKey, WideKey
 from dra_operator.controllers import WorkQueue
-from dra_operator.controllers.work.rounds import MOST_REST_SECONDS, Rounds
+from dra_operator.controllers.fairness import MOST_REST_SECONDS, Rounds
 from history_kit.clock import VirtualLoop
 
 A, B, YOUNG = (Key("placement", f"ns/{name}") for name in ("a", "b", "young"))

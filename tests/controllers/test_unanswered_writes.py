@@ -24,7 +24,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.cache import Key, Source, check
-from dra_operator.controllers.shared.timing import BackoffSettings
+from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.scheduling.state import GATE
 from fake_api import Call
 from objects import Make, Obj
@@ -312,7 +312,7 @@ async def test_a_write_that_always_ends_in_a_server_error_is_repeated_with_growi
     world.api.before = lambda call: ServerError(500, "InternalError", "no webhook") if is_failing(call) else None
 
     def pauses() -> list[float]:
-        lines = (record.getMessage() for record in caplog.records if record.name.endswith("failures"))
+        lines = (record.getMessage() for record in caplog.records if record.name.endswith("workers"))
         return [float(found[1]) for line in lines if (found := re.search(r"again_in=([0-9.]+)s", line))]
 
     async with world.running():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
-from dra_operator.controllers.work.violation_log import ViolationLog
+from dra_operator.controllers.alarms import ViolationLog
+from dra_operator.controllers.settings import ROUNDING_SECONDS
 from prometheus_client import CollectorRegistry
 
 

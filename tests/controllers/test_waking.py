@@ -13,7 +13,7 @@ from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
 from dra_operator.controllers import OwnControllers, PreemptionSettings
-from dra_operator.controllers.work.dispatcher import Decided, Postponed
+from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filter
 from fake_api import ERRORS
 from hypothesis import example, given, settings

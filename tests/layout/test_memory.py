@@ -16,8 +16,8 @@ from dra_ledger import node_selectors
 from dra_ledger import predicates as kept_verdicts
 from dra_operator.allocator.pruning import subset_sum
 from dra_operator.allocator.request import claim_program
-from dra_operator.controllers.shared import last_events as announced
-from dra_operator.kube import events, fresh
+from dra_operator.controllers import memory
+from dra_operator.kube import client, events
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 160 << 20
@@ -40,9 +40,9 @@ BYTES = {
     "operator/dra_operator/allocator/request/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,
     "ledger/dra_ledger/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
     "operator/dra_operator/allocator/pruning/subset_sum.py": subset_sum.KEPT_SUM_BYTES,
-    "operator/dra_operator/kube/fresh.py": 2 * fresh.KEPT_OBJECT_BYTES,  # pods and claims
+    "operator/dra_operator/kube/client.py": 2 * client.KEPT_OBJECT_BYTES,  # pods and claims
     "operator/dra_operator/kube/events.py": events.KEPT_MESSAGE_BYTES,
-    "operator/dra_operator/controllers/shared/last_events.py": announced.KEPT_EVENT_BYTES,
+    "operator/dra_operator/controllers/memory.py": memory.KEPT_EVENT_BYTES,  # and 20,000 UIDs
 }
 OTHERWISE = {
     "proto/dra_api/cache.py": "the concept itself",
@@ -63,11 +63,9 @@ OTHERWISE = {
     "ledger/dra_ledger/cel_language.py": "256 devices, which drivers publish",
     "operator/dra_operator/cache/loads.py": "nodes that the view has",
     "ledger/dra_ledger/allocated.py": "10,000 ids of devices: of a fixed size",
-    "operator/dra_operator/controllers/work/growing_pauses.py": "10,000 UIDs: of a fixed size",
-    "operator/dra_operator/controllers/shared/recently.py": "10,000 UIDs: of a fixed size",
     "operator/dra_operator/controllers/scheduling/preemption/turns.py": "1,000 keys of pods for each namespace",
     "operator/dra_operator/controllers/claims/delayed_deletion.py": "claims that the view has; 1,000 namespaces",
-    "operator/dra_operator/controllers/work/queue.py": "workers of this process",
+    "operator/dra_operator/controllers/queue.py": "workers of this process",
 }
 COMMANDS_ONLY = {"commands", "quality"}
 """Rooms that the operator's process does not load."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dra_kube import Connection
 from dra_operator.app.leader import Leader
 from dra_operator.app.telemetry.metrics import LeaderGauge
-from dra_operator.controllers.work.gauges import NAMED_DRIVERS, OTHERS, largest
+from dra_operator.controllers.metrics import NAMED_DRIVERS, OTHERS, largest
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Counter
 from supervised import Supervising

@@ -16,7 +16,7 @@ from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, Left
 from dra_operator.cache import Cluster, Controller, Source, check
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings, TimeSlices
-from dra_operator.controllers.work.dispatcher import Postponed
+from dra_operator.controllers.workers import Postponed
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects

@@ -27,7 +27,7 @@ from dra_kubeletplugin.slices.view import SliceView, stored
 from dra_kubeletplugin.slices.writer import RateLimit, SliceWriter
 from dra_operator.app.leader import lease_name
 from dra_operator.kube import EventReason, EventRecorder
-from dra_operator.kube.pool_requests import PoolRequestWriter
+from dra_operator.kube.writers import PoolRequestWriter
 from manifest_accounts import DRIVER
 
 Use = Callable[[Api, Api], Awaitable[None]]

@@ -16,7 +16,7 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLIC
 from dra_operator.allocator import Allocator, Inventory
 from dra_operator.cache import Cluster, Source
 from dra_operator.controllers import Control
-from dra_operator.controllers.work.dispatcher import Postponed
+from dra_operator.controllers.workers import Postponed
 from dra_operator.scheduling.state import ANNOTATION, HOLD, IMMEDIATE, is_parked
 from dra_operator.sources.kinds import WATCHED
 from objects import Make, Obj

@@ -10,11 +10,25 @@ from dra_api.lazy_face import lazy
 if TYPE_CHECKING:
     from .claims.other_makers import records_claim_of_others
     from .control import Control
-    from .shared.errors import BindingFailed, ControllerError, GenerationFailed, PlacementFailed
-    from .shared.logbook import Line, tell
-    from .shared.own_controllers import NAMES, ControllerName, OwnControllers, UnknownController, controllers_of
-    from .shared.timing import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices
-    from .work.queue import WorkQueue
+    from .errors import (
+        BindingFailed,
+        ControllerError,
+        GenerationFailed,
+        PlacementFailed,
+    )
+    from .logbook import Line, tell
+    from .queue import WorkQueue
+    from .settings import (
+        NAMES,
+        BackoffSettings,
+        ControllerName,
+        OwnControllers,
+        PreemptionSettings,
+        TimeSettings,
+        TimeSlices,
+        UnknownController,
+        controllers_of,
+    )
 else:
     __getattr__, __dir__ = lazy(__name__)
 

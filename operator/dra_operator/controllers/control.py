@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, evictions, violations
+from dra_operator.controllers.alarms import LateWork, ViolationLog
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator
 from dra_operator.controllers.claims.generate_for_group import GroupClaimGenerator
@@ -31,7 +32,22 @@ from dra_operator.controllers.claims.names_being_written import NamesBeingWritte
 from dra_operator.controllers.claims.parked_claims import ParkedClaims
 from dra_operator.controllers.claims.protect import ClaimProtection
 from dra_operator.controllers.claims.release import ClaimReleaser
-from dra_operator.controllers.pools.pool_status import PoolReporter
+from dra_operator.controllers.fairness import Rank
+from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.metrics import (
+    CacheChanges,
+    ClaimCollector,
+    ClaimMetrics,
+    DeviceGauges,
+    EvictionMetrics,
+    PlacementMetrics,
+    PoolRequestMetrics,
+    PreemptionMetrics,
+    QueueGauges,
+    WaitingGauges,
+)
+from dra_operator.controllers.pools import PoolReporter
+from dra_operator.controllers.queue import Backoff, WorkQueue, WorkQueues
 from dra_operator.controllers.scheduling.binding_cycle import Writing
 from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
 from dra_operator.controllers.scheduling.context import SchedulingContext
@@ -43,29 +59,17 @@ from dra_operator.controllers.scheduling.patience import shows_reason
 from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
 from dra_operator.controllers.scheduling.preemption.preempt import Preemption
 from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
-from dra_operator.controllers.shared.own_controllers import OwnControllers
-from dra_operator.controllers.shared.timing import PreemptionSettings, TimeSettings
-from dra_operator.controllers.taints.evict import PodEvictor
-from dra_operator.controllers.taints.rule_reports import RuleReporter
-from dra_operator.controllers.work.backoff import Backoff
-from dra_operator.controllers.work.dispatcher import Decided, Dispatcher, Postponed, Result
-from dra_operator.controllers.work.failures import Failures
-from dra_operator.controllers.work.gauges import CacheChanges, DeviceGauges, QueueGauges, WaitingGauges
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
-from dra_operator.controllers.work.late_work import LateWork
-from dra_operator.controllers.work.line import Rank
-from dra_operator.controllers.work.metrics import (
-    ClaimCollector,
-    ClaimMetrics,
-    EvictionMetrics,
-    PlacementMetrics,
-    PoolRequestMetrics,
-    PreemptionMetrics,
+from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers.taints import PodEvictor, RuleReporter
+from dra_operator.controllers.workers import (
+    Decided,
+    Dispatcher,
+    Failures,
+    Handler,
+    Postponed,
+    Result,
+    Workers,
 )
-from dra_operator.controllers.work.queue import WorkQueue
-from dra_operator.controllers.work.queues import WorkQueues
-from dra_operator.controllers.work.violation_log import ViolationLog
-from dra_operator.controllers.work.workers import Handler, Workers
 from dra_operator.kube import (
     ClaimWriter,
     Client,

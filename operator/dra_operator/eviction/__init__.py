@@ -3,8 +3,7 @@
 In this package, a section without a page is a section of scheduling.md.
 """
 
-from .cause import Cause, Eviction
-from .due import claim_eviction, evicts, may_evict, pod_eviction, selects
+from .due import Cause, Eviction, claim_eviction, evicts, may_evict, pod_eviction, selects
 from .rule_status import EVICTION_IN_PROGRESS, RuleCounts, condition_of, eviction_condition
 from .taints import DeviceTaints, TaintOfDevice
 

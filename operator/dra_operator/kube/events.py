@@ -1,11 +1,12 @@
 """Writes Event objects, which tell people what happened to an object.
 
-No decision depends on events: they are written in the background, never waited for, and lost rather than retried. The
-same message about the same object is one Event with a count. Each object may cause a burst of events and then only one
-every few minutes, so that a pod that fails ten times a second does not flood the cluster. What the object itself shows
-(``SHOWN``: a placed pod has its node and its condition) is written ten times a second at most, after a burst of 25.
-Otherwise ten thousand pods placed at once would cost a write more each, and the events that say why others still wait
-would queue behind.
+Every event has a reason of the catalogue ``EventReason``; ``docs/operator.md`` lists them for people, and a test keeps
+the two alike. No decision depends on events: they are written in the background, never waited for, and lost rather than
+retried. The same message about the same object is one Event with a count. Each object may cause a burst of events and
+then only one every few minutes, so that a pod that fails ten times a second does not flood the cluster. What the object
+itself shows (``SHOWN``: a placed pod has its node and its condition) is written ten times a second at most, after a
+burst of 25. Otherwise ten thousand pods placed at once would cost a write more each, and the events that say why others
+still wait would queue behind.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from dra_api.cache import Cache
@@ -25,8 +27,78 @@ from dra_api.resource import GROUP
 from dra_api.scheduling import PodGroup
 from dra_kube import EVENTS, POD_GROUPS, KubeError, NotFound
 
-from .client import Client
-from .event_reasons import EventReason
+from dra_operator.kube.client import Client
+
+
+class EventReason(Enum):
+    """Type, reason and meaning; reasons that kube-scheduler or the claim controller has are theirs."""
+
+    SCHEDULED = (
+        "Normal",
+        "Scheduled",
+        "The pod has its node; written ten times a second at most, since the pod shows it.",
+    )
+    BINDING_CONDITIONS_PENDING = (
+        "Normal",
+        "BindingConditionsPending",
+        "The pod has its devices and waits for their binding conditions.",
+    )
+    GATE_REMOVED = (
+        "Normal",
+        "SchedulingGateRemoved",
+        "The pod has its devices, and its scheduler may place it.",
+    )
+    VOLUMES_PENDING = (
+        "Normal",
+        "VolumeBindingPending",
+        "The pod has its node and waits for its PersistentVolumeClaims to be bound there.",
+    )
+    FAILED_SCHEDULING = (
+        "Warning",
+        "FailedScheduling",
+        "The pod waits, and why; written when the condition `PodScheduled` changes.",
+    )
+    CLAIM_ALLOCATED = (
+        "Normal",
+        "ClaimAllocated",
+        "An immediate claim has its devices.",
+    )
+    FAILED_ALLOCATION = (
+        "Warning",
+        "FailedAllocation",
+        "An immediate claim waits for devices, and why; or the annotation of a claim is wrong.",
+    )
+    CLAIM_PARKED = (
+        "Warning",
+        "ResourceClaimParked",
+        "Another scheduler gave a device of the claim away as well; the claim keeps it, and no pod runs with it.",
+    )
+    FAILED_CLAIM_CREATION = (
+        "Warning",
+        "FailedResourceClaimCreation",
+        "The operator cannot make a claim of the pod from its template, or cannot record its name.",
+    )
+
+    PREEMPTING = (
+        "Normal",
+        "Preempting",
+        "The pod fits nowhere; pods of lower priority are ended for it, with `--preemption`.",
+    )
+    PREEMPTED = (
+        "Normal",
+        "Preempted",
+        "The pod is ended, because one of higher priority needs its devices or its room on the node.",
+    )
+    DEVICE_TAINT_EVICTION = (
+        "Normal",
+        "DeviceTaintManagerEviction",
+        "`Marking for deletion`: the pod is deleted, because a device of it has a taint with the effect NoExecute; "
+        "`Cancelling deletion`: it was due later, and may stay.",
+    )
+
+    def __init__(self, kind: str, reason: str, meaning: str) -> None:
+        self.kind, self.reason, self.meaning = kind, reason, meaning
+
 
 logger = logging.getLogger(__name__)
 

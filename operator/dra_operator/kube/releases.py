@@ -20,9 +20,8 @@ from dra_api.codec import to_dict
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus
 from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 
-from .changed import ClaimChanged
-from .claim_access import ClaimAccess
-from .claim_edits import this_very
+from .claim_access import ClaimAccess, this_very
+from .client import ClaimChanged
 
 _EMPTY = ResourceClaimStatus()
 

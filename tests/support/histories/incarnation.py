@@ -32,7 +32,7 @@ from dra_kube import (
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, TimeSettings
-from dra_operator.controllers.shared.timing import PreemptionSettings
+from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader
 from dra_operator.sources.last_look import LastLook

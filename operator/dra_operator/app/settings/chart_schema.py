@@ -14,7 +14,7 @@ import msgspec
 
 from dra_operator.allocator import GATES
 from dra_operator.controllers.scheduling.mix_text import LARGEST_WEIGHT, LISTED_ENTRIES
-from dra_operator.controllers.shared.own_controllers import NAMES
+from dra_operator.controllers.settings import NAMES
 
 from .settings import FORMER_NAMES, OperatorSettings, described
 

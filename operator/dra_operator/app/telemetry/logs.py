@@ -1,6 +1,6 @@
 """Log lines on stderr, for people or as JSON objects, one each; how much is logged depends on the verbosity.
 
-``controllers.shared.logbook`` has the lines about pods and claims, ``requests`` those about requests to the API server.
+``controllers.logbook`` has the lines about pods and claims, ``requests`` those about requests to the API server.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from dra_api.resource import ResourceClaim
 
 from dra_operator.cache import Key
-from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.queue import WorkQueue
 
 COLLECTOR_SECONDS = 0.1
 """Seconds that the garbage collector has where the server is quick."""

@@ -28,9 +28,9 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, by_entry, counting_claim
-from dra_operator.controllers.shared.errors import ControllerError, GenerationFailed, PodVanished
-from dra_operator.controllers.shared.own_controllers import OwnControllers
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
+from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
 from dra_operator.scheduling.state import has_gate
 

@@ -13,9 +13,9 @@ from dra_api.scheduling import PodGroup
 from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, by_entry, counting_claim
-from dra_operator.controllers.shared.errors import GenerationFailed
-from dra_operator.controllers.shared.own_controllers import OwnControllers
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.errors import GenerationFailed
+from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kube import EventReason, EventRecorder, PodGroupChanged, PodGroupWriter
 
 from .make_claim import ClaimMaker, recorded_name

@@ -16,7 +16,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key, Keys
-from dra_operator.controllers.shared.errors import ReleaseFailed
+from dra_operator.controllers.errors import ReleaseFailed
 from dra_operator.kube import PodGroupWriter
 
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from dra_api.resource import FINALIZER, ResourceClaim
 
 from dra_operator.cache import Key
-from dra_operator.controllers.shared.last_events import Announced
-from dra_operator.controllers.shared.logbook import devices_in, tell
+from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.memory import Announced
 from dra_operator.kube import ClaimWriter, EventReason, EventRecorder
 from dra_operator.scheduling.state import HOLD, annotation_fault, is_immediate, placeholder_key
 

@@ -12,9 +12,9 @@ from dra_api.scheduling import PodGroup
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.controllers.shared.errors import GenerationFailed
-from dra_operator.controllers.shared.logbook import tell
-from dra_operator.controllers.work.metrics import ClaimMetrics
+from dra_operator.controllers.errors import GenerationFailed
+from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.metrics import ClaimMetrics
 from dra_operator.kube import ClaimWriter, with_remedy
 from dra_operator.scheduling.state import bytes_of_large, size_refusal
 

@@ -26,7 +26,7 @@ from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster, Key, Keys
-from dra_operator.controllers.shared.logbook import devices_in, tell
+from dra_operator.controllers.logbook import devices_in, tell
 from dra_operator.kube import ClaimChanged, ClaimWriter
 from dra_operator.scheduling.state import contest, contest_of
 

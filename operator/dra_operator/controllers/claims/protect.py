@@ -11,8 +11,8 @@ import logging
 from dra_api.resource import FINALIZER, ResourceClaim
 
 from dra_operator.cache import Cluster, Key, is_unprotected
-from dra_operator.controllers.shared.logbook import tell
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.kube import ClaimWriter
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, Resourc
 from dra_kube import Conflict, NotFound
 
 from dra_operator.cache import Cluster, is_in_use
-from dra_operator.controllers.shared.errors import ReleaseFailed
-from dra_operator.controllers.shared.logbook import devices_in, tell
-from dra_operator.controllers.shared.own_controllers import OwnControllers
+from dra_operator.controllers.errors import ReleaseFailed
+from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .delayed_deletion import DelayedDeletion

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dra_api.core import Pod
 
 from dra_operator.cache import Cluster, duplicates
-from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.logbook import tell
 from dra_operator.kube import ClaimWriter, PodWriter
 
 logger = logging.getLogger(__name__)

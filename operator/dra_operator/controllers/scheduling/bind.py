@@ -12,8 +12,8 @@ from dra_kube.spans import span
 
 from dra_operator.cache import Cluster
 from dra_operator.controllers.claims.recorded_names import check_recorded
-from dra_operator.controllers.shared.errors import BoundElsewhere, PodVanished
-from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.errors import BoundElsewhere, PodVanished
+from dra_operator.controllers.logbook import tell
 from dra_operator.kube import EventReason, PodWriter
 
 from .bind_step import News

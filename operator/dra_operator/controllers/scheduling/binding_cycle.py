@@ -58,9 +58,9 @@ from dra_operator.controllers.claims.discard import discard
 from dra_operator.controllers.claims.group_reservations import releasing
 from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
 from dra_operator.controllers.claims.recorded_names import check_recorded
-from dra_operator.controllers.shared.errors import BindingFailed, BindingRefused, PodVanished
-from dra_operator.controllers.shared.logbook import devices_in, tell
-from dra_operator.controllers.work.metrics import PlacementMetrics
+from dra_operator.controllers.errors import BindingFailed, BindingRefused, PodVanished
+from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.metrics import PlacementMetrics
 from dra_operator.kube import (
     ClaimChanged,
     ClaimStripped,

@@ -12,9 +12,9 @@ from dra_api.resource import ResourceClaim
 from dra_operator.cache import Cluster, Key, Keys
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.make_claim import ClaimMaker
-from dra_operator.controllers.shared.timing import TimeSettings
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
-from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.queue import WorkQueue
+from dra_operator.controllers.settings import TimeSettings
 from dra_operator.kube import EventRecorder
 from dra_operator.scheduling.claims import ClaimReadiness, claim_readiness
 

@@ -14,7 +14,7 @@ from typing import Final
 from dra_api.core import Pod
 
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
-from dra_operator.controllers.shared.recently import Recently
+from dra_operator.controllers.memory import Recently
 
 SILENT_SECONDS: Final = 0.5
 """Seconds from the first attempt that found no devices."""

@@ -17,8 +17,8 @@ from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 
-from dra_operator.controllers.shared.errors import BindingRefused
-from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.controllers.errors import BindingRefused
+from dra_operator.controllers.workers import Result
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.claims import Readiness

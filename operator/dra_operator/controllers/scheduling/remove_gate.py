@@ -21,8 +21,8 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster
-from dra_operator.controllers.shared.errors import BindingFailed, PodVanished
-from dra_operator.controllers.shared.logbook import tell
+from dra_operator.controllers.errors import BindingFailed, PodVanished
+from dra_operator.controllers.logbook import tell
 from dra_operator.kube import EventReason, PodChanged, PodWriter
 from dra_operator.scheduling.state import GATE, reach
 

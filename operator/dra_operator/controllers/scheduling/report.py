@@ -2,7 +2,7 @@
 
 A reason may come and go many times a second: a thousand pods name a claim that is made and deleted all the time.
 What a pod is told is therefore spaced. The first two reasons are told at once; from then on the pauses grow
-(``growing_pauses``), from a second to a minute. The pod is looked at again at the end of each, so that the last reason
+(``GrowingPauses``), from a second to a minute. The pod is looked at again at the end of each, so that the last reason
 is told in any case.
 
 A pod may be put off again and again without a reason that is worth a write: it defers to another scheduler for a
@@ -22,12 +22,10 @@ from dra_api.core import Pod
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key
-from dra_operator.controllers.shared.errors import PodVanished
-from dra_operator.controllers.shared.last_events import Announced
-from dra_operator.controllers.shared.logbook import tell
-from dra_operator.controllers.shared.recently import Recently
-from dra_operator.controllers.shared.timing import ROUNDING_SECONDS, BackoffSettings
-from dra_operator.controllers.work.growing_pauses import REMEMBERED_THINGS, GrowingPauses
+from dra_operator.controllers.errors import PodVanished
+from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.memory import REMEMBERED_THINGS, Announced, GrowingPauses, Recently
+from dra_operator.controllers.settings import ROUNDING_SECONDS, BackoffSettings
 from dra_operator.kube import EventReason, EventRecorder, PodWriter, may_have_happened
 from dra_operator.scheduling.state import GATED, claim_behind, is_at_gate, is_placeholder
 

@@ -40,12 +40,22 @@ from dra_operator.cache import (
     DeviceTaken,
     WakeConditions,
 )
-from dra_operator.controllers.shared.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
-from dra_operator.controllers.shared.logbook import tell
-from dra_operator.controllers.shared.own_controllers import OwnControllers
-from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
-from dra_operator.controllers.work.dispatcher import Decided, FollowUp, Postponed, Result
-from dra_operator.controllers.work.failures import is_held_back, pause_asked_for
+from dra_operator.controllers.errors import (
+    BoundElsewhere,
+    ControllerError,
+    PlacementFailed,
+    PodVanished,
+)
+from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.settings import ROUNDING_SECONDS, OwnControllers
+from dra_operator.controllers.workers import (
+    Decided,
+    FollowUp,
+    Postponed,
+    Result,
+    is_held_back,
+    pause_asked_for,
+)
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,

@@ -13,7 +13,7 @@ from dra_api.core import Pod
 from dra_api.values.times import parse_time
 
 from dra_operator.cache import Cluster
-from dra_operator.controllers.shared.own_controllers import NAMES, OwnControllers
+from dra_operator.controllers.settings import NAMES, OwnControllers
 from dra_operator.scheduling.state import Obstacle, size_refusal
 
 

@@ -22,9 +22,9 @@ from dra_kube import KubeError, NotFound
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.discard import discard
 from dra_operator.controllers.claims.group_reservations import releasing
-from dra_operator.controllers.shared.errors import GenerationFailed, PlacementFailed, PodVanished
-from dra_operator.controllers.shared.logbook import devices_in, tell
-from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.controllers.errors import GenerationFailed, PlacementFailed, PodVanished
+from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.workers import Result
 from dra_operator.kube import ClaimChanged, EventReason, Unanswered
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediate, is_parked, is_placeholder, title

@@ -17,14 +17,14 @@ from dra_api.resource import ResourceClaim
 from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
+from dra_operator.controllers.errors import BindingRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.bind_step import BindStep
 from dra_operator.controllers.scheduling.binding_cycle import BindingCycle
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.permit import UNSEEN_LOOK_SECONDS, Permit
 from dra_operator.controllers.scheduling.planning import has_devices, has_room, is_promised
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
-from dra_operator.controllers.shared.errors import BindingRefused, PlacementFailed, PodVanished
-from dra_operator.controllers.work.dispatcher import Result
+from dra_operator.controllers.workers import Result
 from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.gang import JointPlan
 from dra_operator.scheduling.rules import NO_BINDINGS

@@ -21,12 +21,12 @@ from typing import Any, Final
 from dra_api.core import Pod
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
+from dra_operator.controllers.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
-from dra_operator.controllers.shared.errors import PlacementFailed, PodVanished
-from dra_operator.controllers.work.dispatcher import Decided, Postponed, Result
+from dra_operator.controllers.workers import Decided, Postponed, Result
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle, has_gate, is_placeholder

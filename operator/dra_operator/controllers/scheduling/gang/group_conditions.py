@@ -16,8 +16,8 @@ from dra_api.scheduling import PodGroup, placed_condition
 from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, Keys
-from dra_operator.controllers.shared.own_controllers import OwnControllers
-from dra_operator.controllers.work.growing_pauses import GrowingPauses
+from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kube import PodGroupChanged, PodGroupWriter
 from dra_operator.scheduling.state import is_at_gate
 

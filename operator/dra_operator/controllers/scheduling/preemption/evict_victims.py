@@ -18,8 +18,8 @@ from dra_api.core import Pod
 from dra_api.values.times import parse_time
 from dra_kube import Forbidden, Invalid, NotFound
 
-from dra_operator.controllers.shared.logbook import tell
-from dra_operator.controllers.shared.recently import Recently
+from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.memory import Recently
 from dra_operator.kube import Disruption, EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling.preemption import OVERDUE_SECONDS, leaves_soon
 

@@ -33,9 +33,9 @@ from dra_api.core import Pod
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Keys
-from dra_operator.controllers.shared.timing import PreemptionSettings
-from dra_operator.controllers.work.metrics import PreemptionMetrics
-from dra_operator.controllers.work.shares import may_have_another
+from dra_operator.controllers.fairness import may_have_another
+from dra_operator.controllers.metrics import PreemptionMetrics
+from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
 from dra_operator.scheduling.gang import SameValues
@@ -58,7 +58,7 @@ from .under_way import UnderWay
 
 MOST_NOMINATED_PODS: Final = 100
 """Pods that are nominated at the same time; a gang is nominated as a whole all the same. Namespaces share them as they
-share workers (``work.shares``), since victims may take days to end; one that has none always gets one."""
+share workers (``fairness``), since victims may take days to end; one that has none always gets one."""
 SHOWN_VICTIM_NAMES: Final = 4
 """Pods that a message names."""
 

@@ -18,8 +18,8 @@ from typing import Final
 
 from dra_api.core import Pod
 
-from dra_operator.controllers.shared.recently import Recently
-from dra_operator.controllers.shared.timing import ROUNDING_SECONDS
+from dra_operator.controllers.memory import Recently
+from dra_operator.controllers.settings import ROUNDING_SECONDS
 
 SHARE: Final = 0.05
 """Of the time that all attempts together may take."""

@@ -1,8 +1,13 @@
-"""The line of keys that are ready, in which the namespaces share the time of decisions.
+"""How namespaces share the workers of a queue and the time of decisions.
 
-A namespace with a thousand pods that take a second of searching each would otherwise be asked a thousand times before
-the one pod of another. So a namespace that has taken time is in *debt*. It pays back ``PAID_BACK_SHARE`` seconds each
-second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
+*Workers.* A write takes as long as the API server needs, and who made the object decides that: a pod of a megabyte
+takes it seconds. All workers would soon wait for the pods of one namespace, and none would be left for another. So a
+namespace that has workers gets another one only if it then has at most ``WORKERS_PER_FREE_ONE`` for each that is left
+free. One alone gets two thirds of them, the next one two thirds of the rest, and one that has none may take the last.
+
+*Time.* A namespace with a thousand pods that take a second of searching each would otherwise be asked a thousand times
+before the one pod of another. So a namespace that has taken time is in *debt*. It pays back ``PAID_BACK_SHARE`` seconds
+each second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
 
 1. keys of namespaces without debt before those of namespaces in debt, and these by debt, the smallest first;
 2. within that, keys that were postponed to a lower level first;
@@ -13,16 +18,122 @@ that has its share of the workers stands aside until it may have another one.
 
 Example: a thousand hard pods of ``a`` are in the line, and one of ``b`` that takes five turns joins it. After the piece
 that is being worked on, ``a`` is in debt and ``b`` is not, so the five turns of ``b`` follow each other.
+
+*Rounds.* Where a thousand pods wait, a slice that is published has all of them looked at again. Such changes may follow
+each other faster than that is done: a driver that reports anew all the time, a node whose labels flip. Then the same
+keys would be ready again and again, and those of younger pods would never have their turn. So such keys are looked at
+in rounds: what is wanted while a round is under way, and for as long afterwards as its looks took, is for the next one.
+All rounds together take half of the time at most, and a single change is answered at once. A namespace that has had its
+part of a round pays for the rest of its looks, however cheap each of them is, so that others go before them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dra_operator.cache import Key
+
+WORKERS_PER_FREE_ONE: Final = 2
+
+
+def may_have_another(held: int, free: float) -> bool:
+    """Whether a namespace that has so many may get one of those that are free."""
+    return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
+
+
+class Shares:
+    """Of so many workers; infinity means that there is always another one."""
+
+    def __init__(self, workers: float) -> None:
+        self._free = workers
+        self._held: Counter[str] = Counter()
+
+    def may_take(self, namespace: str) -> bool:
+        """Whether the namespace may have another worker."""
+        return may_have_another(self._held[namespace], self._free)
+
+    def take(self, namespace: str) -> None:
+        """It has another one."""
+        self._free -= 1
+        self._held[namespace] += 1
+
+    def give_back(self, namespace: str) -> None:
+        """It has one less."""
+        self._free += 1
+        self._held[namespace] -= 1
+        if not self._held[namespace]:
+            del self._held[namespace]
+
+
+FREE_SECONDS: Final = 0.25
+"""Of looks in one round that a namespace does not pay for."""
+MOST_REST_SECONDS: Final = 10.0
+"""Between two rounds, however long the first one took: so often kube-scheduler tries a pod that it backs off from."""
+
+
+class Rounds:
+    """``begin`` hands out the keys of a round, and answers with those that are in line by that. Bound to the running
+    event loop."""
+
+    def __init__(self, begin: Callable[[Sequence[Key]], Iterable[Key]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin = begin
+        self._next: dict[Key, None] = {}
+        self._left: set[Key] = set()
+        """Keys of this round that were not looked at yet."""
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds of this round by namespace."""
+        self._rests_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """No key is wanted."""
+        return not self._next
+
+    def add(self, key: Key) -> None:
+        """Have the key looked at in the next round."""
+        self._next[Key(*key)] = None
+        self._plan()
+
+    def discard(self, key: Key) -> None:
+        """The key is looked at anyway."""
+        self._next.pop(key, None)
+
+    def looked_at(self, key: Key, seconds: float) -> bool:
+        """A look at the key took so long; whether its namespace has to pay for it."""
+        if key not in self._left:
+            return False
+        self._left.discard(key)
+        self._spent[key.namespace] += seconds
+        is_much = self._spent[key.namespace] > FREE_SECONDS
+        if not self._left:
+            self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
+            self._spent.clear()
+            self._plan()
+        return is_much
+
+    def close(self) -> None:
+        """Forget what is wanted."""
+        self._next.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan(self) -> None:
+        if self._next and not self._left and self._timer is None:
+            self._timer = self._loop.call_later(max(0.0, self._rests_until - self._loop.time()), self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        keys = list(self._next)
+        self._next.clear()
+        self._left.update(self._begin(keys))
+
 
 Rank = tuple[Any, ...]
 """Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""

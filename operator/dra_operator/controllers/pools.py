@@ -16,9 +16,8 @@ from dra_api.values.times import format_time, parse_time
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key, incomplete_pools, pool_answer
-from dra_operator.controllers.work.gauges import OTHERS
-from dra_operator.controllers.work.metrics import PoolRequestMetrics
-from dra_operator.controllers.work.queue import WorkQueue
+from dra_operator.controllers.metrics import OTHERS, PoolRequestMetrics
+from dra_operator.controllers.queue import WorkQueue
 from dra_operator.kube import PoolRequestWriter
 
 INCOMPLETE_POOL_LOOKS = 5  # looks at an incomplete pool after the first

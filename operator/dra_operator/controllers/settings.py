@@ -1,19 +1,71 @@
-"""How fast the controllers work, and how long they wait. The values are settings of the operator; all times in seconds.
+"""What can be set on the controllers: which of them are this operator's, how fast they work, and how long they wait.
 
-A *turn* is what one decision may take before others have theirs. A decision that took longer comes later, and its key
-then rests for ``rest`` times as long, so that one key gets at most a twentieth of the time: three seconds a minute.
-Decisions of up to a tenth of a turn are *cheap*; others are charged to the namespace (``work.line``).
+======================  ==============================================================================================
+``templates``           makes claims from templates, records them in the pod, reserves for pods with a preset node
+``release``             drops reservations, takes devices back, deletes generated claims
+``placement``           gives the pods of our scheduler name a node and devices
+``eviction``            deletes pods whose devices have a ``NoExecute`` taint, reports in DeviceTaintRules
+``allocation``          gives devices to pods of other schedulers at our scheduling gate, and to immediate claims
+======================  ==============================================================================================
+
+kube-controller-manager has templates, release and eviction (from 1.36 on), so that beside one the others are ours. Two
+things go with placement whichever controller has the others, since only the one who places a pod can tell: which of two
+claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``release``).
+Controllers ask when they handle a key, because the answer may change while they work.
+
+All times are in seconds. A *turn* is what one decision may take before others have theirs. A decision that took longer
+comes later, and its key then rests for ``rest`` times as long, so that one key gets at most a twentieth of the time:
+three seconds a minute. Decisions of up to a tenth of a turn are *cheap*; others are charged to the namespace
+(``fairness``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, Self, get_args
 
 from dra_operator.cache import Controller
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
+
+ControllerName = Literal["templates", "release", "placement", "eviction", "allocation"]
+NAMES: Final[tuple[ControllerName, ...]] = get_args(ControllerName)
+
+
+class UnknownController(ValueError):
+    """A name that is none of ``NAMES``."""
+
+
+@dataclass(slots=True)
+class OwnControllers:
+    """Whether each one is ours, now."""
+
+    templates: bool = True
+    release: bool = True
+    placement: bool = True
+    eviction: bool = True
+    allocation: bool = True
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> Self:
+        """Only the named ones are ours. Raises UnknownController."""
+        if unknown := sorted(set(names) - set(NAMES)):
+            raise UnknownController(f"{', '.join(unknown)}: not among {', '.join(NAMES)}")
+        return cls(**{name: name in names for name in NAMES})
+
+    def __str__(self) -> str:
+        return ", ".join(name for name in NAMES if getattr(self, name)) or "none"
+
+
+def controllers_of(text: str) -> frozenset[str] | None:
+    """The controllers that a comma-separated text names; None for ``auto``. Raises UnknownController."""
+    if text == "auto":
+        return None
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    OwnControllers.of(names)
+    return names
+
 
 ROUNDING_SECONDS: Final = 0.01
 """A look at a certain time comes so much later: a time that is rounded down would come again and again."""
@@ -24,7 +76,7 @@ class BackoffSettings:
     """Before a failed key is tried again: its wait doubles from ``first`` to ``longest`` with each failure in a row.
 
     The keys of a queue are tried again ``rate`` times a second, after the first ``burst``; the namespaces share that
-    (``work.backoff``).
+    (``queue.Backoff``).
     """
 
     first: float = 0.005

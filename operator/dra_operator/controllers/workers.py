@@ -1,19 +1,30 @@
-"""One decision at a time, in the queue's order; what the decisions call for is carried out concurrently.
+"""Who takes keys from the queues: several workers on most, and the dispatcher on that of pods to be placed.
 
-A decision is quick and a write is slow, so the dispatcher decides on one key, leaves the writes to a task, and takes
-the next key. Decisions never overlap: each sees what the one before has taken. ``most`` bounds the tasks, and with
-them how far decisions run ahead of the writes. Decisions follow each other without a pause for
-``DISPATCH_STRETCH_SECONDS``: with ten thousand pods of which most cannot be decided yet, a pause after each would be
-long. Then the event loop has as much time, if it has that much to do. One turn of it would not be enough: Kopf takes
-three for each new object, so that a pod would be heard of 15 s after a thousand others.
+*Workers.* Each takes a key, hands it to the controller, and reports back. After any error of a controller the key comes
+back after its back-off and the worker takes the next one, so that an object that cannot be handled does not delay
+others. Many keys need nothing but a look, which waits for nothing. So a worker pauses after ``WORK_STRETCH_SECONDS`` of
+such keys, divided among the workers: ten thousand keys at once do not keep the event loop from other work.
+
+*Dispatcher.* One decision at a time, in the queue's order; what the decisions call for is carried out concurrently. A
+decision is quick and a write is slow, so the dispatcher decides on one key, leaves the writes to a task, and takes the
+next key. Decisions never overlap: each sees what the one before has taken. ``most`` bounds the tasks, and with them how
+far decisions run ahead of the writes. Decisions follow each other without a pause for ``DISPATCH_STRETCH_SECONDS``:
+with ten thousand pods of which most cannot be decided yet, a pause after each would be long. Then the event loop has as
+much time, if it has that much to do. One turn of it would not be enough: Kopf takes three for each new object, so that
+a pod would be heard of 15 s after a thousand others.
 
 A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it continues the
 dispatcher pauses for as long as the last piece took, so that hard problems get at most half of the time. A key whose
 decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens. What a decision takes is
-charged to its namespace, and namespaces share the time before pods do: see ``Line``.
+charged to its namespace, and namespaces share the time before pods do (``fairness``).
 
 Of a thousand pods that a freed device, or the room of a pod, may help the first one takes it. The keys of the others
 are weak, and ``is_vain`` says of each at its turn that a decision would be in vain: one look instead of an attempt.
+
+*Failures* are counted and logged, and the key is retried after its back-off. A server that asks for a pause
+(Retry-After) gets it, and so does an attempt that gave claims up once more. A failure is a warning if its words are new
+for the key. The same words again, and what passes by itself, are shown with ``-v`` only. So are writes that are held
+back because another process may lead: the leader election logs that once.
 """
 
 from __future__ import annotations
@@ -22,22 +33,151 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from dra_kube import KubeError
+from dra_kube import ApiError, Conflict, KubeError, NotLeading, ServerError, TooManyRequests, Unauthorized, Unreachable
 from dra_kube.spans import Root, begin
+from prometheus_client import CollectorRegistry, Counter
 
 from dra_operator.cache import Key, WeakKey
-from dra_operator.controllers.shared.errors import ControllerError
-from dra_operator.controllers.shared.logbook import enter_attempt, new_attempt
-from dra_operator.controllers.shared.timing import TimeSlices
-
-from .failures import Failures
-from .queue import WorkQueue
+from dra_operator.controllers.errors import (
+    BindingFailed,
+    BindingRefused,
+    BoundElsewhere,
+    ControllerError,
+    PlacementFailed,
+    PodVanished,
+)
+from dra_operator.controllers.logbook import enter_attempt, new_attempt, tell
+from dra_operator.controllers.queue import PASSING_SECONDS, WorkQueue
+from dra_operator.controllers.settings import TimeSlices
 
 logger = logging.getLogger(__name__)
+
+PASSING = (
+    *(Unreachable, ServerError, TooManyRequests, Unauthorized, Conflict, NotLeading),
+    *(PlacementFailed, BindingFailed),
+)
+"""Errors after which the same attempt may succeed a moment later."""
+
+
+class Failures:
+    """Reports the end of each piece of work to its queue."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._errors = Counter(
+            "dra_operator_reconcile_errors",
+            "Pieces of work that failed and are tried again; unexpected ones are bugs and leave a trace in the log",
+            ["controller", "kind"],
+            registry=registry,
+        )
+        self._told: dict[Key, str] = {}
+        """What the last warning about a key said; until the key is handled."""
+
+    def report(
+        self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0, *, is_over: bool = True
+    ) -> None:
+        """A piece of work on the key ended. ``rest``: seconds until the key may be looked at again, whatever happens.
+
+        ``is_over``: see ``WorkQueue.done``.
+        """
+        if error is None:
+            if is_over:
+                self._told.pop(key, None)
+            queue.done(key, rest, is_over=is_over)
+            return
+        seconds = queue.retry(key, max(rest, pause_asked_for(error)), _longest_wait(error))
+        is_expected = isinstance(error, KubeError | ControllerError)
+        self._errors.labels(key.controller, "expected" if is_expected else "unexpected").inc()
+        fields = {"controller": key.controller, "object": key.object, "again_in": f"{seconds:.3g}s"}
+        if not is_expected:
+            tell(logger, logging.ERROR, "failed unexpectedly", error=error, **fields)
+        else:
+            level = logging.WARNING if self._is_news(key, error) else logging.DEBUG
+            tell(logger, level, "failed", error=error, **fields)
+
+    def _is_news(self, key: Key, error: Exception) -> bool:
+        passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
+        if passes or is_held_back(error) or self._told.get(key) == str(error):
+            return False
+        self._told[key] = str(error)
+        return True
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _longest_wait(error: BaseException) -> float:
+    """Return the longest back-off after the error: short, unless the server refuses for good."""
+    passes = any(isinstance(one, PASSING) for one in _causes(error)) and not isinstance(error, BindingRefused)
+    return PASSING_SECONDS if passes else math.inf
+
+
+def is_held_back(error: BaseException) -> bool:
+    """Return whether a write was held back since another process may lead. Readiness and the leader's log say so."""
+    return any(isinstance(one, NotLeading) for one in _causes(error))
+
+
+def pause_asked_for(error: BaseException) -> float:
+    """Return the seconds that the error asks for, or that the server asked for in one that caused it."""
+    if isinstance(error, PlacementFailed) and error.pause:
+        return error.pause
+    pauses = (one.retry_after for one in _causes(error) if isinstance(one, ApiError) and one.retry_after)
+    return next(pauses, 0.0)
+
+
+WORK_STRETCH_SECONDS = 0.005  # seconds
+
+Handler = Callable[[str], Awaitable[None]]
+
+
+class Workers:
+    """``run`` works until cancelled; ``after`` is called after every handled key; ``started`` is set when all workers
+    run."""
+
+    def __init__(
+        self, queue: WorkQueue, handle: Handler, count: int, failures: Failures, after: Callable[[], None]
+    ) -> None:
+        self._queue, self._handle, self._count = queue, handle, count
+        self._failures, self._after = failures, after
+        self.started = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start all workers; ends only by cancellation."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._count):
+                group.create_task(self._work(), name=f"worker {number}")
+            self.started.set()
+
+    async def _work(self) -> None:
+        resumed = time.perf_counter()
+        while True:
+            had_to_wait = not self._queue.depth
+            key = await self._queue.get()
+            if had_to_wait:
+                resumed = time.perf_counter()
+            enter_attempt(new_attempt())
+            self._failures.report(self._queue, key, await error_of(self._handle(key.object)))
+            self._after()
+            if time.perf_counter() - resumed > WORK_STRETCH_SECONDS / self._count:
+                await asyncio.sleep(0)  # with no key in hand: a pause changes the order of no two
+                resumed = time.perf_counter()
+
+
+async def error_of(work: Awaitable[None]) -> Exception | None:
+    """The error that the work raised, if any."""
+    try:
+        await work
+    except Exception as error:
+        return error
+    return None
+
 
 DISPATCH_STRETCH_SECONDS = 0.005  # seconds
 IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which no other task did anything takes less

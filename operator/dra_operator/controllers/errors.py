@@ -12,6 +12,8 @@
         └── PodVanished      because the pod was deleted meanwhile; also where nothing was planned
 """
 
+from __future__ import annotations
+
 
 class ControllerError(Exception):
     """Root of the controllers' own errors; the queue retries the key after its back-off."""
@@ -28,7 +30,7 @@ class ReleaseFailed(ControllerError):
 class PlacementFailed(ControllerError):
     """Whether the pod fits cannot be decided until the input is corrected or time passes.
 
-    ``pause``: so many seconds at least; see ``growing_pauses``.
+    ``pause``: so many seconds at least; see ``memory.GrowingPauses``.
     """
 
     def __init__(self, text: str, pause: float = 0.0) -> None:

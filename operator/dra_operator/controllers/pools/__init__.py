@@ -1,1 +1,0 @@
-"""Answers questions about pools of devices."""

@@ -1,1 +1,0 @@
-"""What several controllers use: settings, log lines, conditions and events."""

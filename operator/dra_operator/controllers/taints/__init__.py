@@ -1,1 +1,0 @@
-"""Ends pods on tainted devices, and says in DeviceTaintRules what they do."""

@@ -1,1 +1,0 @@
-"""Queues, workers and the dispatcher: which key is handled when, and how often."""
