@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from dra_operator.quality.seeds import read_seeds
 from dra_operator.quality.study import Cluster, Mean, result
 from dra_operator.quality.trace import read_nodes, read_pods
+from dra_operator.quality.workload import read_seeds
 
 PAGE: Final = Path(__file__).with_name("quality.md")
 MARK: Final = "<!-- {} by docs/quality.py -->"

@@ -7,8 +7,7 @@ from typing import Final
 
 import pytest
 from dra_operator.cli import main
-from dra_operator.quality.jobs import read_trace
-from dra_operator.quality.trace import Shape, TraceError, TraceNode, TracePod, read_nodes
+from dra_operator.quality.trace import Shape, TraceError, TraceNode, TracePod, read_nodes, read_trace
 
 ACME: Final = (
     "job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,type,state,submit_time",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from dra_operator.cli import main
-from dra_operator.quality.policies.choices import POLICIES
+from dra_operator.quality.policies import POLICIES
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
 from dra_operator.quality.trace import read_nodes, read_pods
 from dra_operator.quality.workload import Workload, workload

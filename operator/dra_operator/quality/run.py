@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .fragmentation import Fragmentation
-from .policies.policy import Policy
+from .policies import Policy
 from .states import Floats, NodeKinds, State, StateTable, whole_devices
 from .trace import Shape, TracePod
 from .workload import Workload, members

@@ -9,11 +9,9 @@ from typing import Final, TypeVar
 
 from dra_operator.commands.many_runs import jobs_of, results, save_plot
 from dra_operator.commands.object_files import BadInput
-from dra_operator.quality.jobs import read_trace
-from dra_operator.quality.seeds import read_seeds
 from dra_operator.quality.study import Cluster, RunResult, result
-from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes
-from dra_operator.quality.workload import workload
+from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_trace
+from dra_operator.quality.workload import read_seeds, workload
 
 from .arguments import DEFAULT_POLICIES, NAMES
 from .plot import plotted
