@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         pci_bus_id,
         pcie_root,
     )
-    from .claims.device_status import DeviceStatus
+    from .claims.device_status import DeviceStatus, report_devices
     from .commands.command import run
-    from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
+    from .driver import ClaimRef, DeviceHealth, Driver, Prepared, PreparedDevice, results_for
     from .errors import (
         AttributeUnknown,
         CheckpointCorrupted,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ClaimError,
         ClaimNotAllocated,
         ClaimReplaced,
+        CountersInUse,
         DeviceInUse,
         DeviceNotPublished,
         DevicesFailed,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from .files.claim_files import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
     from .kubelet.interceptor import Interceptor, request_id
     from .kubelet.registration import RegistrationStatus
+    from .parameters import DeviceConfig, configs_for, decode_parameters
     from .plugin import KubeletPlugin
     from .process import serve
     from .settings import PluginSettings
@@ -98,6 +100,7 @@ __all__ = [
     "ClaimRef",
     "ClaimReplaced",
     "ContainerEdits",
+    "CountersInUse",
     "DeviceConfig",
     "DeviceHealth",
     "DeviceInUse",
@@ -143,6 +146,7 @@ __all__ = [
     "configs_for",
     "counter_set",
     "decode_metadata",
+    "decode_parameters",
     "device",
     "marked_for",
     "metadata_faults",
@@ -153,6 +157,7 @@ __all__ = [
     "pci_bus_id",
     "pcie_root",
     "read_metadata",
+    "report_devices",
     "request_id",
     "results_for",
     "run",

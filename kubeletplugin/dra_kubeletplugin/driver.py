@@ -20,10 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar
 
-import msgspec
-from dra_api.relations.references import configs_for_result
 from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
@@ -62,7 +60,6 @@ def readable(text: str) -> str:
 
 
 log = logging.getLogger(__name__)
-Parameters = TypeVar("Parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,50 +207,6 @@ def results_for(driver: str, claim: ResourceClaim) -> list[DeviceRequestAllocati
     """The devices of this driver that a claim holds; a claim may hold devices of several drivers."""
     allocation = claim.status.allocation
     return [result for result in (allocation.devices.results if allocation else None) or () if result.driver == driver]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceConfig(Generic[Parameters]):
-    """Configuration of a device: of the claim's author, or with ``from_class`` of the administrator."""
-
-    parameters: Parameters
-    from_class: bool = False
-
-
-@overload
-def configs_for(
-    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult
-) -> list[DeviceConfig[dict[str, Any]]]: ...
-
-
-@overload
-def configs_for(
-    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult, kind: type[Parameters]
-) -> list[DeviceConfig[Parameters]]: ...
-
-
-def configs_for(
-    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult, kind: Any = dict[str, Any]
-) -> list[DeviceConfig[Any]]:
-    """The configuration of a device for this driver, in the order in which later entries win.
-
-    Parameters are decoded into ``kind``, which may be a dataclass, a ``TypedDict`` or a ``msgspec.Struct``. Raises
-    ClaimError, which names the claim and the field at fault.
-    """
-    allocation = claim.status.allocation
-    found: list[DeviceConfig[Any]] = []
-    for config in configs_for_result(allocation.devices.config if allocation else None, result.request):
-        if config.opaque and config.opaque.driver == driver:
-            from_class = config.source == "FromClass"
-            raw = bytes(config.opaque.parameters)
-            try:
-                found.append(DeviceConfig(msgspec.json.decode(raw, type=kind), from_class))
-            except (ValueError, TypeError, RecursionError) as error:
-                where = "its class" if from_class else "the claim"  # the parameters themselves may hold a password
-                raise ClaimError(
-                    f"claim {claim.key}: the parameters of {where} are invalid for driver {driver}: {error}"
-                ) from error
-    return found
 
 
 def _texts(owner: PreparedDevice, name: str, given: Any) -> tuple[str, ...]:

@@ -10,6 +10,7 @@
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   ├── ClaimReplaced      a claim of that name exists, but with another uid
     │   ├── DeviceInUse        another claim on this node holds the device
+    │   ├── CountersInUse      devices of other claims on this node have drawn what the device needs
     │   ├── DeviceNotPublished  the plugin does not publish the device, or not any more
     │   ├── HostPartInUse      another claim on this node was given the same device node
     │   └── CheckpointCorrupted  the record of the claim cannot be read
@@ -36,12 +37,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final, Protocol
 
 from dra_api.releases.gate_table import TABLE
 from dra_api.releases.release import Release
 from dra_kube import Forbidden
 
 _RIGHTS = "the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
+
+
+_SHOWN_HOLDERS: Final = 3
+
+
+class HeldDevice(Protocol):
+    """What a message says of a device that a claim holds."""
+
+    @property
+    def device(self) -> str:
+        """Its name."""
 
 
 class PluginError(Exception):
@@ -85,6 +98,32 @@ class DeviceInUse(ClaimError):
         super().__init__(
             f"device {device} of pool {pool} {verb} prepared for claim {holder}: wait until the pods of that "
             f"claim have ended; if none is left on this node, remove {record}"
+        )
+
+
+class CountersInUse(ClaimError):
+    """Devices of other claims have drawn so much of a counter that too little is left. The kubelet calls again.
+
+    ``using`` has the devices that have drawn from it: each with its claim and the record of that.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        device: str,
+        counter: str,
+        needed: str,
+        drawn: str,
+        available: str,
+        using: Sequence[tuple[HeldDevice, str, Path]],
+    ) -> None:
+        holders = ", ".join(f"{held.device} of claim {holder}" for held, holder, _ in using[:_SHOWN_HOLDERS])
+        more = f" and {len(using) - _SHOWN_HOLDERS} more" if len(using) > _SHOWN_HOLDERS else ""
+        records = ", ".join(dict.fromkeys(str(path) for _, _, path in using[:_SHOWN_HOLDERS]))
+        super().__init__(
+            f"device {device} of pool {pool} needs {needed} of the counter {counter}, of whose {available} the devices "
+            f"{holders}{more} have {drawn}: wait until the pods of those claims have ended; if none is left on this "
+            f"node, remove {records}"
         )
 
 

@@ -23,7 +23,7 @@ from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
 from .claims.device_status import DeviceStatus, report_devices
-from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls, fetch_claim
+from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls
 from .claims.lock import Turns
 from .claims.prepared import PreparedClaims
 from .driver import ClaimRef, Driver, PreparedDevice
@@ -37,7 +37,7 @@ from .kubelet.interceptor import Interceptor, LoggingInterceptor
 from .kubelet.registration import RegistrationService, RegistrationStatus
 from .kubelet.server import SocketServer, is_newest
 from .settings import PluginSettings
-from .slices import Owner, Resources, SlicePublisher, Statistics, marked_for
+from .slices import Owner, PoolCounters, Resources, SlicePublisher, Statistics, marked_for
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class KubeletPlugin:
             ClaimFiles(self._cdi, metadata),
             self._offers,
             self._turns.deciding,
+            self._counters,
         )
         self._health = HealthReports(driver, settings.node_name, served=settings.serve_health)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
@@ -172,12 +173,13 @@ class KubeletPlugin:
             await self._turns.run("preparing changed devices again", uids, partial(self._prepared.prepare_again, uids))
 
     async def report_devices(self, claim: ClaimRef, statuses: Iterable[DeviceStatus]) -> None:
-        """Say in the claim's status how its devices of this driver do, in place of what was said before.
+        """Say in the claim's status how its devices of this driver do, in place of what this node said before.
 
-        Raises ClaimError for a claim that is gone, replaced or not allocated to the device, or KubeError.
+        What a controller of the driver, or another node, has reported stays. Raises ClaimError for a claim that is
+        gone, replaced or not allocated to the device, or KubeError.
         """
-        fetched = await fetch_claim(self._api, claim)
-        await report_devices(self._api, self.settings.driver_name, fetched, statuses)
+        part = self.settings.node_name or "node"
+        await report_devices(self._api, self.settings.driver_name, claim, statuses, part=part)
 
     async def wait(self) -> None:
         """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end."""
@@ -275,6 +277,9 @@ class KubeletPlugin:
 
     def _offers(self, pool: str, device: str) -> bool:
         return self._publisher is None or self._publisher.offers(pool, device)
+
+    def _counters(self, pool: str) -> PoolCounters | None:
+        return self._publisher.counters(pool) if self._publisher else None
 
     def _restore_slices(self) -> None:
         if self._publisher:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from dra_api.codec import convert
 from dra_api.meta import Condition
 from dra_api.releases.release import Release
 from dra_api.resource import NetworkDeviceData, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import RESOURCE_CLAIMS, Api, Conflict, connection
-from dra_kubeletplugin import ClaimError, ClaimRef, DeviceStatus, Driver, KubeletPlugin, Prepared
-from dra_kubeletplugin.claims.device_status import report_devices
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    DeviceStatus,
+    Driver,
+    KubeletPlugin,
+    PluginSettings,
+    Prepared,
+    report_devices,
+)
 from dra_kubeletplugin.testing import DriverNode, PluginApi
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 NAME, OTHER = "gpu.example.com", "nic.example.com"
 READY = Condition(type="Ready", status="True", reason="Up", message="runs")
@@ -141,9 +154,86 @@ async def test_a_claim_made_anew_between_reading_and_writing_is_left_alone(world
     before = await world.stored()
     await world.api.delete(RESOURCE_CLAIMS, "claim", "default")
     await make_claim(world.api)
-    with pytest.raises(Conflict, match="uid"):
-        await report_devices(world.api, NAME, convert(ResourceClaim, before), [DeviceStatus(pool="p", device="gpu-0")])
+    with mock.patch.object(world.api, "get", return_value=before), pytest.raises(Conflict, match="uid"):
+        await report_devices(world.api, NAME, world.claim, [DeviceStatus(pool="p", device="gpu-0")])
     assert await world.devices() == []
+
+
+def said(kind: str, *devices: str, status: str = "True") -> list[DeviceStatus]:
+    """A report of one condition of some devices."""
+    condition = Condition(type=kind, status=status, reason="R", message="")
+    return [DeviceStatus(pool="p", device=device, conditions=[condition]) for device in devices]
+
+
+async def writers(api: Api, claim: ClaimRef, node: Path) -> dict[str, Callable[..., Awaitable[None]]]:
+    """Those of one driver: plugins of two nodes, one of a long name, and two controllers."""
+    all_settings = [PluginSettings(driver_name=NAME, node_name=name, data_dir=node, cdi_dir=node, registry_dir=node)
+                for name in ("worker-1", "w" * 253)]  # fmt: skip
+    plugins = [KubeletPlugin(Idle(), each, api) for each in all_settings]
+    return {
+        "node": partial(plugins[0].report_devices, claim),
+        "other node": partial(plugins[1].report_devices, claim),
+        "controller": partial(report_devices, api, NAME, claim),
+        "attacher": partial(report_devices, api, NAME, claim, part="attacher"),
+    }
+
+
+async def test_a_condition_of_one_writer_survives_the_reports_of_others(world: World, tmp_path: Path) -> None:
+    reports = await writers(world.api, world.claim, tmp_path)
+    for _ in range(2):
+        for name, report in reports.items():
+            await report(said(name.title().replace(" ", ""), "gpu-0"))
+    (entry,) = await world.devices()
+    assert [each["type"] for each in entry["conditions"]] == ["Node", "OtherNode", "Controller", "Attacher"]
+    version = (await world.stored())["metadata"]["resourceVersion"]
+    for name, report in reports.items():
+        await report(said(name.title().replace(" ", ""), "gpu-0"))
+    assert (await world.stored())["metadata"]["resourceVersion"] == version, "a repeated report writes nothing"
+    await reports["node"](said("Ready", "gpu-1"))
+    entries = {entry["device"]: [each["type"] for each in entry["conditions"]] for entry in await world.devices()}
+    assert entries == {"gpu-0": ["OtherNode", "Controller", "Attacher"], "gpu-1": ["Ready"]}, "its own is replaced"
+    for report in reports.values():
+        await report([])
+    assert await world.devices() == []
+
+
+REPORTS = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "other node", "controller", "attacher"]),
+        st.lists(st.sampled_from(["gpu-0", "gpu-1"]), unique=True),
+        st.sampled_from(["True", "False"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(REPORTS)
+def test_each_writer_finds_what_it_said_last(tmp_path_factory: pytest.TempPathFactory, reports: list[Any]) -> None:
+    async def story() -> None:
+        api = PluginApi()
+        results = [{"request": "r", "driver": NAME, "pool": "p", "device": f"gpu-{number}"} for number in (0, 1)]
+        claim = {
+            "metadata": {"name": "claim", "namespace": "default", "uid": "u"},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+        await api.put(RESOURCE_CLAIMS, claim)
+        by_name = await writers(api.client, ClaimRef("default", "claim", "u"), tmp_path_factory.mktemp("node"))
+        last: dict[tuple[str, str], str] = {}
+        for name, devices, status in reports:
+            kind = name.title().replace(" ", "")
+            for _ in range(2):
+                requests = len(api.requests)
+                await by_name[name](said(kind, *devices, status=status))
+            assert [verb for verb, _ in api.requests[requests:]] == ["get"], "a repeated report writes nothing"
+            last = {key: value for key, value in last.items() if key[1] != kind}
+            last |= {(device, kind): status for device in devices}
+        stored = await api.get(RESOURCE_CLAIMS, "claim", "default")
+        found = {(entry["device"], each["type"]): each["status"] for entry in stored["status"].get("devices", ())
+                 for each in entry["conditions"]}  # fmt: skip
+        assert found == last
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("world", [{"feature_gates": WITHOUT_STATUS, "release": Release.V1_36}], indirect=True)

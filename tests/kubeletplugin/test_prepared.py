@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,21 @@ from dra_kubeletplugin import (
     CheckpointCorrupted,
     CheckpointNewer,
     ClaimError,
+    CountersInUse,
     DeviceInUse,
     DeviceNotPublished,
+    Pool,
     Prepared,
     PreparedDevice,
+    counter_set,
+    device,
 )
 from dra_kubeletplugin.claims.conflicts import fingerprint
 from dra_kubeletplugin.files.checkpoint import FORMAT_VERSION, ClaimRecord, ClaimRecords
+from dra_kubeletplugin.slices import PoolCounters
+from dra_kubeletplugin.slices.desired_pool import DesiredPool
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from node_world import DRIVER, NodeWorld, allocated, ref
 
 
@@ -402,22 +410,30 @@ async def test_a_record_of_a_former_version_gets_its_second_file_at_the_start(no
     await prepared(node, allocated("c", "p/gpu-3"))
 
 
+@pytest.mark.parametrize("phase", ["prepared", "withdrawn", "unpreparing"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 300], ids=["empty", "zeros"])
+@pytest.mark.parametrize("seconds", [3600, 5], ids=["long before", "just before"])
 @pytest.mark.parametrize("held", ["of an earlier boot", "empty", "missing"])
 async def test_an_empty_record_of_an_earlier_boot_is_as_if_it_were_not_there(
-    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, held: str
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, held: str, seconds: int, phase: str, content: bytes
 ) -> None:
     """A power failure leaves such files: the pod hung until it was deleted."""
     await prepared(node, allocated("a", "p/gpu-0"))
+    if phase != "prepared":
+        with monkeypatch.context() as patch:
+            patch.setattr(node.driver, "prepare" if phase == "withdrawn" else "unprepare", _fails)
+            await node.prepared.prepare_again(["uid-of-a"])
+            assert phase == "withdrawn" or await node.prepared.unprepare(ref("a")) is not None
     path = node.root / "claims" / "uid-of-a.json"
-    path.write_bytes(b"")
+    path.write_bytes(content)
     if held == "empty":
-        path.with_suffix(".held").write_bytes(b"")
+        path.with_suffix(".held").write_bytes(content)
     elif held == "missing":
         path.with_suffix(".held").unlink()
     monkeypatch.setattr("dra_kubeletplugin.files.checkpoint.BOOT_ID", _file(node.root / "boot", "another"))
     monkeypatch.setattr(
         "dra_kubeletplugin.files.checkpoint.PROC_STAT",
-        _file(node.root / "stat", f"cpu 1\nbtime {int(time.time()) + 3600}\n"),
+        _file(node.root / "stat", f"cpu 1\nbtime {int(time.time()) + seconds}\n"),
     )
     node.start()
     await prepared(node, allocated("b", "p/gpu-0"))
@@ -428,6 +444,111 @@ async def test_an_empty_record_of_an_earlier_boot_is_as_if_it_were_not_there(
 def _file(path: Path, content: str) -> Path:
     path.write_text(content)
     return path
+
+
+async def _fails(_: object) -> Any:
+    raise ClaimError("not now")
+
+
+# --- devices that draw from the same counters ---
+
+WHOLE: dict[str, dict[str, int | str]] = {"whole": {"memory": "80Gi", "slices": 7}}
+PARTS: dict[str, dict[str, int | str]] = {f"part-{number}": {"memory": "20Gi", "slices": 2} for number in range(3)}
+GPU = {**WHOLE, **PARTS}
+
+
+def partitioned(draws: Mapping[str, Mapping[str, int | str]]) -> PoolCounters | None:
+    """A pool with a GPU and these devices of it."""
+    devices = [device(name, consumes={"gpu": amounts}) for name, amounts in draws.items()]
+    pool = Pool.of(devices, shared_counters=[counter_set("gpu", {"memory": "80Gi", "slices": 7})])
+    return DesiredPool("p", pool).counters
+
+
+async def test_a_whole_device_and_a_part_of_it_are_not_both_prepared(node: NodeWorld) -> None:
+    node.counters = {"p": partitioned(GPU)}
+    await prepared(node, allocated("a", "p/part-0"))
+    error = await refused(node, allocated("b", "p/whole"))
+    assert isinstance(error, CountersInUse)
+    assert str(error).startswith(
+        "device whole of pool p needs 80Gi of the counter gpu/memory, of whose 80Gi the devices part-0 of claim "
+        "default/a have 20Gi: wait until"
+    )
+    node.start()
+    assert isinstance(await refused(node, allocated("b", "p/whole")), CountersInUse), "by the record"
+    await prepared(node, allocated("watcher", "p/whole", adminAccess=True))
+    await prepared(node, allocated("c", "p/part-1", "p/part-2"))
+    for name in ("a", "c"):
+        assert await node.prepared.unprepare(ref(name)) is None
+    await prepared(node, allocated("b", "p/whole"))
+    assert isinstance(await refused(node, allocated("a", "p/part-0")), CountersInUse)
+    await prepared(node, allocated("b", "p/whole"))  # a prepared claim is answered
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        pytest.param({**WHOLE, **PARTS, "part-0": {"memory": "1Gi"}}, id="smaller"),
+        pytest.param({**WHOLE, "part-9": {"memory": "20Gi"}}, id="renamed"),
+        pytest.param(WHOLE, id="not at all"),
+    ],
+)
+async def test_counters_stay_drawn_when_the_device_is_published_otherwise(
+    node: NodeWorld, now: dict[str, Mapping[str, int | str]]
+) -> None:
+    node.counters = {"p": partitioned(GPU)}
+    await prepared(node, allocated("a", "p/part-0"))
+    node.counters = {"p": partitioned(now)}
+    assert isinstance(await refused(node, allocated("b", "p/whole")), CountersInUse)
+    node.start()
+    (node.root / "claims" / "uid-of-a.json").write_bytes(b"")
+    assert isinstance(await refused(node, allocated("b", "p/whole")), CountersInUse), "by the second file"
+
+
+async def test_a_record_of_a_former_version_draws_what_its_device_is_published_with(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/part-0"))
+    node.counters = {"p": partitioned(GPU)}
+    assert isinstance(await refused(node, allocated("b", "p/whole")), CountersInUse)
+
+
+async def test_shares_of_a_device_draw_its_counters_once(node: NodeWorld) -> None:
+    node.counters = {"p": partitioned(GPU)}
+    for number in range(4):
+        await prepared(node, allocated(f"s{number}", "p/whole", shareID=f"share-{number}"))
+    assert isinstance(await refused(node, allocated("a", "p/part-0")), CountersInUse)
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(["memory", "slices"]), st.integers(1, 7), min_size=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([f"d{n}" for n in range(6)]), AMOUNTS, min_size=2),
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=12),
+)
+def test_no_counter_is_drawn_beyond_its_end(
+    tmp_path_factory: pytest.TempPathFactory, draws: dict[str, dict[str, int]], steps: list[tuple[int, bool]]
+) -> None:
+    async def story() -> None:
+        node = NodeWorld(tmp_path_factory.mktemp("node"))
+        names = sorted(draws)
+        pool = Pool.of(
+            [device(name, consumes={"gpu": amounts}) for name, amounts in draws.items()],
+            shared_counters=[counter_set("gpu", {"memory": 7, "slices": 7})],
+        )
+        node.counters = {"p": DesiredPool("p", pool).counters}
+        held: set[str] = set()
+        for number, takes in steps:
+            name = names[number % len(names)]
+            if takes:
+                fits = all(sum(draws[each].get(counter, 0) for each in held | {name}) <= 7 for counter in draws[name])
+                answer = await node.prepared.prepare(allocated(name, f"p/{name}"))
+                assert isinstance(answer, CountersInUse) == (not fits)
+                held |= {name} if fits else set()
+            else:
+                assert await node.prepared.unprepare(ref(name)) is None
+                held -= {name}
+
+    asyncio.run(story())
 
 
 # --- damaged and foreign records ---
@@ -575,10 +696,10 @@ async def test_what_a_newer_version_prepared_is_kept_for_it(
     node.start()
     before = node.leftovers()
     await node.prepared.tidy(sweep=True)
-    for device in withheld:
-        error = await refused(node, allocated("b", f"p/{device}"))
+    for name in withheld:
+        error = await refused(node, allocated("b", f"p/{name}"))
         assert isinstance(error, DeviceInUse)
-        assert f"device {device} of pool p is still prepared for claim uid-of-a (by a newer version)" in str(error)
+        assert f"device {name} of pool p is still prepared for claim uid-of-a (by a newer version)" in str(error)
     told = await node.prepared.unprepare(ref("a"))
     assert isinstance(told, CheckpointNewer)
     assert "a newer version of the driver wrote it (format 9, this one reads 1); start that version again" in str(told)

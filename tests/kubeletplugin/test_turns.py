@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from dra_kubeletplugin import ClaimError
+from dra_kubeletplugin.claims import lock
 from dra_kubeletplugin.claims.lock import Turns
 from waiting import becomes
 
@@ -234,6 +236,8 @@ async def test_a_claim_is_free_again_when_the_process_that_held_it_is_killed(tmp
     code = f"""
 import asyncio, sys
 from pathlib import Path
+from dra_kubeletplugin import ClaimError
+from dra_kubeletplugin.claims import lock
 from dra_kubeletplugin.claims.lock import Turns
 async def work():
     print("holds it", flush=True)
@@ -285,3 +289,72 @@ async def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> 
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             await turns.run("work", (), work)
+
+
+async def directly(turns: Turns, uids: list[str]) -> None:
+    await turns.run("update", uids, _nothing)
+
+
+async def in_a_task(turns: Turns, uids: list[str]) -> None:
+    await asyncio.gather(directly(turns, uids))
+
+
+async def in_a_thread(turns: Turns, uids: list[str]) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(directly(turns, uids), loop).result())
+
+
+async def _nothing() -> None: ...
+
+
+@pytest.mark.parametrize("serialize", [True, False])
+@pytest.mark.parametrize("uids", [["a"], ["b"], []], ids=["its own claim", "another claim", "all claims"])
+@pytest.mark.parametrize("ask", [directly, in_a_task, in_a_thread])
+async def test_work_that_would_wait_for_itself_is_an_error(
+    tmp_path: Path,
+    serialize: bool,
+    uids: list[str],
+    ask: Callable[[Turns, list[str]], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock, "_OWN_WORK_SECONDS", 0.05)
+    turns = Turns(serialize=serialize, folder=tmp_path)
+    waits = serialize or uids != ["b"] or ask is directly
+
+    async def prepare() -> None:
+        if waits:
+            with pytest.raises(
+                ClaimError, match=r"update (cannot|could not) begin .* prepare of a: the driver asked .* has returned"
+            ):
+                await ask(turns, uids)
+        else:
+            await ask(turns, uids)  # different claims have turns of their own
+
+    await asyncio.wait_for(turns.run("prepare of a", ["a"], prepare), 30)
+    await asyncio.wait_for(directly(turns, uids), 30)  # nothing is held
+
+
+@pytest.mark.parametrize("serialize", [True, False])
+async def test_a_task_that_work_has_started_gets_its_turn_afterwards(tmp_path: Path, serialize: bool) -> None:
+    turns = Turns(serialize=serialize, folder=tmp_path)
+    order: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+    go = asyncio.Event()
+
+    async def later() -> None:
+        go.set()
+        await turns.run("update", ["a"], update)
+
+    async def update() -> None:
+        order.append("update")
+
+    async def prepare() -> None:
+        tasks.append(asyncio.create_task(later()))
+        await go.wait()
+        await asyncio.sleep(0.03)
+        order.append("prepare")
+
+    await turns.run("prepare", ["a"], prepare)
+    await asyncio.wait_for(tasks[0], 30)
+    await asyncio.wait_for(turns.run("update", ["a"], update), 30)
+    assert order == ["prepare", "update", "update"]

@@ -14,6 +14,7 @@ from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepa
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.testing import allocated_claim
 
 DRIVER = "gpu.example.com"
@@ -59,6 +60,7 @@ class NodeWorld:
     driver: Hardware = field(init=False)
     prepared: PreparedClaims = field(init=False)
     gone: set[str] = field(default_factory=set)  # devices that are not published, as "pool/device"
+    counters: dict[str, PoolCounters | None] = field(default_factory=dict)  # by pool
     deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     with_metadata: bool = False
 
@@ -82,6 +84,7 @@ class NodeWorld:
             ClaimFiles(cdi, metadata),
             offers=self._offers,
             deciding=self.deciding,
+            counters=lambda pool: self.counters.get(pool),
         )
 
     def _offers(self, pool: str, device: str) -> bool:

@@ -22,7 +22,7 @@ from dra_kube import (
     Forbidden,
     LeaseLock,
 )
-from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
+from dra_kubeletplugin import ClaimRef, DeviceStatus, report_devices
 from dra_kubeletplugin.slices.view import SliceView, stored
 from dra_kubeletplugin.slices.writer import RateLimit, SliceWriter
 from dra_operator.app.leader import lease_name
@@ -87,10 +87,11 @@ async def a_slice_is_read_after_a_conflict(plugin: Api, administrator: Api) -> N
 async def a_driver_speaks_of_its_devices(plugin: Api, administrator: Api) -> None:
     """``status.devices`` of a claim on the plugin's own node."""
     held = convert(ResourceClaim, await plugin.get(RESOURCE_CLAIMS, "here", "default"))
+    claim = ClaimRef("default", "here", held.metadata.uid)
     before = len(held.status.devices or ())
     said = [DeviceStatus(pool="node-1", device="gpu", data={"round": before})] if not before else []
     try:
-        await report_devices(plugin, DRIVER, held, said)
+        await report_devices(plugin, DRIVER, claim, said, part="node-1")
     except Exception as error:  # the API server says 403 for one verb and 422 for the other
         raise Forbidden(403, "Forbidden", str(error)) from error
 

@@ -8,6 +8,10 @@ A device that another claim holds since this boot is refused until that claim is
 run. Administrators' access and different shares of a device do not exclude each other. The same holds for the parts of
 the host that devices own, such as device nodes: an adapter that is plugged in may get the node of another container.
 
+Devices may be parts of each other: a whole GPU and its partitions have different names, and draw from the same
+counters. Records keep the counters that the devices of prepared claims draw. A device that needs more than is left is
+refused.
+
 A record that cannot be read excludes others by the part of it that is still known, or from all devices: one damaged
 file must not hand a device to a second container.
 
@@ -20,7 +24,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from dra_api.resource import (
@@ -31,19 +36,34 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimStatus,
 )
+from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice, results_for
-from dra_kubeletplugin.errors import DeviceInUse, HostPartInUse
+from dra_kubeletplugin.errors import CountersInUse, DeviceInUse, HostPartInUse
 from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, Remainder
+from dra_kubeletplugin.slices import PoolCounters
+
+Counters = Callable[[str], PoolCounters | None]
+"""The counters that a pool is published with, or None if it is not known."""
 
 
-def held_devices(driver: str, claim: ResourceClaim) -> tuple[HeldDevice, ...]:
-    """The devices of a driver that a claim is allocated."""
-    return tuple(
-        HeldDevice(pool=item.pool, device=item.device, share_id=item.share_id, admin_access=bool(item.admin_access))
-        for item in results_for(driver, claim)
-    )
+def held_devices(driver: str, claim: ResourceClaim, counters: Counters) -> tuple[HeldDevice, ...]:
+    """Return the devices of a driver that a claim is allocated, with the counters that they draw."""
+    held = []
+    for item in results_for(driver, claim):
+        published = counters(item.pool)
+        draws = published.draws.get(item.device, {}) if published and not item.admin_access else {}
+        held.append(
+            HeldDevice(
+                pool=item.pool,
+                device=item.device,
+                share_id=item.share_id,
+                admin_access=bool(item.admin_access),
+                draws={name: {each: str(amount) for each, amount in of_set.items()} for name, of_set in draws.items()},
+            )
+        )
+    return tuple(held)
 
 
 def own_part(driver: str, claim: ResourceClaim) -> ResourceClaim:
@@ -113,6 +133,35 @@ class Conflicts:
                 if any(device.excludes(held) for held in rest.holds or ()):
                     raise DeviceInUse(device.pool, device.device, holder, path)
 
+    def refuse_drawn(self, wanted: ClaimRecord, counters: Counters) -> None:
+        """Raise CountersInUse if the devices of other claims leave too little of a counter for those of this one."""
+        for pool in dict.fromkeys(device.pool for device in wanted.holds if device.draws):
+            published = counters(pool)
+            if published is None:
+                continue
+            mine = {held.device: held for held in wanted.holds if held.pool == pool and not held.admin_access}
+            theirs: dict[str, tuple[HeldDevice, str, Path]] = {}  # shares of a device draw once
+            for held, holder, path in self._held_by_others(wanted):
+                if held.pool == pool and not held.admin_access and held.device not in mine:
+                    theirs.setdefault(held.device, (held, holder, path))
+            for (name, counter), needed in _sums(mine.values(), published).items():
+                available = published.available.get(name, {}).get(counter)
+                drawn = _sums((held for held, *_ in theirs.values()), published).get((name, counter))
+                if available is None or drawn is None or not available < needed + drawn:
+                    continue
+                using = [each for each in theirs.values() if (name, counter) in _sums([each[0]], published)]
+                device = next(each for each in mine if (name, counter) in _sums([mine[each]], published))
+                raise CountersInUse(pool, device, f"{name}/{counter}", str(needed), str(drawn), str(available), using)
+
+    def _held_by_others(self, wanted: ClaimRecord) -> Iterator[tuple[HeldDevice, str, Path]]:
+        """Yield the devices that other claims of this boot hold, with the claims and their records."""
+        for other in self._others(wanted):
+            for held in other.holds:
+                yield held, str(other.ref), self._records.path(other.uid)
+        for uid, rest in self._unreadable(wanted):
+            for held in rest.holds or ():
+                yield held, f"{uid} (its record cannot be read)", self._records.path(uid)
+
     def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
         """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count.
 
@@ -144,6 +193,18 @@ class Conflicts:
         for other in self._records.all().values():
             if other.uid != wanted.uid and other.boot_id == wanted.boot_id:
                 yield other
+
+
+def _sums(devices: Iterable[HeldDevice], published: PoolCounters) -> dict[tuple[str, str], Quantity]:
+    """Return how much devices draw of each counter; records of a former version do not say it, the pool may."""
+    sums: dict[tuple[str, str], Quantity] = {}
+    for device in devices:
+        recorded = {name: {each: Quantity(text) for each, text in of.items()} for name, of in device.draws.items()}
+        for name, of_set in (recorded or published.draws.get(device.device, {})).items():
+            for counter, amount in of_set.items():
+                before = sums.get((name, counter))
+                sums[name, counter] = amount if before is None else before + amount
+    return sums
 
 
 def with_answer(record: ClaimRecord, devices: tuple[PreparedDevice, ...]) -> ClaimRecord:

@@ -20,16 +20,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import grpc
-from dra_api.codec import DecodeError, convert
-from dra_api.resource import ResourceClaim
-from dra_kube import RESOURCE_CLAIMS, Api, NotFound
+from dra_kube import Api
 from dra_proto.dra.v1 import api_pb2 as v1_pb2
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1_pb2
 
+from dra_kubeletplugin.claims.device_status import fetch_claim
 from dra_kubeletplugin.claims.lock import Turns
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.driver import ClaimRef, PreparedDevice, PrepareResults, UnprepareResults, readable
-from dra_kubeletplugin.errors import ClaimError, ClaimNotAllocated, ClaimReplaced
 
 Result = TypeVar("Result")
 
@@ -59,21 +57,6 @@ class NodeCalls:
 
         what = f"{call} of claim {', '.join(map(str, refs))}"
         return await self._turns.run(what, [ref.uid for ref in refs], work)
-
-
-async def fetch_claim(api: Api, ref: ClaimRef) -> ResourceClaim:
-    """The allocated claim as it is in the API server. Raises ClaimError or KubeError."""
-    try:
-        claim = convert(ResourceClaim, await api.get(RESOURCE_CLAIMS, ref.name, ref.namespace))
-    except NotFound as error:
-        raise ClaimError(f"claim {ref} does not exist any more") from error
-    except DecodeError as error:
-        raise ClaimError(f"claim {ref} is malformed: {error}") from error
-    if claim.status.allocation is None:
-        raise ClaimNotAllocated(f"claim {ref} not allocated")
-    if claim.metadata.uid != ref.uid:
-        raise ClaimReplaced(f"claim {ref} got replaced")
-    return claim
 
 
 @dataclass(frozen=True)

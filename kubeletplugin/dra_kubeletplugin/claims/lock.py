@@ -18,6 +18,10 @@ loop, and one in a thread could not be given up. The kernel drops the locks of a
   nothing, and begins again with the new one. A process that is killed leaves the file to the claim's next call. On a
   disk without room for the file, work on the claim is alone instead.
 
+Work that asks for another turn, as a ``prepare`` that updates the metadata of its claim, would wait for itself. That is
+an error at once. A task that the work has started may ask: it waits for the end of the work, unless the work waits for
+the task. Nothing tells these two apart, so that after some seconds this is an error as well.
+
 Spec: PH-07, PH-10.
 """
 
@@ -32,12 +36,19 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
+
+from dra_kubeletplugin.errors import ClaimError
 
 _LOCK_RETRY_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
+_OWN_WORK_SECONDS = 10.0
+"""Seconds that a task waits for the work that started it."""
+_work: ContextVar[asyncio.Task[Any] | None] = ContextVar("work", default=None)
+"""The work in whose turn this task was started."""
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -60,9 +71,9 @@ class Turns:
         """The result of ``work`` on these claims (none: on all), which ``what`` describes, done in its turn.
 
         Cancelled while it waits, this ends. Cancelled later, the work continues to its end, and keeps the turn.
-        Raises OSError when the lock file cannot be opened.
+        Raises OSError when the lock file cannot be opened, and ClaimError when it would wait for its own end.
         """
-        turn = await self._turn(uids)
+        turn = await self._turn_beside_own_work(what, uids)
         task = asyncio.create_task(_held(turn, work), name=what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -98,6 +109,31 @@ class Turns:
             if late:
                 await asyncio.wait(late, timeout=_GRACE_SECONDS)
 
+    async def _turn_beside_own_work(self, what: str, uids: Collection[str]) -> AsyncExitStack:
+        """Take the turn. Raises ClaimError if it belongs to the work that asks for it."""
+        own = _work.get()
+        if own is None or own not in self._running:  # which is without what is done
+            return await self._turn(uids)
+        remedy = (
+            "the driver asked for it within its own work, which would wait for itself: ask when prepare or unprepare "
+            "has returned, or return the metadata with the PreparedDevice"
+        )
+        if own is asyncio.current_task():
+            raise ClaimError(f"{what} cannot begin during {own.get_name()}: {remedy}")
+        turn = asyncio.create_task(self._turn(uids))
+        try:
+            await asyncio.wait([turn, own], timeout=_OWN_WORK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if turn.done() or own not in self._running:
+                return await turn
+            seconds = f"{_OWN_WORK_SECONDS:.0f} s"
+            raise ClaimError(f"{what} could not begin within {seconds} of {own.get_name()}: {remedy}")
+        except BaseException:
+            turn.cancel()
+            for stack in await asyncio.gather(turn, return_exceptions=True):
+                if isinstance(stack, AsyncExitStack):  # it was taken at the same moment
+                    await stack.aclose()
+            raise
+
     async def _turn(self, uids: Collection[str]) -> AsyncExitStack:
         alone = self._serialize or not uids
         async with AsyncExitStack() as stack:
@@ -111,6 +147,7 @@ class Turns:
 
 
 async def _held(turn: AsyncExitStack, work: Callable[[], Awaitable[Result]]) -> Result:
+    _work.set(asyncio.current_task())
     try:
         return await work()
     except asyncio.CancelledError:

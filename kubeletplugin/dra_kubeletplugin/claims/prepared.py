@@ -14,9 +14,10 @@ Each step leaves a state from which the same call, made again by another process
 - The allocation differs: the kubelet has lost the claim it knew, or another instance unprepared it. Only unused claims
   are allocated anew, and a refusal would last until the pod is deleted, so the old allocation is unprepared first. The
   same mends an interrupted unprepare.
-- A device that another claim holds is refused (``conflicts.py``). Of two claims that want it at the same instant, even
-  in two instances, the one whose record is written first gets it: nothing comes between looking at the other records
-  and writing the own one (``deciding``). What the driver's answer owns is decided in the same way between 2 and 3.
+- A device that another claim holds is refused (``conflicts.py``), and one that draws from counters of which devices of
+  other claims leave too little. Of two claims that want it at the same instant, even in two instances, the one whose
+  record is written first gets it: nothing comes between looking at the other records and writing the own one
+  (``deciding``). What the driver's answer owns is decided in the same way between 2 and 3.
 - A device that its pool is no longer published with is refused, unless the claim is prepared: a driver need not know
   which of its devices are gone. ``offers`` tells.
 - A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone; but
@@ -60,7 +61,7 @@ from dra_kubeletplugin.files.claim_files import ClaimFiles, with_metadata
 from dra_kubeletplugin.kubelet.interceptor import request_id
 
 from .answers import prepared_by
-from .conflicts import Conflicts, fingerprint, held_devices, own_part, with_answer
+from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part, with_answer
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ _RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, 
 class PreparedClaims:
     """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time.
 
-    ``offers`` tells whether a device, by pool and name, is published. While ``deciding`` is held, no other instance
-    decides on devices.
+    ``offers`` tells whether a device, by pool and name, is published, and ``counters`` what a pool is published with.
+    While ``deciding`` is held, no other instance decides on devices.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class PreparedClaims:
         files: ClaimFiles,
         offers: Callable[[str, str], bool] = lambda pool, device: True,
         deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        counters: Counters = lambda pool: None,
     ) -> None:
         self._driver = driver
         self._name = name
@@ -90,6 +92,7 @@ class PreparedClaims:
         self._files = files
         self._offers = offers
         self._deciding = deciding
+        self._counters = counters
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -243,6 +246,7 @@ class PreparedClaims:
         self._refuse_unpublished(wanted)
         async with self._deciding():
             self._conflicts.refuse_held(wanted)
+            self._conflicts.refuse_drawn(wanted, self._counters)
             self._records.write(wanted, durable=False)
         with span("driver", claim=claim.key):
             devices = await prepared_by(self._driver, self._name, claim)
@@ -293,7 +297,7 @@ class PreparedClaims:
             boot_id=boot_id(),
             fingerprint=fingerprint(self._name, claim),
             phase="preparing",
-            holds=held_devices(self._name, claim),
+            holds=held_devices(self._name, claim, self._counters),
             allocated=encode(own_part(self._name, claim)).decode(),
             pod_claim_name=(claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION, ""),
         )

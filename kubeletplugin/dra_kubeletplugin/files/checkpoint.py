@@ -16,8 +16,9 @@ memory of prepared claims: a restarted plugin, and the other instance of a rolli
 - The same two stand a second time, in ``<claim uid>.held``, with the parts of the host that the devices own or owned:
   a damaged record frees no device. That file is written before the record that needs it, and only read when the record
   cannot be. Where neither can be read, the claim may hold any device.
-- A damaged record of an earlier boot counts as absent, since nothing of it is prepared any more. Its second file tells
-  the boot; without that, the time of the file does.
+- A damaged record of an earlier boot counts as absent, since nothing of it is prepared any more: a power failure
+  empties files that were not flushed. Its second file tells the boot; without that, the time of the file does. The
+  clock may have been set since the boot, so that a time shortly before it decides for empty files only.
 """
 
 from __future__ import annotations
@@ -59,12 +60,17 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class HeldDevice(_Part, frozen=True):
-    """A device of an allocation: a share of it with ``share_id``, only watched with ``admin_access``."""
+    """A device of an allocation: a share of it with ``share_id``, only watched with ``admin_access``.
+
+    ``draws`` are the counters that it draws from its pool, by set and name, as it was published when the claim was
+    prepared: they stay drawn while the claim is prepared, however the device is published since.
+    """
 
     pool: str
     device: str
     share_id: str | None = None
     admin_access: bool = False
+    draws: dict[str, dict[str, str]] = {}  # msgspec copies defaults
 
     def excludes(self, other: HeldDevice) -> bool:
         """Whether the two cannot be prepared at the same time: the same device, or the same share of it."""
@@ -310,8 +316,9 @@ class ClaimRecords:
         if held := self._held(path.stem):
             return held.rest.boot_id != boot_id()
         booted_at = boot_time()
+        doubt = _CLOCK_ADJUSTMENT_SECONDS if (_content(path) or b"").strip(b"\0") else 0.0
         try:
-            return booted_at is not None and path.stat().st_mtime < booted_at - _CLOCK_ADJUSTMENT_SECONDS
+            return booted_at is not None and path.stat().st_mtime < booted_at - doubt
         except OSError:
             return False
 

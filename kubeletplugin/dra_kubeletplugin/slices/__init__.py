@@ -1,5 +1,6 @@
 """ResourceSlices: what a driver offers, planned and kept in the API server."""
 
+from .desired_pool import PoolCounters
 from .model import Owner, Pool, Resources, Slice, attribute, counter_set, device, marked_for
 from .preflight import check_resources
 from .publisher import SlicePublisher
@@ -8,6 +9,7 @@ from .writer import Statistics
 __all__ = [
     "Owner",
     "Pool",
+    "PoolCounters",
     "Resources",
     "Slice",
     "SlicePublisher",

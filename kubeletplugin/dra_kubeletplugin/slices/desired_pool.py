@@ -17,11 +17,15 @@ Spec: RS-02, RS-03.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
+from dra_api.resource import Counter, CounterSet, DeviceCounterConsumption
+from dra_api.values.quantity import Quantity
 
 from dra_kubeletplugin.errors import PoolInvalid
 from dra_kubeletplugin.slices.check import checked
@@ -29,16 +33,32 @@ from dra_kubeletplugin.slices.model import Pool
 from dra_kubeletplugin.slices.writer import spread
 
 
-class _Named(msgspec.Struct):
+class _Counted(msgspec.Struct):
     name: str
+    consumes_counters: tuple[DeviceCounterConsumption, ...] | None = msgspec.field(
+        default=None, name="consumesCounters"
+    )
 
 
-class _Names(msgspec.Struct):
-    devices: tuple[_Named, ...] = ()
+class _Contents(msgspec.Struct):
+    devices: tuple[_Counted, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
 
 
 class _Pool(msgspec.Struct):
-    slices: tuple[_Names, ...] = ()
+    slices: tuple[_Contents, ...] = ()
+
+
+Amounts = Mapping[str, Mapping[str, Quantity]]
+"""Counters by set and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounters:
+    """The counters that a pool is published with: how much there is, and by device how much it draws."""
+
+    available: Amounts
+    draws: Mapping[str, Amounts]
 
 
 _NOT_ENCODABLE = (TypeError, ValueError, NotImplementedError)
@@ -71,11 +91,32 @@ class DesiredPool:
     @cached_property
     def devices(self) -> frozenset[str] | None:
         """The names of the devices; None if they cannot be told."""
-        try:
-            pool = msgspec.json.decode(self._copy, type=_Pool)
-        except ValueError:
+        pool = self._contents
+        return None if pool is None else frozenset(device.name for part in pool.slices for device in part.devices)
+
+    @cached_property
+    def counters(self) -> PoolCounters | None:
+        """The counters of the pool; None if they cannot be told."""
+        if self._contents is None:
             return None
-        return frozenset(device.name for part in pool.slices for device in part.devices)
+        available = {
+            each.name: _amounts(each.counters) for part in self._contents.slices for each in part.shared_counters
+        }
+        draws = {
+            device.name: {each.counter_set: _amounts(each.counters) for each in device.consumes_counters}
+            for part in self._contents.slices
+            for device in part.devices
+            if device.consumes_counters
+        }
+        return PoolCounters(available, draws)
+
+    @cached_property
+    def _contents(self) -> _Pool | None:
+        try:
+            pool: _Pool = decode(_Pool, self._copy)
+        except DecodeError:
+            return None
+        return pool
 
     def adopt(self, pool: Pool) -> None:
         """From now on want this, because the API server does not store the rest."""
@@ -96,6 +137,10 @@ class DesiredPool:
             return text
         name = msgspec.json.decode(self._copy)["slices"][int(match[1])]["devices"][int(match[2])].get("name")
         return f'device "{name}": {_PLACE.sub("", text)}'
+
+
+def _amounts(counters: Mapping[str, Counter] | None) -> dict[str, Quantity]:
+    return {name: counter.value for name, counter in (counters or {}).items()}
 
 
 def _not_encodable(pool: Pool) -> str:

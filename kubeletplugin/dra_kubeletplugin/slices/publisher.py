@@ -31,7 +31,7 @@ from dra_kubeletplugin.errors import (
     with_remedy,
 )
 
-from .desired_pool import DesiredPool, NextPublish, Reason
+from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
 from .model import Owner, Pool, Resources, Slice
 from .plan import Plan, Publication, Stored, Write, plan_pool
 from .publish_errors import disabled_features
@@ -165,6 +165,11 @@ class SlicePublisher:
         if desired is None:
             return pool not in self._ever_wanted
         return desired.devices is None or device in desired.devices or pool in self._problems
+
+    def counters(self, pool: str) -> PoolCounters | None:
+        """The counters of a pool as it was published last, or None if it was not, or they cannot be told."""
+        desired = self._desired.get(pool)
+        return desired.counters if desired else None
 
     async def settled(self) -> None:
         """Wait until the pools published last are in the API server, or were reported as invalid or refused."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ class PluginApi:
         self.faults: dict[str, list[Exception]] = {}
         self.requests: list[tuple[str, str]] = []
         self.store: Callable[[Json], None] = lambda obj: None
+        self._applied: dict[str, dict[str, list[Json]]] = {}
+        """By uid of a claim and field manager, the devices that it has applied to the status, the latest last."""
         self._history: list[Event] = []
         self._oldest = 0
         self._numbers = itertools.count(1)
@@ -117,8 +120,11 @@ class PluginApi:
         body = copy.deepcopy(self._find(resource, name, namespace))
         if patch["metadata"].get("uid", body["metadata"]["uid"]) != body["metadata"]["uid"]:
             raise Conflict(409, "Conflict", "the uid in the precondition is not that of the object")
-        others = [entry for entry in body["status"].get("devices", []) if entry["driver"] != field_manager]
-        body["status"]["devices"] = [*others, *copy.deepcopy(patch["status"]["devices"])]
+        manager = field_manager or ""
+        applied = self._applied.setdefault(body["metadata"]["uid"], {})
+        applied[manager] = copy.deepcopy(patch["status"]["devices"])
+        body["status"]["devices"] = _merged(applied.values())
+        body["metadata"]["managedFields"] = [_managed(name, devices) for name, devices in applied.items()]
         return await self._put(resource, body, "MODIFIED")
 
     async def delete(
@@ -190,3 +196,33 @@ def _selected(obj: Json, selectors: dict[str, str]) -> bool:
     terms = dict(term.split("=", 1) for term in selectors.get("fieldSelector", "").split(",") if term)
     spec = obj.get("spec", {})
     return all((spec.get(field.removeprefix("spec.")) or "") == value for field, value in terms.items())
+
+
+_KEYS = ("driver", "pool", "device", "shareID")
+
+
+def _merged(applied: Iterable[list[Json]]) -> list[Json]:
+    """The devices of all field managers: merged by their keys, and conditions by type."""
+    devices: dict[tuple[str | None, ...], Json] = {}
+    for entry in (entry for entries in applied for entry in entries):
+        merged = devices.setdefault(tuple(map(entry.get, _KEYS)), {})
+        conditions = {each["type"]: each for each in (*merged.get("conditions", ()), *entry.get("conditions", ()))}
+        merged |= copy.deepcopy(entry) | ({"conditions": list(conditions.values())} if conditions else {})
+    return list(devices.values())
+
+
+def _managed(manager: str, devices: list[Json]) -> Json:
+    """The entry of ``metadata.managedFields`` for devices that a manager has applied."""
+    fields: Json = {}
+    for device in devices:
+        keys = {key: device[key] for key in _KEYS if key in device}
+        types = [json.dumps({"type": each["type"]}) for each in device.get("conditions", ())]
+        conditions: Json = {f"k:{name}": {".": {}} for name in types}
+        below: Json = {f"f:{name}": {} for name in device if name != "conditions"}
+        fields[f"k:{json.dumps(keys)}"] = below | ({"f:conditions": conditions} if conditions else {})
+    return {
+        "manager": manager,
+        "operation": "Apply",
+        "subresource": "status",
+        "fieldsV1": {"f:status": {"f:devices": fields}},
+    }
