@@ -15,7 +15,7 @@ from dra_kube import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.cache import Source
 from dra_operator.controllers import ControllerError
-from dra_operator.controllers.claims import make_claim
+from dra_operator.controllers.claims import generate
 from prometheus_client import CollectorRegistry
 
 KINDS = {
@@ -84,7 +84,7 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
         world.api.add(PODS, obj)
     for obj in case["initial"].get("claimsOnlyInMutationCache") or ():
         world.control.apply(Source.WATCH, convert(ResourceClaim, obj))  # as the answer to our own create would
-    monkeypatch.setattr(make_claim, "generated_name", lambda *_: "")  # the reference leaves names to the server
+    monkeypatch.setattr(generate, "generated_name", lambda *_: "")  # the reference leaves names to the server
     numbers = iter(range(1, 100))
     world.api.generate = lambda base: f"{base}-{next(numbers)}"
     if case["createConflicts"]:

@@ -12,7 +12,7 @@ from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster
 from dra_operator.controllers import TimeSettings
-from dra_operator.controllers.scheduling.deference import Deference
+from dra_operator.controllers.scheduling.other_schedulers import Deference
 from histories.history import in_no_time
 from objects import Make, Obj
 

@@ -6,7 +6,7 @@ import pytest
 from controllers_world import World
 from dra_api.resource import FINALIZER
 from dra_kube import PODS, RESOURCE_CLAIMS
-from dra_operator.controllers.scheduling.driver_memory import MOST_DRIVERS, DriverMemory
+from dra_operator.controllers.scheduling.other_schedulers import MOST_DRIVERS, DriverMemory
 from objects import Make
 
 NOW = 1_790_000_000.0

@@ -29,7 +29,7 @@ from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.fairness import SPARE_ENTRIES
 from dra_operator.controllers.memory import Announced, GrowingPauses
-from dra_operator.controllers.scheduling.gang import gangs
+from dra_operator.controllers.scheduling import gangs
 from dra_operator.kube import EventRecorder
 from dra_operator.kube.client import Fresh
 from fake_api import Call, FakeApi

@@ -21,8 +21,7 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
-from dra_operator.controllers.scheduling import planning
-from dra_operator.controllers.scheduling.gang import gang_binding
+from dra_operator.controllers.scheduling import gang_binding, planning
 from fake_api import Call
 from objects import Make, Obj
 from volume_controller import bind_volumes, due

@@ -32,9 +32,8 @@ from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, Key, check
 from dra_operator.cache.index import Index
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.scheduling import scheduling_cycle
-from dra_operator.controllers.scheduling.gang import gang_attempt, gangs
-from dra_operator.controllers.scheduling.gang.gang_attempt import GangAttempt
+from dra_operator.controllers.scheduling import cycle, gang_attempt, gangs
+from dra_operator.controllers.scheduling.gang_attempt import GangAttempt
 from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.kube import PodWriter
@@ -828,7 +827,7 @@ async def test_a_namespace_pays_for_looks_at_its_gangs_that_lead_to_no_plan(
     add(world, "g", 2, range(1))
     world.start()
     seconds = iter(range(100))
-    monkeypatch.setattr(scheduling_cycle, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
     decided = await world.control.placer.decide("ns/g-0")
     assert isinstance(decided, Decided)
     assert decided.spent == 1.0

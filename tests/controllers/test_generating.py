@@ -22,8 +22,8 @@ from dra_kube import (
 )
 from dra_operator.cache import ClaimTemplate
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.claims.claim_names import generated_name_base
-from dra_operator.controllers.claims.make_claim import claim_from_template
+from dra_operator.controllers.claims.generate import claim_from_template
+from dra_operator.controllers.claims.names import generated_name_base
 from fake_api import Call
 from objects import Make, Obj
 

@@ -13,7 +13,7 @@ from dra_api.scheduling import PodGroup
 from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
+from dra_operator.controllers.claims.group import GroupConditions
 from dra_operator.kube.writers import PodGroupWriter
 from fake_api import Call, FakeApi
 from objects import Make, Obj

@@ -141,7 +141,7 @@ async def test_a_plan_for_a_node_that_others_have_filled_in_a_pause_is_not_carri
         yield Pause.SEARCHING
         return decision
 
-    monkeypatch.setattr("dra_operator.controllers.scheduling.scheduling_cycle.plan", with_a_pause)
+    monkeypatch.setattr("dra_operator.controllers.scheduling.cycle.plan", with_a_pause)
     world.start()
     async with world.running(), asyncio.timeout(60):
         while not (conditions := world.api[PODS, "ns/slow"]["status"].get("conditions")):

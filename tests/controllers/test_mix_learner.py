@@ -12,12 +12,13 @@ from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.ordering.mix import COUNTED_CLASSES
 from dra_operator.cache import Cluster
-from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
-from dra_operator.controllers.scheduling.mix_text import (
+from dra_operator.controllers.scheduling.mix import (
     LARGEST_WEIGHT,
     LISTED_ENTRIES,
     WRITTEN_BYTES,
     MixError,
+    MixLearner,
+    MixMemory,
     read_mix,
 )
 

@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.queue import WorkQueue
-from dra_operator.controllers.scheduling.patience import Patience
+from dra_operator.controllers.scheduling.report import Patience
 from objects import Make, Obj
 
 

@@ -28,7 +28,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
-from dra_operator.controllers.scheduling.preemption import preempt, turns
+from dra_operator.controllers.scheduling import preemption, victims
 from fake_api import ERRORS, Call, Nth
 from history_kit.clock import VirtualLoop
 from objects import Make, Obj
@@ -53,7 +53,7 @@ def played(story: Story) -> World:
         await story(world)
         return world
 
-    with mock.patch.object(turns, "SHARE", 1.0), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with mock.patch.object(victims, "SHARE", 1.0), asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(run())
 
 
@@ -227,7 +227,7 @@ def test_pods_of_other_schedulers_end_only_by_a_setting() -> None:
 
 
 def test_a_tenant_whose_victims_do_not_end_leaves_nominations_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preempt, "MOST_NOMINATED_PODS", 3)
+    monkeypatch.setattr(preemption, "MOST_NOMINATED_PODS", 3)
 
     async def story(world: World) -> None:
         world.api.add(RESOURCE_CLAIM_TEMPLATES, of_other_tenant(Make.template()))
@@ -452,7 +452,7 @@ def test_a_new_operator_keeps_at_once_what_the_former_one_kept_for_a_pod() -> No
 
 def test_a_pod_that_a_new_operator_may_not_nominate_again_names_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its namespace has as many nominated pods as it may have."""
-    monkeypatch.setattr(preempt, "may_have_another", lambda *_: False)
+    monkeypatch.setattr(preemption, "may_have_another", lambda *_: False)
 
     async def story(world: World) -> None:
         await full(world, pod("low", held=True))
@@ -663,7 +663,7 @@ def test_another_pod_ends_when_the_victim_does_not_get_away() -> None:
 
 def test_pods_that_have_all_nominations_look_for_other_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise all would wait for victims that do not get away, and what is kept for them would never be free."""
-    monkeypatch.setattr(preempt, "MOST_NOMINATED_PODS", 2)
+    monkeypatch.setattr(preemption, "MOST_NOMINATED_PODS", 2)
 
     async def story(world: World) -> None:
         await full(world, pod("low", held=True), pod("other", 1))

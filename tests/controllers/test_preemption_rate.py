@@ -14,7 +14,7 @@ from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
-from dra_operator.controllers.scheduling.preemption import preempt
+from dra_operator.controllers.scheduling import preemption as making_room
 from dra_operator.scheduling import preemption
 from history_kit.clock import VirtualLoop
 from objects import Make, Obj
@@ -28,7 +28,7 @@ class Attempts:
     def __init__(self, cost: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: defaultdict[str, list[float]] = defaultdict(list)
         self._cost, self._spent = cost, 0.0
-        monkeypatch.setattr(preempt, "time", SimpleNamespace(perf_counter=lambda: self._spent))
+        monkeypatch.setattr(making_room, "time", SimpleNamespace(perf_counter=lambda: self._spent))
         one, gang = preemption.preempt, preemption.preempt_for_gang
 
         def for_one(failed: Any, terms: Any) -> Generator[Any, Any, Any]:
@@ -39,8 +39,8 @@ class Attempts:
             self._begin("gang")
             return (yield from gang(states, *others))
 
-        monkeypatch.setattr(preempt, "preempt", for_one)
-        monkeypatch.setattr(preempt, "preempt_for_gang", for_gang)
+        monkeypatch.setattr(making_room, "preempt", for_one)
+        monkeypatch.setattr(making_room, "preempt_for_gang", for_gang)
 
     def _begin(self, who: str) -> None:
         self.at[who].append(asyncio.get_running_loop().time())

@@ -7,7 +7,7 @@ from collections import Counter
 
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.controllers.scheduling.preemption.turns import PATIENCE_SECONDS, PreemptionTurns
+from dra_operator.controllers.scheduling.victims import PATIENCE_SECONDS, PreemptionTurns
 
 REST = 10.0
 

@@ -35,9 +35,8 @@ from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers, TimeSettings
 from dra_operator.controllers.claims import delayed_deletion
 from dra_operator.controllers.memory import GrowingPauses
-from dra_operator.controllers.scheduling import patience, permit
-from dra_operator.controllers.scheduling.gang import gangs
-from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
+from dra_operator.controllers.scheduling import binding, gangs, report
+from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.scheduling import Pause
 from dra_operator.scheduling.state import Gang
 from fake_api import Call, Effect, FakeApi
@@ -61,11 +60,11 @@ PLACES: Final = """
 claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the garbage collector has 0.8 s
 claims/generate.py ClaimGenerator.handle _say_later  said: claim-refused
 claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
-claims/generate_for_group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
-claims/names_being_written.py NamesBeingWritten.over wait  warned: names-unanswered
+claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
+claims/names.py NamesBeingWritten.over wait  warned: names-unanswered
 claims/parked_claims.py ParkedClaims.handle _later  said: parked-claim
 claims/parked_claims.py ParkedClaims._give_back sleep  below 5 s: the grace
-claims/protect.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
+claims/release.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
 control.py Control._look_at_users add_after  said: unseen-allocation
@@ -74,57 +73,58 @@ control.py Control.started wait  no pod: the process starts, which readiness say
 control.py Control._after call_later  no pod: invariants are checked
 pools.py PoolReporter.handle add_after  no pod: a question about pools is answered
 pools.py PoolReporter._answer add_after  no pod: a question about pools is answered
-scheduling/context.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
-scheduling/gang/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
-scheduling/gang/gang_binding.py GangBinding._come_back look_again  said: gang-refused
-scheduling/gang/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
-scheduling/gang/gang_binding.py GangBinding._look_again look_again  said: gang-unseen-allocation
-scheduling/gang/gangs.py Gangs.not_tried look_again  below 5 s: at once
-scheduling/gang/gangs.py Gangs.begin Decided  said: gang-unanswered
-scheduling/gang/gangs.py Gangs.begin puts_off  said: gang-pauses
-scheduling/gang/gangs.py Gangs.begin look_again  said: gang-joins
-scheduling/gang/gangs.py Gangs._await_claims look_again  said: gang-lacks-claims
-scheduling/gang/gangs.py Gangs._await_claims Decided  said: gang-lacks-claims
-scheduling/gang/gangs.py Gangs._is_unsure look_again  below 5 s: at once
-scheduling/gang/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
-scheduling/gang/gangs.py Gangs.go_on Postponed  said: slow-plan
-scheduling/gang/gangs.py Gangs._wait Decided  said: gang-unanswered
-scheduling/gang/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
-scheduling/gang/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
-scheduling/gang/gangs.py Gangs._tell_all puts_off  warned: gang-unanswered
-scheduling/gang/gangs.py Gangs._over look_again  below 5 s: at once
-scheduling/gang/group_conditions.py GroupConditions.waits puts_off  said: refused
-scheduling/permit.py Permit.write _look_again  said: unseen-allocation
-scheduling/permit.py Permit.write wait  below 5 s: arithmetic of the conflict check
-scheduling/permit.py Permit.may_bind wait  below 5 s: arithmetic of the conflict check
-scheduling/permit.py Permit._look_again wait  below 5 s: arithmetic of the conflict check
-scheduling/permit.py Permit._look_again look_again  said: unseen-allocation
-scheduling/permit.py Permit.await_volumes wait  said: volumes
+scheduling/binding.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
+scheduling/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
+scheduling/gang_binding.py GangBinding._come_back look_again  said: gang-refused
+scheduling/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
+scheduling/gang_binding.py GangBinding._look_again look_again  said: gang-unseen-allocation
+scheduling/gangs.py Gangs.not_tried look_again  below 5 s: at once
+scheduling/gangs.py Gangs.begin Decided  said: gang-unanswered
+scheduling/gangs.py Gangs.begin puts_off  said: gang-pauses
+scheduling/gangs.py Gangs.begin look_again  said: gang-joins
+scheduling/gangs.py Gangs._await_claims look_again  said: gang-lacks-claims
+scheduling/gangs.py Gangs._await_claims Decided  said: gang-lacks-claims
+scheduling/gangs.py Gangs._is_unsure look_again  below 5 s: at once
+scheduling/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
+scheduling/gangs.py Gangs.go_on Postponed  said: slow-plan
+scheduling/gangs.py Gangs._wait Decided  said: gang-unanswered
+scheduling/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
+scheduling/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
+scheduling/gangs.py Gangs._tell_all puts_off  warned: gang-unanswered
+scheduling/gangs.py Gangs._tell_mate puts_off  warned: gang-unanswered
+scheduling/gangs.py Gangs._over look_again  below 5 s: at once
+claims/group.py GroupConditions.waits puts_off  said: refused
+scheduling/binding.py Permit.write _look_again  said: unseen-allocation
+scheduling/binding.py Permit.write wait  below 5 s: arithmetic of the conflict check
+scheduling/binding.py Permit.may_bind wait  below 5 s: arithmetic of the conflict check
+scheduling/binding.py Permit._look_again wait  below 5 s: arithmetic of the conflict check
+scheduling/binding.py Permit._look_again look_again  said: unseen-allocation
+scheduling/binding.py Permit.await_volumes wait  said: volumes
 scheduling/planning.py InProgress.advance sleep  below 5 s: one turn of the loop
-scheduling/preemption/preempt.py Preemption.post_filter _look_again  said: refused
-scheduling/preemption/preempt.py Preemption.for_gang _look_again  said: refused
-scheduling/preemption/preempt.py Preemption._may_begin _look_again  said: refused
-scheduling/preemption/preempt.py Preemption._may_begin may_try  said: refused
-scheduling/preemption/preempt.py Preemption._find_none _look_again  said: refused
-scheduling/preemption/preempt.py Preemption._nominate _look_again  said: refused
-scheduling/preemption/turns.py PreemptionTurns.may_try _later  said: refused
-scheduling/preemption/turns.py PreemptionTurns._call _later  said: refused
-scheduling/preemption/turns.py PreemptionTurns._later _look_again  said: refused
+scheduling/preemption.py Preemption.post_filter _look_again  said: refused
+scheduling/preemption.py Preemption.for_gang _look_again  said: refused
+scheduling/preemption.py Preemption._may_begin _look_again  said: refused
+scheduling/preemption.py Preemption._may_begin may_try  said: refused
+scheduling/preemption.py Preemption._find_none _look_again  said: refused
+scheduling/preemption.py Preemption._nominate _look_again  said: refused
+scheduling/victims.py PreemptionTurns.may_try _later  said: refused
+scheduling/victims.py PreemptionTurns._call _later  said: refused
+scheduling/victims.py PreemptionTurns._later _look_again  said: refused
 scheduling/report.py WaitingReport.goes_on_waiting _later  said: unseen-allocation
 scheduling/report.py WaitingReport._has_to_pause puts_off  said: other-reason
 scheduling/report.py WaitingReport._has_to_pause _later  said: other-reason
 scheduling/report.py WaitingReport._look_when_settled _later  said: refused
-scheduling/scheduling_cycle.py SchedulingCycle.decide look_again  said: deferring
-scheduling/scheduling_cycle.py SchedulingCycle._fail sleep  below 5 s: TELL_AGAIN_SECONDS
-scheduling/scheduling_cycle.py SchedulingCycle._attempt puts_off  warned: gang-unanswered
-scheduling/scheduling_cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
-scheduling/scheduling_cycle.py SchedulingCycle._begin look_again  said: deferring
-scheduling/scheduling_cycle.py SchedulingCycle._begin Decided  said: deferring, another-write, volumes
-scheduling/scheduling_cycle.py SchedulingCycle._await_claims look_again  said: claim-not-made
-scheduling/scheduling_cycle.py SchedulingCycle._await_claims Decided  said: claim-not-made
-scheduling/scheduling_cycle.py SchedulingCycle._go_on look_again  below 5 s: SILENT_SECONDS of patience
-scheduling/scheduling_cycle.py SchedulingCycle._go_on Decided  below 5 s: SILENT_SECONDS of patience
-scheduling/scheduling_cycle.py SchedulingCycle._go_on Postponed  said: slow-plan
+scheduling/cycle.py SchedulingCycle.decide look_again  said: deferring
+scheduling/cycle.py SchedulingCycle._fail sleep  below 5 s: TELL_AGAIN_SECONDS
+scheduling/cycle.py SchedulingCycle._attempt puts_off  warned: gang-unanswered
+scheduling/cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
+scheduling/cycle.py SchedulingCycle._begin look_again  said: deferring
+scheduling/cycle.py SchedulingCycle._begin Decided  said: deferring, another-write, volumes
+scheduling/cycle.py SchedulingCycle._await_claims look_again  said: claim-not-made
+scheduling/cycle.py SchedulingCycle._await_claims Decided  said: claim-not-made
+scheduling/cycle.py SchedulingCycle._go_on look_again  below 5 s: SILENT_SECONDS of patience
+scheduling/cycle.py SchedulingCycle._go_on Decided  below 5 s: SILENT_SECONDS of patience
+scheduling/cycle.py SchedulingCycle._go_on Postponed  said: slow-plan
 scheduling/unreserve.py Unreserve._park look_again  below 5 s: at once
 scheduling/unreserve.py Unreserve.confirm look_again  said: allocation-unanswered
 scheduling/unreserve.py Unreserve.confirm_bind_step look_again  said: binding-unanswered
@@ -220,15 +220,15 @@ def test_a_decision_without_a_follow_up_says_for_what_the_pod_waits() -> None:
                 mute.add(f"{path.name} {ast.unparse(node)}")
     assert mute == {
         "gangs.py Decided()",  # of _await_claims, which has a time of its own
-        "scheduling_cycle.py Decided()",  # of _await_claims as well, and for a pod that has its node or is not ours
-        "scheduling_cycle.py Decided(None, attempt.spent)",  # patience
+        "cycle.py Decided()",  # of _await_claims as well, and for a pod that has its node or is not ours
+        "cycle.py Decided(None, attempt.spent)",  # patience
     }
 
 
 def test_what_counts_as_short_is_short() -> None:
-    assert patience.SILENT_SECONDS < 5
+    assert report.SILENT_SECONDS < 5
     assert delayed_deletion.COLLECTOR_SECONDS + delayed_deletion.MOST_EXTRA_SECONDS < 5
-    assert permit.UNSEEN_LOOK_SECONDS <= 5
+    assert binding.UNSEEN_LOOK_SECONDS <= 5
     assert gangs.MATE_LOOK_SECONDS < 5
     times = TimeSettings()
     assert max(times.silence, times.faulty_templates) < 5 >= times.unmade_gang_claims

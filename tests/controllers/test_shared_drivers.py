@@ -19,7 +19,7 @@ from dra_operator.cache import InvariantViolated, Source
 from dra_operator.cache.invariants import check
 from dra_operator.controllers import BackoffSettings
 from dra_operator.controllers.claims import parked_claims
-from dra_operator.controllers.scheduling import permit
+from dra_operator.controllers.scheduling import binding
 from dra_operator.sources import last_look
 from fake_api import ERRORS, Call
 from fake_store import copied
@@ -459,7 +459,7 @@ async def test_a_look_at_the_claims_that_does_not_come_is_said_by_the_pods_that_
 ) -> None:
     monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(last_look, "LATE_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(permit, "UNSEEN_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(binding, "UNSEEN_LOOK_SECONDS", 0.05)
     world.furnish(devices=2)
     add_theirs(world, make)
     add_ours(world, make)

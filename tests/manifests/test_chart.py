@@ -22,7 +22,7 @@ from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.leader import lease_name
 from dra_operator.app.settings.chart_schema import schema
 from dra_operator.app.settings.settings import OperatorSettings
-from dra_operator.controllers.scheduling.mix_text import read_mix
+from dra_operator.controllers.scheduling.mix import read_mix
 from kubectl import ROOT
 
 CHART = ROOT / "manifests"

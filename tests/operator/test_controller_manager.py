@@ -15,7 +15,7 @@ from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
 from dra_operator.app.controller_manager import ControllerManager
 from dra_operator.app.release_in_force import AGREED_SECONDS, CommonRelease
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.claims.claim_names import generated_name
+from dra_operator.controllers.claims.names import generated_name
 
 Lease = dict[str, Any]
 

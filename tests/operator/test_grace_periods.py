@@ -10,7 +10,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import PODS, Api
-from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
+from dra_operator.controllers.scheduling.victims import VictimEvictor
 from dra_operator.kube import EventRecorder, PodWriter
 from objects import Make
 

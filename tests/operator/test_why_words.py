@@ -13,7 +13,7 @@ from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.controllers.scheduling.mix_learner import MixLearner
+from dra_operator.controllers.scheduling.mix import MixLearner
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, Settings
 from dra_operator.kubectl.why.claims import why_claim

@@ -21,9 +21,9 @@ from dra_operator.allocator.problem.counters import Counters
 from dra_operator.allocator.problem.shares import Shares
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
-from dra_operator.controllers.scheduling import binding_cycle
-from dra_operator.controllers.scheduling.gang.gangs import Gangs
-from dra_operator.controllers.scheduling.permit import Permit
+from dra_operator.controllers.scheduling import binding
+from dra_operator.controllers.scheduling.binding import Permit
+from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.eviction import due
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
@@ -162,7 +162,7 @@ def _is_restored(seed: int) -> bool:
 
 @LONG
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
-    with mock.patch.object(binding_cycle, "is_over", return_value=True):
+    with mock.patch.object(binding, "is_over", return_value=True):
         seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
         script, strikes = shrunk(GAME, seed)
         assert len(script.steps) + len(strikes) < 20

@@ -35,8 +35,8 @@ from prometheus_client import CollectorRegistry
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory, Left
 from dra_operator.cache import SCHEDULER_NAME, Cluster
 from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
-from dra_operator.controllers.scheduling.driver_memory import DriverMemory
-from dra_operator.controllers.scheduling.mix_learner import MixMemory
+from dra_operator.controllers.scheduling.mix import MixMemory
+from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader

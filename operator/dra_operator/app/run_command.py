@@ -35,9 +35,8 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.allocator import Left
 from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
-from dra_operator.controllers.scheduling.driver_memory import DriverMemory
-from dra_operator.controllers.scheduling.mix_learner import MixMemory
-from dra_operator.controllers.scheduling.mix_text import Asked, read_mix
+from dra_operator.controllers.scheduling.mix import Asked, MixMemory, read_mix
+from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.gates import parse_gates
 from dra_operator.kube import RIGHTS
 

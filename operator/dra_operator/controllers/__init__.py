@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dra_api.lazy_face import lazy
 
 if TYPE_CHECKING:
-    from .claims.other_makers import records_claim_of_others
+    from .claims.names import records_claim_of_others
     from .control import Control
     from .errors import (
         BindingFailed,

@@ -23,15 +23,11 @@ from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, evictions, violations
 from dra_operator.controllers.alarms import LateWork, ViolationLog
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
-from dra_operator.controllers.claims.generate import ClaimGenerator
-from dra_operator.controllers.claims.generate_for_group import GroupClaimGenerator
-from dra_operator.controllers.claims.group_reservations import GroupReservations
-from dra_operator.controllers.claims.keep_immediate import ClaimHold
-from dra_operator.controllers.claims.make_claim import ClaimMaker
-from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
+from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker
+from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions, GroupReservations
+from dra_operator.controllers.claims.names import NamesBeingWritten
 from dra_operator.controllers.claims.parked_claims import ParkedClaims
-from dra_operator.controllers.claims.protect import ClaimProtection
-from dra_operator.controllers.claims.release import ClaimReleaser
+from dra_operator.controllers.claims.release import ClaimHold, ClaimProtection, ClaimReleaser
 from dra_operator.controllers.fairness import Rank
 from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.metrics import (
@@ -48,17 +44,13 @@ from dra_operator.controllers.metrics import (
 )
 from dra_operator.controllers.pools import PoolReporter
 from dra_operator.controllers.queue import Backoff, WorkQueue, WorkQueues
-from dra_operator.controllers.scheduling.binding_cycle import Writing
-from dra_operator.controllers.scheduling.conflict_check import ConflictCheck
-from dra_operator.controllers.scheduling.context import SchedulingContext
-from dra_operator.controllers.scheduling.deference import Deference
-from dra_operator.controllers.scheduling.driver_memory import DriverMemory
-from dra_operator.controllers.scheduling.gang.group_conditions import GroupConditions
-from dra_operator.controllers.scheduling.mix_learner import MixMemory
-from dra_operator.controllers.scheduling.patience import shows_reason
-from dra_operator.controllers.scheduling.preemption.evict_victims import VictimEvictor
-from dra_operator.controllers.scheduling.preemption.preempt import Preemption
-from dra_operator.controllers.scheduling.scheduling_cycle import SchedulingCycle
+from dra_operator.controllers.scheduling.binding import SchedulingContext, Writing
+from dra_operator.controllers.scheduling.cycle import SchedulingCycle
+from dra_operator.controllers.scheduling.mix import MixMemory
+from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference, DriverMemory
+from dra_operator.controllers.scheduling.preemption import Preemption
+from dra_operator.controllers.scheduling.report import shows_reason
+from dra_operator.controllers.scheduling.victims import VictimEvictor
 from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.taints import PodEvictor, RuleReporter
 from dra_operator.controllers.workers import (

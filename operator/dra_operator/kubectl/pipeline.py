@@ -26,7 +26,7 @@ from msgspec import Raw
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Left
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
+from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
 from dra_operator.controllers.settings import OwnControllers, UnknownController, controllers_of
 from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
 from dra_operator.kubectl.answer import ExitCode, Problem

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.controllers import workers
-from dra_operator.controllers.scheduling import planning, scheduling_cycle
-from dra_operator.controllers.scheduling.preemption import preempt
+from dra_operator.controllers.scheduling import cycle, planning, preemption
 from history_kit import no_time
 from history_kit.game import Game, Outcome, Step
 
@@ -24,7 +23,7 @@ from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
 
 T = TypeVar("T")
-MEASURING = (planning, preempt, scheduling_cycle, workers)
+MEASURING = (planning, preemption, cycle, workers)
 """What measures by the machine's clock how long a piece of work takes."""
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dra_operator.allocator import GATES
-from dra_operator.controllers.scheduling.mix_text import LARGEST_WEIGHT, LISTED_ENTRIES
+from dra_operator.controllers.scheduling.mix import LARGEST_WEIGHT, LISTED_ENTRIES
 from dra_operator.controllers.settings import NAMES
 
 from .settings import FORMER_NAMES, OperatorSettings, described

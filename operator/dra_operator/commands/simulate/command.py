@@ -42,7 +42,7 @@ from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.commands.trace.arguments import add_trace_arguments, given_without_trace
-from dra_operator.controllers.scheduling.mix_text import Asked, MixError, read_mix
+from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 

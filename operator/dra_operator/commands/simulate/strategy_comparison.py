@@ -21,7 +21,7 @@ from dra_operator.commands.device_shares import THOUSANDTHS_OF_DEVICE, DeviceSha
 from dra_operator.commands.object_files import BadInput, of_kind
 from dra_operator.commands.simulated.cluster import SimulatedCluster, simulated
 from dra_operator.commands.simulated.placing import reserve
-from dra_operator.controllers.scheduling.mix_text import Asked
+from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter
 
 DEMAND_PERCENT: Final = 130

@@ -28,8 +28,7 @@ from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.commands.object_files import BadInput, of_kind
-from dra_operator.controllers.scheduling.mix_learner import MixLearner, MixMemory
-from dra_operator.controllers.scheduling.mix_text import Asked
+from dra_operator.controllers.scheduling.mix import Asked, MixLearner, MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, Placement
 from dra_operator.sources.kind_table import OF_STORAGE
 

@@ -8,7 +8,7 @@ deletions from here are refused, since the collector's came between: each double
 that is needed shortens it again.
 
 Until deletion and finalizer are written the devices are taken. Where they are scarce the next pod waits for them
-(``scheduling/patience.py``). So a collector that was late for three claims in a row, as it is at its limit, gets no
+(``scheduling.report``). So a collector that was late for three claims in a row, as it is at its limit, gets no
 time then for the next twenty, which are deleted here at once.
 
 All of this counts by namespace. A tenant may delete claims as well, so that the collector seems quick, or have

@@ -3,13 +3,19 @@ node.
 
 The controller ``templates``; claim-controller.md sections 5.3 to 5.6. Every step can be repeated: a claim that exists
 already is found by its owner and annotation, so a crash between creating and recording makes no second one.
+
+If there are two claims for one entry all the same (``cache.duplicates``), ``ClaimRepair`` records the allocated one.
+The cache is only the occasion: the repair reads the pod and the claims again before it changes anything. It records
+first and deletes then, so that the recorded claim always exists.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
-from dra_api.codec import DecodeError
+from dra_api.codec import DecodeError, to_dict
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.relations.references import (
     ClaimName,
@@ -20,24 +26,222 @@ from dra_api.relations.references import (
     claim_names,
     consumer_of,
     group_name,
+    is_owned_by_group,
     is_pod_group,
     is_reserved_for,
 )
-from dra_api.releases.release import Release
-from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
-from dra_kube import KubeError, NotFound
+from dra_api.releases.release import NEWEST, Release
+from dra_api.resource import (
+    EXTENDED_RESOURCE_ANNOTATION,
+    FINALIZER,
+    GROUP,
+    POD_CLAIM_NAME_ANNOTATION,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimTemplateSpec,
+)
+from dra_api.scheduling import GROUP as SCHEDULING_GROUP
+from dra_api.scheduling import PodGroup
+from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
-from dra_operator.cache import Cluster, Key, by_entry, counting_claim
+from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim, duplicates
+from dra_operator.controllers.claims.names import (
+    NAME_ATTEMPTS,
+    NamesBeingWritten,
+    generated_name,
+    generated_name_base,
+    legacy_name,
+    without_suffix,
+)
 from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
+from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.metrics import ClaimMetrics
 from dra_operator.controllers.settings import OwnControllers
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
-from dra_operator.scheduling.state import has_gate
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter, with_remedy
+from dra_operator.scheduling.state import bytes_of_large, has_gate, size_refusal
 
-from .claim_names import legacy_name
-from .make_claim import ClaimMaker, recorded_name
-from .names_being_written import NamesBeingWritten
-from .repair import ClaimRepair
+_EXTENDED: Final = "extended-resources"
+
+
+def claim_for(
+    owner: Pod | PodGroup, purpose: str, annotations: dict[str, str], spec: Object, release: Release
+) -> Object:
+    """A claim that the pod or PodGroup owns, named after that and what it is for (claim-controller.md 5.4)."""
+    meta = owner.metadata
+    reference = {
+        "apiVersion": "v1" if isinstance(owner, Pod) else _version_of_groups(release),
+        "kind": type(owner).__name__,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": generated_name_base(meta.name, purpose),
+            "namespace": meta.namespace,
+            "annotations": annotations,
+            "ownerReferences": [reference],
+        },
+        "spec": spec,
+    }
+
+
+def _version_of_groups(release: Release) -> str:
+    """The version of the PodGroup API that the release has (K37-WL-04)."""
+    return f"{SCHEDULING_GROUP}/{'v1beta1' if release >= Release.V1_37 else 'v1alpha2'}"
+
+
+def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
+    """The claim for what devices serve to the pod (scheduling.md 7.2, 7.3).
+
+    It has the finalizer from the start, which saves a write before the allocation.
+    """
+    body = claim_for(pod, _EXTENDED, {EXTENDED_RESOURCE_ANNOTATION: "true"}, to_dict(spec), NEWEST)
+    body["metadata"]["finalizers"] = [FINALIZER]
+    return body
+
+
+def without_chance(pod: Pod, text: str) -> str:
+    """What is said of a failure, without the random part of the name of the pod's claim for extended resources.
+
+    Each attempt makes a new one, and a condition that named it would be news to everyone at each attempt.
+    """
+    return without_suffix(text, generated_name_base(pod.metadata.name, _EXTENDED))
+
+
+logger = logging.getLogger(__name__)
+
+
+class ClaimMaker:
+    """``create`` a claim. Templates and gates are those of the cluster."""
+
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, metrics: ClaimMetrics) -> None:
+        self._cluster, self._claims, self._metrics = cluster, claims, metrics
+
+    async def create(
+        self, owner: Pod | PodGroup, entry: str, template_name: str, *, with_finalizer: bool = False
+    ) -> ResourceClaim:
+        """The claim of the entry, new or already there. Raises GenerationFailed."""
+        template = self._cluster.store_of(ClaimTemplate).get(f"{owner.metadata.namespace}/{template_name}")
+        if template is None:
+            missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
+            raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
+        spec = template.typed()
+        if (size := bytes_of_large(spec.spec)) is not None:
+            raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")
+        admin = self._check_gates(spec)
+        body = claim_from_template(owner, entry, template, self._cluster.features.release)
+        if with_finalizer:
+            body["metadata"]["finalizers"] = [FINALIZER]
+        try:
+            claim = await self._create_once(owner, entry, body)
+        except KubeError as error:
+            self._metrics.created(type(owner), success=False, admin_access=admin)
+            name = body["metadata"].get("name", "")
+            raise GenerationFailed(f"create ResourceClaim {name}: {with_remedy(error)}") from error
+        self._metrics.created(type(owner), success=True, admin_access=admin)
+        kind = "pod" if isinstance(owner, Pod) else "pod_group"
+        tell(logger, logging.INFO, "claim generated", claim=claim.key, template=template_name, **{kind: owner.key})
+        return claim
+
+    async def _create_once(self, owner: Pod | PodGroup, entry: str, body: Object) -> ResourceClaim:
+        """The claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
+
+        A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
+        """
+        meta, former = body["metadata"], recorded_name(owner, entry)
+        for attempt in range(NAME_ATTEMPTS):
+            name = generated_name(meta["generateName"], owner.metadata.uid, entry, attempt)
+            if name == former:
+                continue
+            meta["name"] = name
+            try:
+                return await self._claims.create(body)
+            except AlreadyExists as error:
+                taken = error
+            try:
+                claim = await self._claims.find(owner.metadata.namespace, name)
+            except NotFound:
+                continue  # gone in between: its name may still be that of a claim which others remember
+            if _is_claim_of(claim, owner, entry):
+                return claim
+        raise taken
+
+    def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
+        """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
+        requests = spec.spec.devices.requests or ()
+        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
+        if admin and not self._cluster.features.admin_access:
+            raise GenerationFailed("admin access is requested, but the feature is disabled")
+        if not self._cluster.features.prioritized_list and any(request.first_available for request in requests):
+            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
+        return admin
+
+
+def claim_from_template(owner: Pod | PodGroup, entry: str, template: ClaimTemplate, release: Release) -> Object:
+    """The claim to create for an entry (5.4, step 8)."""
+    content = template.content()
+    wanted = content.get("metadata") or {}
+    annotations = {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry}
+    body = claim_for(owner, entry, annotations, content.get("spec") or {}, release)
+    if wanted.get("labels"):
+        body["metadata"]["labels"] = wanted["labels"]
+    return body
+
+
+def recorded_name(owner: Pod | PodGroup, entry: str) -> str | None:
+    """The name of the claim that the status records for the entry."""
+    statuses = owner.status.resource_claim_statuses or ()
+    return next((status.resource_claim_name for status in statuses if status.name == entry), None)
+
+
+def _is_claim_of(claim: ResourceClaim, owner: Pod | PodGroup, entry: str) -> bool:
+    """Whether the claim was made for this entry of this very pod or group, and is there to stay."""
+    controller, meta = claim.metadata.controller, claim.metadata
+    if isinstance(owner, Pod):
+        is_own = controller is not None and controller.uid == owner.metadata.uid
+    else:
+        is_own = is_owned_by_group(owner, claim)
+    return (
+        is_own and meta.deletion_timestamp is None and (meta.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION) == entry
+    )
+
+
+class ClaimRepair:
+    """``handle`` one pod. Raises KubeError.
+
+    ``pod_seen`` is called with a pod and what a read says of it, which the watch then does not bring any more.
+    """
+
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
+        self._cluster, self._claims, self._pods = cluster, claims, pods
+        self.pod_seen: Callable[[Pod | None, Pod], None] = lambda _, __: None
+
+    async def handle(self, pod: Pod) -> Pod:
+        """The pod, with the claims recorded that count; the superfluous ones are deleted."""
+        if not list(duplicates(pod, self._cluster.claims_owned_by(pod))):
+            return pod
+        uid = pod.metadata.uid
+        for claim in list(self._cluster.claims_owned_by(pod)):
+            await self._claims.read(claim)
+        known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        self.pod_seen(known, pod)
+        if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
+            return pod
+        found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
+        right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
+        if right:
+            tell(logger, logging.INFO, "pod did not record its claims", pod=pod.key, claims=list(right.values()))
+            pod = await self._pods.record_claims(pod, right)
+        for item in found:
+            for claim in item.superfluous:
+                tell(logger, logging.INFO, "superfluous claim", claim=claim.key, pod=pod.key, entry=item.entry)
+                await self._claims.delete(claim)
+        return pod
+
 
 CLAIMS_AT_ONCE = 100
 """So many claims are made for a pod before others have their turn: a pod may ask for thousands."""

@@ -1,38 +1,119 @@
 """Releases a claim: drops stale reservations, deallocates it, removes the finalizer, deletes generated claims.
 
-The controller ``release``; claim-controller.md sections 6 and 7.
+The controller ``release``; claim-controller.md sections 6 and 7. Each step decides on the claim as the server has it,
+and can be repeated.
+
+A claim in use that lost its finalizer gets it back (``ClaimProtection``): without it the claim could be deleted while
+its pods run, and its devices would look free. A writer that takes it off again and again meets growing pauses.
+
+Immediate claims keep their devices, and give them back when they are deleted or not immediate any more (``ClaimHold``):
+
+=============================================  ==================================================================
+The claim is                                   What is done
+=============================================  ==================================================================
+immediate, without devices                     it is asked for a decision (``place``)
+immediate, with devices                        our finalizer takes the place of the built-in one, in one write
+deleted, or not immediate, without consumers   its devices are given back, then our finalizer is removed
+not immediate any more, with consumers         the built-in finalizer takes the place of ours
+deleted, with consumers                        nothing: it waits for them
+=============================================  ==================================================================
+
+The built-in finalizer comes with an allocation that a scheduler made for a pod. What is wrong with the annotation goes
+into an event, once per claim and fault.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod
-from dra_api.relations.references import (
-    claims_of_pod,
-    is_for_extended_resources,
-    is_pod_group,
-    owning_pod,
-    pod_is_done,
-)
+from dra_api.relations.references import claims_of_pod, is_for_extended_resources, is_pod_group, owning_pod, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Conflict, NotFound
 
-from dra_operator.cache import Cluster, is_in_use
+from dra_operator.cache import Cluster, Key, is_in_use, is_unprotected
+from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
+from dra_operator.controllers.claims.group import GroupReservations, releasing
+from dra_operator.controllers.claims.parked_claims import ParkedClaims
 from dra_operator.controllers.errors import ReleaseFailed
 from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.memory import Announced, GrowingPauses
 from dra_operator.controllers.settings import OwnControllers
-from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodWriter
+from dra_operator.scheduling.state import HOLD, annotation_fault, is_immediate, placeholder_key
 
-from .delayed_deletion import DelayedDeletion
-from .group_reservations import GroupReservations, releasing
-from .keep_immediate import ClaimHold
-from .parked_claims import ParkedClaims
-from .protect import ClaimProtection
+
+async def discard(claims: ClaimWriter, claim: ResourceClaim, consumer: str) -> None:
+    """One step after the other; a repetition continues where the last one stopped.
+
+    Raises ClaimChanged if another consumer reserved the claim.
+    """
+    with suppress(NotFound):
+        claim = await claims.release(await claims.deallocate(claim, consumer))
+    await claims.delete(claim)
+
 
 logger = logging.getLogger(__name__)
+
+
+class ClaimProtection:
+    """``handle`` one claim."""
+
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, pauses: GrowingPauses) -> None:
+        self._cluster, self._claims, self._pauses = cluster, claims, pauses
+
+    async def handle(self, claim: ResourceClaim) -> ResourceClaim:
+        """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
+        what = f"finalizer {claim.metadata.uid}"
+        if not is_unprotected(self._cluster, claim) or self._pauses.puts_off(what, Key("release", claim.key)):
+            return claim
+        self._pauses.did(what)
+        after = await self._claims.swap_finalizers(claim, "", FINALIZER)
+        if is_unprotected(self._cluster, after):
+            lost = "a webhook or admission policy removes it: exempt ResourceClaims in use from it"
+            tell(logger, logging.WARNING, "claim in use has no finalizer", claim=claim.key, because=lost)
+        else:
+            tell(logger, logging.WARNING, "finalizer restored on claim in use", claim=claim.key, finalizer=FINALIZER)
+        return after
+
+
+class ClaimHold:
+    """``handle`` one claim. ``wake`` gets the key for a decision."""
+
+    def __init__(self, claims: ClaimWriter, events: EventRecorder, wake: Callable[[Sequence[Key]], None]) -> None:
+        self._claims, self._events, self._wake = claims, events, wake
+        self._announced = Announced()
+
+    async def handle(self, claim: ResourceClaim) -> ResourceClaim:
+        """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
+        self._tell_of_annotation(claim)
+        finalizers = claim.metadata.finalizers or ()
+        if is_immediate(claim):
+            if claim.status.allocation is None:
+                self._wake([Key("placement", placeholder_key(claim))])
+            elif FINALIZER in finalizers or HOLD not in finalizers:
+                return await self._claims.swap_finalizers(claim, FINALIZER, HOLD)
+            return claim
+        if HOLD not in finalizers:
+            return claim
+        if claim.status.reserved_for:
+            is_deleted = claim.metadata.deletion_timestamp is not None
+            return claim if is_deleted else await self._claims.swap_finalizers(claim, HOLD, FINALIZER)
+        released = await self._claims.deallocate(claim)
+        if claim.status.allocation is not None and released.status.allocation is None:
+            freed = devices_in(claim.status.allocation)
+            tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=[], freed=freed)
+        return await self._claims.release(released, HOLD)
+
+    def _tell_of_annotation(self, claim: ResourceClaim) -> None:
+        uid, fault = claim.metadata.uid, annotation_fault(claim)
+        if not fault:
+            self._announced.forget(uid)
+        elif self._announced.is_news(uid, fault):
+            self._events.post(claim, EventReason.FAILED_ALLOCATION, fault)
 
 
 class ClaimReleaser:

@@ -11,23 +11,108 @@ moment, or a write failed and is repeated. When that lasts (``silence``), it say
 
 A write of the reason without an answer may take effect after a later reason was told. As long as the API server may
 still carry it out, the pod is looked at again, so that it shows the last reason in the end.
+
+A pod that finds no devices waits in silence while claims of pods that are gone end (``Patience``). Such a claim holds
+its devices for some milliseconds more, until its deletion and its finalizer are written. A pod that comes in this time
+is not told that there are none: that would cost a condition and an event, and be wrong a moment later. The devices wake
+it when they are free. Half a second after its first attempt it is told what it lacks, whatever ends meanwhile; a pod
+that was told before is told again at once.
+
+A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so
+(``awaited_claim``). Claims are made within a moment. Where a template is missing or too large, or its claims are
+refused, an event of the pod says why; but an event is gone after an hour, and what makes the claims may have ended. So
+an older pod says for what it waits: soon where its template is known to be at fault. A template is often applied a
+moment after its pods.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
+from typing import Final
 
 from dra_api.core import Pod
+from dra_api.values.times import parse_time
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key
+from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.errors import PodVanished
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.memory import REMEMBERED_THINGS, Announced, GrowingPauses, Recently
-from dra_operator.controllers.settings import ROUNDING_SECONDS, BackoffSettings
+from dra_operator.controllers.settings import NAMES, ROUNDING_SECONDS, BackoffSettings, OwnControllers
 from dra_operator.kube import EventReason, EventRecorder, PodWriter, may_have_happened
-from dra_operator.scheduling.state import GATED, claim_behind, is_at_gate, is_placeholder
+from dra_operator.scheduling.state import GATED, Obstacle, claim_behind, is_at_gate, is_placeholder, size_refusal
+
+
+def age(pod: Pod, now: datetime) -> float:
+    """The seconds since the pod was created; none for one without a time."""
+    created = parse_time(pod.metadata.creation_timestamp)
+    return (now - created).total_seconds() if created is not None else 0.0
+
+
+def awaited_claim(obstacle: Obstacle, controllers: OwnControllers, *, are_made: bool) -> str:
+    """Return for what the pod waits where nothing is known to be wrong.
+
+    ``are_made``: a claim of another pod was made since this process began, so whoever makes them is at work.
+    """
+    events = "events FailedResourceClaimCreation of the pod say why"
+    if controllers.templates or are_made:
+        return f"{obstacle.text}: if that lasts, {events}"
+    ours = ",".join(name for name in NAMES if name in ("templates", "release") or getattr(controllers, name))
+    return (
+        f"{obstacle.text}: claims are left to kube-controller-manager, which has made none for any pod since this "
+        f"operator started. If no {events}, its resourceclaim-controller does not run: take -resourceclaim-controller "
+        f"out of its --controllers, or start dra-operator with --controllers {ours}"
+    )
+
+
+def template_fault(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str | None:
+    """For what the pod waits, and what to do about it, if a template is missing or too large. ``obstacle`` is about an
+    entry, or about the claim of one."""
+    recorded = pod.status.resource_claim_statuses or ()
+    meant = {obstacle.subject, *(it.name for it in recorded if it.resource_claim_name == obstacle.subject)}
+    for entry in pod.spec.resource_claims or ():
+        name = entry.resource_claim_template_name
+        if entry.name not in meant or not name:
+            continue
+        template = cluster.templates.get(f"{pod.metadata.namespace}/{name}")
+        if template is None:
+            return (
+                f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{name}" not found: create '
+                f"it, or correct resourceClaimTemplateName"
+            )
+        if (size := template.bytes_of_spec) is not None:
+            return f'waits for a claim of entry "{entry.name}": resourceclaimtemplate "{name}" {size_refusal(size)}'
+    return None
+
+
+SILENT_SECONDS: Final = 0.5
+"""Seconds from the first attempt that found no devices."""
+
+
+def shows_reason(pod: Pod) -> bool:
+    """Whether the pod was told something about its place before."""
+    return any(it.type == "PodScheduled" for it in pod.status.conditions or ())
+
+
+class Patience:
+    """``clock`` gives seconds."""
+
+    def __init__(self, delayed_deletion: DelayedDeletion, clock: Callable[[], float]) -> None:
+        self._delayed_deletion, self._began = delayed_deletion, Recently(clock)
+
+    def seconds_left(self, pod: Pod) -> float:
+        """How long a pod that lacks devices may wait in silence; 0: tell it now."""
+        if shows_reason(pod) or not self._delayed_deletion.is_ending(SILENT_SECONDS):
+            return 0.0
+        uid = pod.metadata.uid
+        age = self._began.age(uid)
+        if age is None:
+            self._began.add(uid)
+        return max(SILENT_SECONDS - (age or 0.0), 0.0)
+
 
 logger = logging.getLogger(__name__)
 

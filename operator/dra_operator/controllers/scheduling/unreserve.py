@@ -20,8 +20,8 @@ from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import KubeError, NotFound
 
 from dra_operator.allocator import DeviceId
-from dra_operator.controllers.claims.discard import discard
-from dra_operator.controllers.claims.group_reservations import releasing
+from dra_operator.controllers.claims.group import releasing
+from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import GenerationFailed, PlacementFailed, PodVanished
 from dra_operator.controllers.logbook import devices_in, tell
 from dra_operator.controllers.workers import Result
@@ -30,11 +30,10 @@ from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediate, is_parked, is_placeholder, title
 from dra_operator.wording import counted
 
-from .bind_step import BindStep
-from .context import SchedulingContext
-from .patience import shows_reason
+from .bind_steps import BindStep
+from .binding import SchedulingContext
 from .planning import InProgress
-from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport, shows_reason
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dra_api.resource import ResourceClaim
 from dra_api.values.quantity import parse_quantity
 from msgspec.structs import replace
 
-from dra_operator.controllers.scheduling.mix_text import Asked
+from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.wording import listed
 
 from .overlay import Overlay

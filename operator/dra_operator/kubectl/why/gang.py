@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_api.relations.references import is_reserved_for
 
 from dra_operator.allocator import DeviceId
-from dra_operator.controllers.scheduling.gang.same_places import same_values
+from dra_operator.controllers.scheduling.planning import same_values
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, pre_filter
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan

@@ -9,7 +9,7 @@ whether a broken claim is noticed. A fault of what one node sees keeps the pod f
 
 If no node fits, post filters may make room for the pod by the end of others (PostFilter, kube-scheduler's phase). A
 post filter gets what the cycle knows (``Unschedulable``) and answers with a nomination, or with None. It only decides:
-``controllers.scheduling.preemption.make_room`` says who carries a nomination out. It works in pieces, as the rest of a
+``controllers.scheduling.preemption`` says who carries a nomination out. It works in pieces, as the rest of a
 plan does, and its pieces are charged to the pod like those of a search. To find out whether a pod fits after others
 have ended, ask a node again with what is left then::
 

@@ -14,7 +14,7 @@ A ``Snapshot`` is the cluster at one moment, as one decision looks at it::
     └── CycleState      nodes can be asked
 
 All but a ``CycleState`` have a ``text``: a clause about the pod, without its name. What the operator does then is in
-``controllers.scheduling.scheduling_cycle``.
+``controllers.scheduling.cycle``.
 """
 
 from __future__ import annotations

@@ -18,10 +18,9 @@ from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
 from dra_operator.controllers.errors import BindingRefused, PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.bind_step import BindStep
-from dra_operator.controllers.scheduling.binding_cycle import BindingCycle
-from dra_operator.controllers.scheduling.context import SchedulingContext
-from dra_operator.controllers.scheduling.permit import UNSEEN_LOOK_SECONDS, Permit
+from dra_operator.controllers.scheduling.bind_steps import BindStep
+from dra_operator.controllers.scheduling.binding import UNSEEN_LOOK_SECONDS, BindingCycle, Permit, SchedulingContext
+from dra_operator.controllers.scheduling.gang_attempt import GangAttempt
 from dra_operator.controllers.scheduling.planning import has_devices, has_room, is_promised
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.workers import Result
@@ -29,8 +28,6 @@ from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.gang import JointPlan
 from dra_operator.scheduling.rules import NO_BINDINGS
 from dra_operator.scheduling.state import title
-
-from .gang_attempt import GangAttempt
 
 
 class Part(NamedTuple):

@@ -5,12 +5,12 @@ which every attempt goes, so no case can be forgotten. What put it off last is i
 that broke the attempt off.
 
 A pod of another scheduler that waits at our scheduling gate gets its devices in the same way, and then its gate is
-opened instead of a node assigned (``bind_step``).
+opened instead of a node assigned (``bind_steps``).
 
 The controller ``placement``. The dispatcher asks for one decision at a time (``decide``); a plan takes its devices
 and its room before the next decision starts, which so sees them as used. What a decision calls for (writing the plan,
 telling why the pod waits, asking what became of an unanswered write) comes back as a follow-up, and is carried out
-beside those of other pods: by ``permit`` if there is a plan, by ``unreserve`` if there is none.
+beside those of other pods: by ``binding`` if there is a plan, by ``unreserve`` if there is none.
 """
 
 from __future__ import annotations
@@ -40,22 +40,28 @@ from dra_operator.cache import (
     DeviceTaken,
     WakeConditions,
 )
-from dra_operator.controllers.errors import (
-    BoundElsewhere,
-    ControllerError,
-    PlacementFailed,
-    PodVanished,
-)
+from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.logbook import tell
-from dra_operator.controllers.settings import ROUNDING_SECONDS, OwnControllers
-from dra_operator.controllers.workers import (
-    Decided,
-    FollowUp,
-    Postponed,
-    Result,
-    is_held_back,
-    pause_asked_for,
+from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
+from dra_operator.controllers.scheduling.binding import BindingCycle, Permit, SchedulingContext
+from dra_operator.controllers.scheduling.gang_attempt import GangAttempt
+from dra_operator.controllers.scheduling.gang_binding import GangBinding
+from dra_operator.controllers.scheduling.gangs import Gangs
+from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
+from dra_operator.controllers.scheduling.planning import PlanInProgress
+from dra_operator.controllers.scheduling.preemption import MakesRoom
+from dra_operator.controllers.scheduling.report import (
+    AGAIN,
+    SCHEDULER_ERROR,
+    Patience,
+    WaitingReport,
+    age,
+    awaited_claim,
+    template_fault,
 )
+from dra_operator.controllers.scheduling.unreserve import Unreserve
+from dra_operator.controllers.settings import ROUNDING_SECONDS, OwnControllers
+from dra_operator.controllers.workers import Decided, FollowUp, Postponed, Result, is_held_back, pause_asked_for
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,
@@ -89,24 +95,6 @@ from dra_operator.scheduling.state import (
     is_placeholder,
     title,
 )
-
-from .bind import Bind
-from .bind_step import BindStep
-from .binding_cycle import BindingCycle
-from .context import SchedulingContext
-from .gang.gang_attempt import GangAttempt
-from .gang.gang_binding import GangBinding
-from .gang.gangs import Gangs
-from .immediate_claim import AllocateImmediate
-from .mix_learner import MixLearner, MixMemory
-from .patience import Patience
-from .permit import Permit
-from .planning import PlanInProgress
-from .preemption.make_room import MakesRoom
-from .remove_gate import RemoveGate
-from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
-from .unmade_claims import age, awaited_claim, template_fault
-from .unreserve import Unreserve
 
 logger = logging.getLogger(__name__)
 

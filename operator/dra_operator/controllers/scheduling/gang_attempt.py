@@ -10,7 +10,7 @@ from dra_api.relations.references import is_reserved_for
 
 from dra_operator.cache import Cluster, TimesFreed
 from dra_operator.controllers.scheduling.planning import InProgress
-from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
+from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, PreFilterResult, Snapshot, pre_filter
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.preemption import GangNomination

@@ -1,12 +1,17 @@
 """Preemption: ends pods of lower priority so that one that fits nowhere gets their devices and their room.
 
+``MakesRoom`` is the seam of PostFilter. ``post_filter`` decides inside the scheduling cycle, by what the cycle knows,
+and writes nothing. Its nomination is carried out after the pod was told why it waits, beside the writes of other pods.
+The pod is tried again when what the victims had comes free, as after any other refusal. By default the operator has
+none; ``Preemption`` is the one that it may have.
+
 ``scheduling.preemption`` decides who ends. Here it is decided when that is asked, and the answer is carried out:
 
 1. in the scheduling cycle, the pod is *nominated*: what it is to get counts as used for pods of its priority or a lower
    one, from that moment on;
 2. its status names the node (``nominatedNodeName``), by which a new process knows it again: it decides anew at once
    who would have to end, keeps that for the pod, and ends the first one when it has looked on for ten seconds;
-3. the victims are deleted, one after the other (``evict_victims``).
+3. the victims are deleted, one after the other (``victims``).
 
 Each request may fail, and be the last before a crash. What is left then is found again: as long as victims end, their
 pod waits for them and no other has to go; a victim that was not deleted is chosen anew, first of all on the node of the
@@ -27,7 +32,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from dra_api.core import Pod
 from dra_kube import NotFound
@@ -35,6 +40,7 @@ from dra_kube import NotFound
 from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.fairness import may_have_another
 from dra_operator.controllers.metrics import PreemptionMetrics
+from dra_operator.controllers.scheduling.victims import PreemptionTurns, UnderWay, VictimEvictor
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
@@ -52,9 +58,43 @@ from dra_operator.scheduling.preemption import (
 from dra_operator.scheduling.state import Gang, Nomination
 from dra_operator.wording import counted, listed
 
-from .evict_victims import VictimEvictor
-from .turns import PreemptionTurns
-from .under_way import UnderWay
+
+class MakesRoom(Protocol):
+    """Ends pods so that another one fits."""
+
+    def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
+        """A nomination, or None. See ``scheduling.PostFilter``."""
+        ...
+
+    def for_gang(
+        self, gang: Gang, states: Sequence[CycleState], same: SameValues
+    ) -> Generator[Pause, Elapsed, GangNomination | None]:
+        """The same for a gang without a joint plan; the first of the states is its leader's."""
+        ...
+
+    def forget_gang(self, gang: Gang) -> None:
+        """The gang lacks pods: what was kept for it is free."""
+        ...
+
+    def forget(self, pod: Pod) -> None:
+        """The pod is not tried: what was kept for it, and for the gang with which it was nominated, is free."""
+        ...
+
+    def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
+        """A clause about what the pod, or all of its gang, waits for, if it is nominated."""
+        ...
+
+    async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
+        """End the victims; without a nomination, forget what is out of date.
+
+        Raises KubeError and PlacementFailed, after which the pod is tried again.
+        """
+        ...
+
+    async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
+        """The same for a gang; the first of the pods is its leader."""
+        ...
+
 
 MOST_NOMINATED_PODS: Final = 100
 """Pods that are nominated at the same time; a gang is nominated as a whole all the same. Namespaces share them as they

@@ -22,18 +22,17 @@ from dra_api.core import Pod
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
 from dra_operator.controllers.errors import PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.context import SchedulingContext
-from dra_operator.controllers.scheduling.preemption.make_room import MakesRoom
+from dra_operator.controllers.scheduling.binding import SchedulingContext
+from dra_operator.controllers.scheduling.gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
+from dra_operator.controllers.scheduling.gang_binding import GangBinding, Part
+from dra_operator.controllers.scheduling.planning import same_values
+from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import Decided, Postponed, Result
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle, has_gate, is_placeholder
-
-from .gang_attempt import Fingerprint, GangAttempt, Unready, fingerprint
-from .gang_binding import GangBinding, Part
-from .same_places import same_values
 
 JOIN_LOOK_SECONDS = 60.0
 """Between two looks of a pod that joins, in case that those before it are bound without another decision."""

@@ -22,13 +22,21 @@ The claim for extended resources is the last one of devices: created, allocated 
 status. It has no name before it exists, so the server cannot be asked what became of a creation without an answer. What
 is half made when a cycle ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
 controller ``release`` when the pod got its node with another claim, or is done.
+
+``Permit`` delays the bind step. A pod may be allocated and reserved and still not be bound: its devices have to get
+ready, its volumes to be bound, or a list of the claims has to show that no other scheduler took its devices. It keeps
+its devices and its room, and is looked at again when that may have changed.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
@@ -40,31 +48,34 @@ from dra_api.relations.references import (
     is_reserved_for,
     pod_as_consumer,
 )
+from dra_api.relations.volumes import volume_uses
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, ResourceClaim
-from dra_kube import (
-    ApiError,
-    Conflict,
-    Gone,
-    KubeError,
-    NotFound,
-    TooManyRequests,
-    Unauthorized,
-)
+from dra_kube import ApiError, Conflict, Gone, KubeError, NotFound, TooManyRequests, Unauthorized
+from dra_kube.spans import span
 
-from dra_operator.cache import Cluster, DeviceTaken, Keys
-from dra_operator.controllers.claims.claim_body import claim_for_extended_resources, without_chance
-from dra_operator.controllers.claims.discard import discard
-from dra_operator.controllers.claims.group_reservations import releasing
-from dra_operator.controllers.claims.names_being_written import NamesBeingWritten
-from dra_operator.controllers.claims.recorded_names import check_recorded
+from dra_operator.cache import Cluster, DeviceTaken, Key, Keys
+from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
+from dra_operator.controllers.claims.generate import ClaimMaker, claim_for_extended_resources, without_chance
+from dra_operator.controllers.claims.group import releasing
+from dra_operator.controllers.claims.names import NamesBeingWritten, check_recorded
+from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import BindingFailed, BindingRefused, PodVanished
 from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.metrics import PlacementMetrics
+from dra_operator.controllers.queue import WorkQueue
+from dra_operator.controllers.scheduling.bind_steps import BindStep
+from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference
+from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
+from dra_operator.controllers.settings import TimeSettings
+from dra_operator.controllers.workers import Result
 from dra_operator.kube import (
     ClaimChanged,
     ClaimStripped,
     ClaimWriter,
+    EventReason,
+    EventRecorder,
     ObjectChanged,
     PodGroupChanged,
     PodWriter,
@@ -72,12 +83,10 @@ from dra_operator.kube import (
     may_have_happened,
     with_remedy,
 )
-from dra_operator.scheduling import Plan, is_alone
-from dra_operator.scheduling.claims import ExtendedClaim, PodClaim
+from dra_operator.scheduling import ConflictCheckDue, Plan, is_alone
+from dra_operator.scheduling.claims import ClaimReadiness, ExtendedClaim, PodClaim, Readiness, claim_readiness
+from dra_operator.scheduling.rules import VolumeWait
 from dra_operator.scheduling.state import is_at_gate, is_placeholder, title
-
-from .bind_step import BindStep
-from .conflict_check import ConflictCheck
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -389,3 +398,141 @@ class BindingCycle:
 def is_over(error: BaseException) -> bool:
     """Whether the write certainly had no effect."""
     return isinstance(error, ObjectChanged | BindingFailed) or not may_have_happened(error)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingContext:
+    """``wake`` gets the keys of those who may use what an attempt gives back."""
+
+    cluster: Cluster
+    writing: Writing
+    events: EventRecorder
+    queue: WorkQueue
+    wake: Callable[[Keys], None]
+    clock: Callable[[], datetime]
+    times: TimeSettings
+    deference: Deference
+    delayed_deletion: DelayedDeletion
+    pauses: GrowingPauses
+    """Of pods that give claims up again and again."""
+    group_waits: Callable[[Pod, str, str], None]
+    """Told of a pod for what reason it waits, and its PodGroup."""
+    claim_failure: Callable[[Pod], str]
+    """Return why the claims of a pod could not be made when that was tried last, or an empty text."""
+    maker: ClaimMaker
+
+    def look_again(self, pod: str, after: float = 0.0) -> None:
+        """Have the pod of this key looked at once more, after so many seconds at the latest."""
+        if after > 0:
+            self.queue.add_after(Key("placement", pod), after)
+        else:
+            self.queue.add([Key("placement", pod)])
+
+    def is_working(self, pod: str) -> bool:
+        """Whether the pod of this key is being decided on, or a decision about it is being written."""
+        return self.queue.is_working(Key("placement", pod))
+
+    def readiness(self, claim: ResourceClaim) -> ClaimReadiness:
+        """How far the claim's devices are."""
+        return claim_readiness(claim, self.clock(), self.times.binding_timeout)
+
+
+UNSEEN_LOOK_SECONDS = 5.0  # seconds between two looks whether watch and list have brought what a pod waits for
+
+
+class Permit:
+    """Carries out plans whose devices and room are taken."""
+
+    def __init__(self, context: SchedulingContext, report: WaitingReport) -> None:
+        self._context, self._report = context, report
+        self._cluster, self._conflict_check = context.cluster, context.writing.conflict_check
+
+    async def write(self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep) -> Result | None:
+        """The plan, as much of it as may be written by now; None if the bind step has to wait. Raises BindingFailed."""
+        try:
+            with span(
+                "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
+            ):
+                is_done = await binding_cycle.write(partial(self.may_bind, pod))
+        except BindingRefused as refused:
+            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
+            raise
+        finally:
+            self._cluster.storage.written(pod.metadata.uid)
+        pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
+        if not is_done:
+            waits_for, obstacle = self._look_again(pod, plan), self._conflict_check.obstacle
+            if obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
+                await self._report.waits(pod, SCHEDULER_ERROR, obstacle)
+            elif waits_for:
+                await self._report.goes_on_waiting(pod, SCHEDULER_ERROR, waits_for)
+            return None
+        self.ended(pod, plan, bind_step)
+        return Result.SCHEDULED
+
+    def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
+        """The pod has what it waited for."""
+        self._report.forget(pod)
+        if news := bind_step.news(pod, plan.node):
+            self._context.events.post(*news)
+        for claim in self._claims_of(pod):
+            self._context.writing.metrics.awaited(claim, Readiness.READY, self._context.clock())
+
+    def may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to run with them, and certainly its own.
+
+        An immediate claim waits for nothing: the pods that use it do.
+        """
+        if is_placeholder(pod):
+            return True
+        if any(self._context.readiness(claim).state is not Readiness.READY for claim in claims):
+            return False
+        if any(self._unbound_volumes(pod)):
+            return False
+        if self._conflict_check.wait(claims) > 0:
+            return False
+        for claim in filter(self._conflict_check.is_doubtful, claims):
+            self._cluster.contested.setdefault(claim.metadata.uid, claim)
+        return not any(self._must_give_way(pod, claim) for claim in claims)
+
+    def _look_again(self, pod: Pod, plan: Plan) -> str:
+        """Have the pod, which has its devices and cannot be bound yet, looked at when that may have changed.
+
+        Return for what it waits, or an empty text if that is seen at once.
+        """
+        claims = self._claims_of(pod)
+        unbound = self.await_volumes(pod, plan)
+        wait = self._conflict_check.wait(claims)
+        if wait > 0:
+            # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
+            self._context.look_again(pod.key, UNSEEN_LOOK_SECONDS if wait == math.inf else wait)
+            return ConflictCheckDue(tuple(claims)).text
+        if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
+            waiting = f"waiting for binding conditions for device on node {plan.node}"
+            self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
+        self._context.look_again(pod.key)
+        return ""
+
+    def await_volumes(self, pod: Pod, plan: Plan) -> bool:
+        """Whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
+        unbound = ", ".join(self._unbound_volumes(pod))
+        if unbound:
+            deadline = self._context.clock() + timedelta(seconds=self._context.times.volume_binding_timeout)
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
+            self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
+        return bool(unbound)
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+
+    def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
+        """The pod's claims of volumes that are not bound yet; those of a pod at the gate are not ours."""
+        for use in () if is_at_gate(pod) else volume_uses(pod):
+            claim = self._cluster.storage.claim(use.key)
+            if claim is None or not claim.is_bound:
+                yield use.name
+
+    def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
+        return bool(self._cluster.clashes(claim)) and self._cluster.is_dispensable(pod, claim)

@@ -1,1 +1,0 @@
-"""Pods that get devices and nodes together, or not at all: their turns, their attempt, their binding."""

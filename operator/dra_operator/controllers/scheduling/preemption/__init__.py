@@ -1,1 +1,0 @@
-"""How pods of lower priority end so that a pod fits."""
