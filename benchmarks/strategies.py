@@ -9,6 +9,7 @@ The pods and nodes of a trace are those of ``dra-operator simulate --trace``, in
 
     python benchmarks/strategies.py
     python benchmarks/strategies.py --nodes 5000 --strategies first-fit,frag
+    python examples/trace/full.py
     python benchmarks/strategies.py examples/trace/pods.csv examples/trace/nodes.csv --strategies frag,fgd --seeds 42-45
 """
 

@@ -1,4 +1,6 @@
-"""Writes week.yaml beside this file: a snapshot of a small cluster and its pods, made up, for `dra-operator simulate`.
+"""Write week.yaml: a snapshot of a small cluster and its pods, made up, for `dra-operator simulate --trace`.
+
+    python examples/trace/week.py [FOLDER]     # default: the folder of this file
 
 Eight nodes of eight GPUs; pods ask for 1, 2, 4 or 8. Each went to the node with most GPUs free as soon as one had
 enough, the oldest first, so small pods were spread and large ones waited.
@@ -7,13 +9,13 @@ enough, the oldest first, so small pods were spread and large ones waited.
 from __future__ import annotations
 
 import random
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-FILE: Final = Path(__file__).with_name("week.yaml")
 SEED: Final = 11
 START: Final = datetime(2026, 11, 16, tzinfo=UTC)
 HOURS: Final = 7 * 24
@@ -28,7 +30,7 @@ KINDS: Final = {"Node": "v1", "Pod": "v1"}
 Json = dict[str, Any]
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Write the snapshot."""
     items = [made("DeviceClass", "gpu", spec={}), *(it for number in range(NODES) for it in node(f"node-{number}"))]
     items += [template(size) for size in SIZES]
@@ -58,7 +60,8 @@ def main() -> None:
             ends.append((now + hours, best, size))
             events = sorted([*events, now + hours]) if now + hours < HOURS else events
     items += [pod(number, *pods[number][:2], times.get(number)) for number in range(PODS)]
-    FILE.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False, width=120))
+    snapshot = {"apiVersion": "v1", "kind": "List", "items": items}
+    (folder / "week.yaml").write_text(yaml.safe_dump(snapshot, sort_keys=False, width=120))
 
 
 def made(kind: str, name: str, **fields: Any) -> Json:
@@ -109,4 +112,4 @@ def moment(hours: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

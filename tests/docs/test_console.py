@@ -112,6 +112,7 @@ CHART = "needs helm; tests/manifests/test_chart.py renders the chart where there
 DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the image"
 NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/quality.md", "python docs/quality.py"): "needs data that is not in the repository, and hours",
+    ("docs/simulate.md", "python examples/trace/"): "tests/support/made_traces.py runs both",
     ("docs/simulate.md", "dra-operator simulate --trace"): "tests/quality and tests/operator/test_replay.py play them",
     ("docs/placement-strategies.md", "kubectl dra snapshot"): "tests/kubectl/test_snapshot.py writes one",
     ("docs/placement-strategies.md", "dra-operator simulate"): "tests/operator/test_strategy_comparison.py compares",
@@ -125,10 +126,6 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
     ("README.md", "helm install"): CHART,
     ("CONTRIBUTING.md", "make install"): BY_CI,
-    (
-        "CONTRIBUTING.md",
-        "make release",
-    ): "needs the package index; tests/supply/test_release.py and .ci/archive make parts",
     ("docs/driver-author.md", "git clone"): BY_CI,
     ("docs/driver-author.md", "make install"): BY_CI,
     ("docs/driver-author.md", "dra-driver-test"): "takes two minutes; tests/drivertest runs it on other drivers",
@@ -143,7 +140,6 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/defragment.md", "kubectl dra defrag -f"): RECORDED,
     ("docs/defragment.md", "kubectl dra defrag --for"): "moves pods, as tests/kubectl/test_defrag.py does",
     ("CONTRIBUTING.md", "pre-commit install"): "changes the clone of the project",
-    ("CONTRIBUTING.md", "docker "): ENGINE,
     ("docs/completion.md", "pip install"): INSTALLS,
     ("docs/devcluster.md", "dra-devcluster demo"): BY_CI,
     ("docs/driver-test.md", "pip install"): INSTALLS,

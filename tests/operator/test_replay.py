@@ -13,6 +13,7 @@ import yaml
 from allocator_lab import device, device_class, pool
 from dra_operator.cli import main
 from kubectl import ROOT
+from made_traces import made_traces
 
 Json = dict[str, Any]
 DRA: Final = "resource.k8s.io/v1"
@@ -130,7 +131,7 @@ def test_the_table_says_how_long_pods_wait_and_what_to_set(tmp_path: Path, capsy
 
 
 def test_the_page_shows_what_the_example_gives(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--trace", str(ROOT / "examples/trace/week.yaml")]) == 0
+    assert main(["simulate", "--trace", str(made_traces() / "week.yaml")]) == 0
     *lines, _, window, advice = capsys.readouterr().out.splitlines()
     page = (ROOT / "docs/simulate.md").read_text()
     for line in (*lines, window, advice):

@@ -13,10 +13,10 @@ from dra_operator.quality.policies import POLICIES
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
 from dra_operator.quality.trace import read_nodes, read_pods
 from dra_operator.quality.workload import Workload, workload
+from made_traces import made_traces
 from trace_objects import DEVICE_CLASS, claim_of, node_of, pod_of, slice_of
 
 Json = dict[str, Any]
-TRACE = Path(__file__).parents[2] / "examples/trace"
 NODE_EVERY, POD_EVERY = 35, 30
 Places = list[tuple[str, str, list[str]]]
 """Pod, node, devices."""
@@ -24,7 +24,8 @@ Places = list[tuple[str, str, list[str]]]
 
 def small(*, with_cpu: bool) -> Workload:
     """A few nodes and pods of the trace in the repository; without CPU and memory only devices decide."""
-    with (TRACE / "nodes.csv").open() as nodes, (TRACE / "pods.csv").open() as pods:
+    trace = made_traces()
+    with (trace / "nodes.csv").open() as nodes, (trace / "pods.csv").open() as pods:
         some_nodes, some_pods = read_nodes(nodes)[::NODE_EVERY], read_pods(pods)[::POD_EVERY]
     if not with_cpu:
         some_pods = [pod._replace(memory=0, shape=pod.shape._replace(cpu=0)) for pod in some_pods if pod.shape.gpus]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,13 +19,13 @@ from dra_operator.quality.states import NodeKinds, State, StateTable
 from dra_operator.quality.study import measured
 from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
 from dra_operator.quality.workload import TypicalPod, Workload, workload
-
-TRACE = Path(__file__).parents[2] / "examples/trace"
+from made_traces import made_traces
 
 
 @cache
 def stand_in(seed: int, inflate: float = 1.3) -> Workload:
-    with (TRACE / "nodes.csv").open() as nodes, (TRACE / "pods.csv").open() as pods:
+    trace = made_traces()
+    with (trace / "nodes.csv").open() as nodes, (trace / "pods.csv").open() as pods:
         return workload(read_pods(pods), read_nodes(nodes), seed, inflate)
 
 

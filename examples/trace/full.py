@@ -1,4 +1,6 @@
-"""Writes nodes.csv and pods.csv beside this file: a small cluster and its pods, made up, for `dra-operator simulate`.
+"""Write nodes.csv and pods.csv: a small cluster and its pods, made up, for `dra-operator simulate --trace`.
+
+    python examples/trace/full.py [FOLDER]     # default: the folder of this file
 
 Most pods take a part of one GPU, some several GPUs, some none; a few name models. The mix is made up as well, so
 figures of this trace say nothing of any real cluster.
@@ -8,10 +10,10 @@ from __future__ import annotations
 
 import csv
 import random
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
 SEED = 7
 PODS = 1500
 NODES = [  # how many, cores, GiB, GPUs, model
@@ -38,11 +40,11 @@ SHAPES = [  # weight, cores, GiB, GPUs, thousandths of a GPU
 MODELS = [(86, ""), (6, "L"), (4, "L|X"), (4, "M|S")]
 
 
-def main() -> None:
-    """Write both."""
+def main(folder: Path) -> None:
+    """Write both tables."""
     nodes = [row for row in NODES for _ in range(row[0])]
     write(
-        "nodes.csv",
+        folder / "nodes.csv",
         ["sn", "cpu_milli", "memory_mib", "gpu", "model"],
         ([f"node-{n:03}", cores * 1000, gib * 1024, gpus, m] for n, (_, cores, gib, gpus, m) in enumerate(nodes)),
     )
@@ -53,16 +55,16 @@ def main() -> None:
         _, spec = drawn.choices(MODELS, [it[0] for it in MODELS])[0]
         named = spec if 0 < gpus <= 2 else ""  # every model that is named has nodes with two GPUs
         rows.append([f"pod-{number:04}", cores * 1000, gib * 1024, gpus, milli, named])
-    write("pods.csv", ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"], rows)
+    write(folder / "pods.csv", ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"], rows)
 
 
-def write(name: str, header: list[str], rows: Iterable[list[object]]) -> None:
-    """One table."""
-    with (FOLDER / name).open("w", newline="") as file:
+def write(path: Path, header: list[str], rows: Iterable[list[object]]) -> None:
+    """Write one table."""
+    with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(header)
         table.writerows(rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
