@@ -109,7 +109,7 @@ lock: install  ## pin the newest allowed dependency versions, with the hashes of
 	$(HASHES) --python-version 3.11 --all-extras --upgrade --output-file requirements.lock pyproject.toml
 	$(HASHES) --python-version 3.13 --constraint requirements.lock --extra otel --output-file requirements-image.lock \
 	  pyproject.toml
-	echo 'hatchling>=1.27' | $(HASHES) --python-version 3.11 --constraint requirements.lock \
+	printf '%s\n' 'hatchling>=1.27' 'mypy>=1.15' 'setuptools>=80' msgspec | $(HASHES) --python-version 3.11 --constraint requirements.lock \
 	  --output-file requirements-build.lock -
 	echo 'uv>=0.5' | $(HASHES) --python-version 3.11 --upgrade --output-file requirements-uv.lock -
 	echo 'pip-audit>=2.10' | $(HASHES) --python-version 3.11 --upgrade --output-file requirements-audit.lock -

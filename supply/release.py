@@ -1,6 +1,8 @@
 """Make all files of a release, in one folder, with their hashes.
 
     python supply/release.py build/release [--platform x86_64-manylinux_2_28 ...]
+    python supply/release.py --check-tag v0.1.0    # fails if the tag is not the version, or CHANGELOG.md lacks it
+    python supply/release.py --notes               # prints what CHANGELOG.md says of the version
 
 * the wheel and the source;
 * ``install.yaml``: the operator and its roles; ``install-with-simulated-driver.yaml``: with a driver to try it;
@@ -17,6 +19,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -42,9 +45,18 @@ MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 def main() -> None:
     """Make them."""
     parser = argparse.ArgumentParser(description="Make all files of a release.")
-    parser.add_argument("folder", type=Path, help="where to")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build/release", help="where to (build/release)")
+    parser.add_argument("--check-tag", metavar="TAG", help="make nothing; fail if TAG does not name this version")
+    parser.add_argument("--notes", action="store_true", help="make nothing; print the notes of this version")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="repeatable (all)")
     options = parser.parse_args()
+    if options.check_tag or options.notes:
+        text = notes((ROOT / "CHANGELOG.md").read_text())
+        if options.notes:
+            print(text)
+        elif options.check_tag != f"v{VERSION}":
+            sys.exit(f"the tag is {options.check_tag}, the version v{VERSION} (proto/dra_api/version.py)")
+        return
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "hatchling", "build", "--directory", folder.resolve()], cwd=ROOT, check=True)
@@ -62,6 +74,15 @@ def main() -> None:
         *(folder / name for name in (*MANIFESTS, *packed.values(), "dra.yaml")),
     ]
     (folder / "SHA256SUMS").write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(made)))
+
+
+def notes(changelog: str) -> str:
+    """Return the section of this version. Ends the process if there is none, or if it has no date."""
+    pattern = rf"^## \[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
+    found = re.search(pattern, changelog, re.DOTALL | re.MULTILINE)
+    if found is None:
+        sys.exit(f"CHANGELOG.md has no section `## [{VERSION}] - DATE`")
+    return found[1].strip()
 
 
 def rendered(source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,7 @@ from archive import archive
 from archive_main import tag_here
 from dra_api.version import VERSION
 from kubectl import kubectl_for
-from release import plugin, rendered, tarball
+from release import ROOT, notes, plugin, rendered, tarball
 
 HERE = {"here.txt": b"for this Python"}
 
@@ -91,3 +92,43 @@ def test_the_manifests_are_one_text_with_the_image_of_the_release(tmp_path: Path
     assert image == f"ghcr.io/kopf-dra/kopf-dra:{VERSION}"
     kinds = {it["kind"] for it in found}
     assert {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"} <= kinds
+
+
+def test_notes_are_those_of_the_version() -> None:
+    sections = (
+        "# Changelog",
+        "## [Unreleased]\n\nnew",
+        f"## [{VERSION}] - 2026-11-28\n\n- what it has",
+        "## [0.0.1] - 2026",
+    )
+    assert notes("\n\n".join(sections)) == "- what it has"
+    with pytest.raises(SystemExit, match=f"no section `## .{VERSION}. - DATE`"):
+        notes("# Changelog\n\n## [Unreleased]\n")
+
+
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+STEPS = [(name, step) for name, job in WORKFLOW["jobs"].items() for step in job["steps"] if "run" in step]
+
+
+@pytest.mark.parametrize(("job", "step"), STEPS, ids=[step["name"] for _, step in STEPS])
+def test_the_release_workflow_publishes_only_on_a_tag_and_calls_what_exists(job: str, step: dict[str, str]) -> None:
+    """Started by hand it is a dry run: a step that sends something away is left out."""
+    script = step["run"]
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    sends = re.search(r"\b(push|publish|gh release create|gh-deploy|imagetools create|registry login)\b", script)
+    assert (step.get("if") == "env.PUBLISH == 'true'") == bool(sends or "--check-tag" in script), (job, step["name"])
+    for targets in re.findall(r"\bmake ([a-z ]+)", script):
+        for target in targets.split():
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+    for file in re.findall(r"\b(supply/\w+(?:\.py)?|manifests)\b", script):
+        assert (ROOT / file).exists(), file
+
+
+def test_a_wheel_for_linux_is_built_by_the_script_of_the_workflow() -> None:
+    """Its parts without a compiler: the lock that it installs has what the build hook needs."""
+    script = (ROOT / "supply/linux_wheels").read_text()
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    locked = (ROOT / "requirements-build.lock").read_text()
+    assert {name for name in ("hatchling", "mypy", "setuptools", "msgspec") if f"\n{name}==" in f"\n{locked}"} == {
+        "hatchling", "mypy", "setuptools", "msgspec"
+    }  # fmt: skip
