@@ -56,8 +56,9 @@ from .errors import (
 )
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
-from .http.watch import WatchEvent
+from .http.watch import Change, WatchEvent
 from .leases.lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
+from .reflector import Pauses, Reflector, Stream
 
 __all__ = [
     "CONFIG_MAPS",
@@ -87,6 +88,7 @@ __all__ = [
     "Api",
     "ApiError",
     "BadRequest",
+    "Change",
     "Conflict",
     "Connection",
     "ConnectionSettingsError",
@@ -107,8 +109,11 @@ __all__ = [
     "Object",
     "Observe",
     "PatchKind",
+    "Pauses",
+    "Reflector",
     "Resource",
     "ServerError",
+    "Stream",
     "Timing",
     "TooManyRequests",
     "TypedList",

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 from dra_api.api_resources import Resource
-from dra_api.codec import DecodeError, brief, decode_item
+from dra_api.codec import DecodeError, brief, decode, decode_item
 from dra_api.meta import ObjectVersion
 
 from .access.connection import Connection
@@ -25,7 +25,7 @@ from .errors import NotFound, NotServed, Unreachable
 from .http.pages import Page, Pages
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, Transport, unobserved
-from .http.watch import WatchEvent
+from .http.watch import Change, Head, WatchEvent, head_of, no_event
 from .versions import from_served, listed_item, to_served
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ Objects = list[Object]  # aliases, since a method below has the name list
 ObjectVersions = list[ObjectVersion]
 AnyList = list[Any]
 Malformed = list[tuple[bytes, DecodeError]]
+Changes = list[Change]
 Rows = list[tuple[str, ...]]
 PatchKind = Literal["merge", "strategic", "json", "apply"]
 
@@ -286,14 +287,53 @@ class Api:
         self, resource: Resource, namespace: str | None = None, *, resource_version: str, **selectors: str
     ) -> AsyncIterator[WatchEvent]:
         """Changes since ``resource_version``, until the server ends the stream. Raises Gone when it is too old."""
+        changes = self.changes(resource, namespace, resource_version=resource_version, silence=None, **selectors)
+        async with aclosing(changes):  # type: ignore[type-var]  # declared as an iterator, is a generator
+            async for batch in changes:
+                for change in batch:
+                    try:
+                        is_bare = change.event == "BOOKMARK"
+                        obj = decode(dict, change.content) if is_bare else change.object()
+                    except ValueError as error:
+                        raise no_event(change.content, f"the watch of {resource}", str(error)) from error
+                    yield WatchEvent(change.event, obj)
+
+    async def changes(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        silence: float | None = None,
+        **selectors: str,
+    ) -> AsyncIterator[Sequence[Change]]:
+        """Yield the same as it comes in, not decoded yet; first an empty list, as soon as the watch is open.
+
+        ``silence``: seconds without a byte after which the stream is given up as Unreachable; None: 330.
+        """
         version = await self.version_of(resource)
         query = {**selectors, "allowWatchBookmarks": "true", "resourceVersion": resource_version}
-        events = self._transport.watch(resource.path(version, namespace, None), query)
-        async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
-            async for kind, obj in events:
-                if not _is_event(kind, obj, resource.kind):
-                    raise Unreachable(f"the watch of {resource} brings {kind} of what is no {resource.kind}")
-                yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
+        batches = self._transport.watch(resource.path(version, namespace, None), query, silence)
+        async with aclosing(batches):  # type: ignore[type-var]  # declared as an iterator, is a generator
+            async for lines in batches:
+                batch: Changes = []
+                for line in lines:
+                    head = head_of(line.object)
+                    if not _is_event(line.type, head, resource.kind):
+                        yield batch
+                        raise Unreachable(f"the watch of {resource} brings {line.type} of what is no {resource.kind}")
+                    batch.append(Change(line.type, head.version, line.object, resource, version))
+                yield batch
+
+    async def listed(
+        self, resource: Resource, namespace: str | None = None, **selectors: str
+    ) -> AsyncIterator[tuple[Sequence[Change], str]]:
+        """Yield a list page by page, not decoded yet, each with the resourceVersion to watch from."""
+        version = await self.version_of(resource)
+        async with aclosing(self._pages_of(resource, version, namespace, selectors)) as pages:
+            async for page in pages:
+                items = [Change("LISTED", head_of(raw).version, raw, resource, version) for raw in page.items]
+                yield items, page.resource_version
 
     # --- what the server serves ---
 
@@ -314,6 +354,10 @@ class Api:
                 self._served[resource] = version
                 return version
         raise NotServed(f"the API server serves {resource} in none of the versions {', '.join(resource.versions)}")
+
+    def forget(self, resource: Resource) -> None:
+        """Look up the next time in which version the server serves the kind: it has answered that it does not."""
+        self._served.pop(resource, None)
 
     async def raw_get(self, path: str, **query: str) -> Any:
         """GET any path that answers JSON (``/version``, discovery)."""
@@ -390,12 +434,12 @@ def _is_object(answer: Object, kind: str, asked: Object | None = None) -> bool:
     return isinstance(name, str) and name != "" and name == ((asked or {}).get("name") or name)
 
 
-def _is_event(event: str, obj: Object, kind: str) -> bool:
-    """Whether a watch of the kind may bring this."""
+def _is_event(event: str, head: Head, kind: str) -> bool:
+    """Return whether a watch of the kind may bring this."""
+    version = head.version
     if event == "BOOKMARK":
-        meta = obj.get("metadata")
-        return isinstance(meta, dict) and isinstance(meta.get("resourceVersion"), str)
-    return event in ("ADDED", "MODIFIED", "DELETED") and _is_object(obj, kind)
+        return bool(version.resource_version)
+    return event in ("ADDED", "MODIFIED", "DELETED") and (head.kind or kind) == kind and bool(version.name)
 
 
 class _Named(msgspec.Struct):

@@ -21,6 +21,7 @@ from dra_kube import (
     Api,
     ApiError,
     BadRequest,
+    Change,
     Conflict,
     Forbidden,
     Gone,
@@ -29,8 +30,8 @@ from dra_kube import (
     ServerError,
     TooManyRequests,
     Unreachable,
-    WatchEvent,
     connection,
+    reflector,
 )
 from dra_kubeletplugin import (
     DroppedFields,
@@ -298,25 +299,24 @@ async def test_a_server_that_forgets_at_once_is_asked_at_a_pace(
         pauses.append(seconds)
         return 0.0
 
-    monkeypatch.setattr(watching, "spread", short)
+    monkeypatch.setattr(reflector, "spread", short)
     api.faults["watch"] = [Gone(410, "Expired", "too old resource version") for _ in range(20)]
     async with publishing(api, errors):
         await api.until(lambda: len(api.requests) >= 40 and not api.faults["watch"])
-    assert pauses == [watching._PAUSE_SECONDS] * 20
+    assert pauses[:20] == [watching._PAUSE_SECONDS] * 20
     assert not errors
 
 
 async def test_an_old_list_is_read_again_since_a_watch_may_have_missed_something(
     api: PluginApi, errors: Errors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ended(resource: Resource, **options: str) -> AsyncIterator[WatchEvent]:
+    async def ended(resource: Resource, namespace: str | None = None, **options: str) -> AsyncIterator[list[Change]]:
         await api.until(lambda: not api.slices())
-        for event in list[WatchEvent]():
-            yield event
+        yield []
 
     monkeypatch.setattr(watching, "_LIST_SECONDS", 0.0)
     async with publishing(api, errors) as publisher:
-        monkeypatch.setattr(api, "watch", ended)
+        monkeypatch.setattr(api, "changes", ended)
         publisher.publish({"p": pool("a")})
         await settled(publisher)
         await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])

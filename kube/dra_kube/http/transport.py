@@ -16,13 +16,13 @@ from dra_api.codec import TOO_DEEP
 
 from dra_kube.access.connection import Connection, proxy_and_credentials
 from dra_kube.access.tls import newest
-from dra_kube.errors import AnswerTooLarge, ApiError, NoAnswerInTime, Unreachable, error_of
+from dra_kube.errors import AnswerTooLarge, ApiError, KubeError, NoAnswerInTime, Unreachable, error_of
 
 from .connecting import Sockets
 from .exchange import LARGEST_OBJECT_BYTES, TooLarge
 from .retry_after import seconds_of
 from .sending import CONNECT_SECONDS, Guard, Sending
-from .watch import watch_events
+from .watch import WatchLine, no_event, watch_lines
 
 Query = Mapping[str, str]
 Observe = Callable[[str, str, int, float], None]
@@ -46,9 +46,6 @@ class Transport:
         self._proxy_headers = {"Proxy-Authorization": credentials} if credentials else {}
         self._seconds = timeout
         self._timeout = _limit(timeout)
-        self._watch_timeout = aiohttp.ClientTimeout(
-            total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE_SECONDS
-        )
         self._user_agent = user_agent
         self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)
         self._sockets = Sockets()
@@ -119,19 +116,27 @@ class Transport:
         """Return the error for a successful answer that no API server gives."""
         return Unreachable(f"{self.connection.host}{path} is not an API server: {why}: {content[:80]!r}")
 
-    async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
+    async def watch(self, path: str, query: Query, silence: float | None = None) -> AsyncIterator[list[WatchLine]]:
+        """Yield the events of a watch as they come in, first none as soon as it is open, until the server ends it.
+
+        ``silence``: seconds without a byte after which the stream is given up; None for as long as the server may keep
+        a watch open. Raises as ``request`` does.
+        """
         query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
-        response = await self._read(path, query, {}, self._watch_timeout)
+        silence = _WATCH_SECONDS + _WATCH_GRACE_SECONDS if silence is None else silence
+        limit = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence)
+        response = await self._read(path, query, {}, limit)
+        what = f"{self.connection.host}{path}"
         async with response:
             try:
-                async for kind, obj in watch_events(response.content, f"{self.connection.host}{path}"):
-                    if kind == "ERROR":
-                        code = obj.get("code")
-                        raise error_of(code if isinstance(code, int) and code > 0 else 500, obj)
-                    yield kind, obj
+                yield []
+                async for lines in watch_lines(response.content, what):
+                    wrong = next((number for number, line in enumerate(lines) if line.type == "ERROR"), None)
+                    yield lines[:wrong]
+                    if wrong is not None:
+                        raise _reported(lines[wrong], what)
             except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: closed before it was read
-                raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
+                raise Unreachable(f"the watch of {what} was interrupted: {error!r}") from error
             finally:
                 # Otherwise a stream that is left early waits for the end of TLS, even after the loop has ended.
                 if response.connection is not None and response.connection.transport is not None:
@@ -250,6 +255,16 @@ async def _content(
     except aiohttp.ClientError as error:
         raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
     return b"".join(parts)
+
+
+def _reported(line: WatchLine, what: str) -> KubeError:
+    """Return the error that a watch brings instead of an event."""
+    try:
+        status = msgspec.json.decode(line.object, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return no_event(line.object, what, str(error))
+    code = status.get("code")
+    return error_of(code if isinstance(code, int) and code > 0 else 500, status)
 
 
 def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:

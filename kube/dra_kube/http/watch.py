@@ -8,15 +8,21 @@ again.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import msgspec
-from dra_api.codec import shallow
+from dra_api.api_resources import Resource
+from dra_api.codec import decode, decode_item, shallow
+from dra_api.meta import ObjectVersion
 
 from dra_kube.errors import Unreachable
+from dra_kube.versions import Object, listed_item
 
 from .exchange import LARGEST_OBJECT_BYTES
+
+T = TypeVar("T")
 
 
 class WatchEvent(NamedTuple):
@@ -26,21 +32,88 @@ class WatchEvent(NamedTuple):
     object: dict[str, Any]
 
 
+class WatchLine(NamedTuple):
+    """An event whose object is still JSON."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Change(NamedTuple):
+    """What a list or a watch says of one object, which is decoded only when somebody asks for it.
+
+    ``event`` is ADDED, MODIFIED or DELETED; LISTED for an item of a list; BOOKMARK where only the resourceVersion
+    counts. ``version`` has empty texts for what the object does not say. ``content`` has the shape of the API version
+    ``served``.
+    """
+
+    event: str
+    version: ObjectVersion
+    content: msgspec.Raw
+    resource: Resource
+    served: str
+
+    @classmethod
+    def of(cls, event: str, obj: Object, resource: Resource) -> Self:
+        """Return the change that an object in JSON's types says of itself, in the API version that it names."""
+        content = msgspec.Raw(msgspec.json.encode(obj))
+        served = str(obj.get("apiVersion") or "").rpartition("/")[2] or resource.versions[0]
+        return cls(event, head_of(content).version, content, resource, served)
+
+    def object(self) -> Object:
+        """Return the object in the shape of the resource's first version. Raises DecodeError, ConversionError."""
+        return listed_item(self.resource, self.served, decode(dict, self.content))
+
+    def decoded(self, type_: type[T]) -> T:
+        """Return the object as a struct. Raises DecodeError, also for what nests too deep, and ConversionError."""
+        reshape = None if self.served == self.resource.versions[0] else partial(listed_item, self.resource, self.served)
+        return decode_item(type_, self.content, is_cut=True, reshape=reshape)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The part of an object that says which one it is; whatever is malformed is empty."""
+
+    kind: str | None = None
+    metadata: _Metadata | None = None
+
+    @property
+    def version(self) -> ObjectVersion:
+        """The version of the object, of which any part may be missing."""
+        meta = self.metadata or _Metadata()
+        return ObjectVersion(meta.name or "", meta.uid or "", meta.resource_version or "", meta.namespace or "")
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    namespace: str | None = None
+
+
+_heads = msgspec.json.Decoder(Head)
+
+
+def head_of(content: msgspec.Raw) -> Head:
+    """Return what an object says of itself; an empty head for what is no object, or nests too deep."""
+    try:
+        return _heads.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Head()
+
+
 class _Line(msgspec.Struct):
     type: str
-    object: dict[str, Any]
+    object: msgspec.Raw
 
 
 _decoder = msgspec.json.Decoder(_Line)
 
 
-async def watch_events(
-    stream: aiohttp.StreamReader, what: str = "the watch"
-) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """The events of a stream, which errors call ``what``. ``TOO_DEEP`` replaces what nests too deep in an object.
+async def watch_lines(stream: aiohttp.StreamReader, what: str = "the watch") -> AsyncIterator[list[WatchLine]]:
+    """Yield the events that have come since the last time, of the stream that errors call ``what``.
 
-    Raises Unreachable for what is no event, such as the page of a proxy, and for a line without end: at most one event
-    of ``LARGEST_OBJECT_BYTES`` is in memory.
+    ``TOO_DEEP`` replaces what nests too deep in an object. Raises Unreachable for what is no event, such as the page of
+    a proxy, and for a line without end: at most one event of ``LARGEST_OBJECT_BYTES`` is in memory.
     """
     rest = bytearray()
     async for chunk in stream.iter_any():
@@ -51,15 +124,20 @@ async def watch_events(
             continue
         *lines, tail = rest.split(b"\n")
         rest = tail
-        for line in lines:
-            if line.strip():
-                yield _event(bytes(line), what)
+        events: list[WatchLine] = []
+        try:
+            events.extend(_event(bytes(line), what) for line in lines if line.strip())
+        except Unreachable:  # what came before it counts: the next watch may begin with the same line
+            yield events
+            raise
+        if events:
+            yield events
     if rest.strip() and not _is_cut_off(bytes(rest)):
-        yield _event(bytes(rest), what)
+        yield [_event(bytes(rest), what)]
 
 
 def _is_cut_off(line: bytes) -> bool:
-    """Whether it may be the beginning of an event."""
+    """Return whether it may be the beginning of an event."""
     try:
         _decoder.decode(line)
     except msgspec.ValidationError:
@@ -69,16 +147,17 @@ def _is_cut_off(line: bytes) -> bool:
     return False
 
 
-def _event(line: bytes, what: str) -> tuple[str, dict[str, Any]]:
+def _event(line: bytes, what: str) -> WatchLine:
     try:
         try:
             event = _decoder.decode(line)
         except RecursionError:
             event = _decoder.decode(shallow(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_event(line, what, str(error)) from error
-    return event.type, event.object
+        raise no_event(line, what, str(error)) from error
+    return WatchLine(event.type, event.object)
 
 
-def _no_event(line: bytes, what: str, why: str) -> Unreachable:
-    return Unreachable(f"{what} is not an API server: {why}: {line[:80]!r}")
+def no_event(line: bytes | msgspec.Raw, what: str, why: str) -> Unreachable:
+    """Return the error for what no API server sends."""
+    return Unreachable(f"{what} is not an API server: {why}: {bytes(line)[:80]!r}")

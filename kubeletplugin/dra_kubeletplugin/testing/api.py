@@ -7,11 +7,12 @@ import copy
 import itertools
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
 
-from dra_kube import Api, Conflict, Gone, NotFound, Resource
+from dra_kube import Api, Change, Conflict, Gone, NotFound, Resource
 from dra_kube import WatchEvent as Event
 
 Json = dict[str, Any]
@@ -83,6 +84,15 @@ class PluginApi:
         found = [obj for key, obj in self.objects.items() if key[0] == resource.plural and _selected(obj, selectors)]
         return copy.deepcopy(found), str(next(self._numbers))
 
+    async def listed(
+        self, resource: Resource, namespace: str | None = None, **selectors: str
+    ) -> AsyncIterator[tuple[Sequence[Change], str]]:
+        objects, version = await self.list(resource, **selectors)
+        yield [Change.of("LISTED", obj, resource) for obj in objects], version
+
+    def forget(self, resource: Resource) -> None:
+        """The version that is served never changes."""
+
     async def create(self, resource: Resource, body: Json) -> Json:
         await self._request("create", resource)
         body = copy.deepcopy(body)
@@ -139,6 +149,20 @@ class PluginApi:
 
     def _has_news(self, seen: int) -> bool:
         return self._oldest > seen or any(_number(event) > seen for event in self._history)
+
+    async def changes(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        silence: float | None = None,
+        **selectors: str,
+    ) -> AsyncIterator[Sequence[Change]]:
+        events = self.watch(resource, resource_version=resource_version, **selectors)
+        async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
+            async for event in events:
+                yield [Change.of(event.type, event.object, resource)]
 
     async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[Event]:
         await self._request("watch", resource)

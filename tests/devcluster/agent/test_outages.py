@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from dra_kube import Api, Gone, KubeError, Resource, ServerError, Unreachable
+from dra_kube import Api, Change, Gone, KubeError, Resource, ServerError, Unreachable
 from fake_plugin import FakePlugin
 from one_node import OneNode
 from waiting import becomes
@@ -34,18 +34,25 @@ class Faults:
 
         self._monkeypatch.setattr(self._api, method, call)
 
-    def next_watches(self, count: int, error: KubeError) -> None:
-        original = self._api.watch
+    def next_pages(self, count: int, error: Exception) -> None:
+        self._next("listed", count, error)
+
+    def next_watches(self, count: int, error: Exception) -> None:
+        self._next("changes", count, error)
+
+    def _next(self, method: str, count: int, error: Exception) -> None:
+        """The generator of that name fails so many times before it brings anything."""
+        original = getattr(self._api, method)
         self.left = count
 
-        async def watch(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        async def failing(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
             if self.left:
                 self.left -= 1
                 raise error
-            async for event in original(*arguments, **options):
-                yield event
+            async for batch in original(*arguments, **options):
+                yield batch
 
-        self._monkeypatch.setattr(self._api, "watch", watch)
+        self._monkeypatch.setattr(self._api, method, failing)
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ async def test_pods_are_followed_again_after_a_watch_has_failed(
 
 async def test_an_answer_that_is_not_expected_ends_no_loop(node: OneNode, faults: Faults) -> None:
     await node.stop()
-    faults.next_calls("list", 1, ValueError("injected"))
+    faults.next_pages(1, ValueError("injected"))
     await node.start()
     await node.pod("pod-a", "exit 0")
     await node.phase("pod-a", "Succeeded")
@@ -108,14 +115,17 @@ async def test_a_pod_that_cannot_be_read_costs_only_itself(
     node: OneNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.stop()
-    original = node.api.list
+    original = node.api.listed
     bad = {"metadata": {"name": "bad", "namespace": "default", "uid": "bad"}, "spec": {"containers": 5}}
 
-    async def listing(resource: Resource, *arguments: Any, **options: Any) -> tuple[list[Json], str]:
-        objects, revision = await original(resource, *arguments, **options)
-        return ([bad, *objects] if resource.plural == "pods" else objects), revision
+    async def listing(
+        resource: Resource, *arguments: Any, **options: Any
+    ) -> AsyncIterator[tuple[Sequence[Change], str]]:
+        yield [Change.of("LISTED", bad, resource)], "0"
+        async for page in original(resource, *arguments, **options):
+            yield page
 
-    monkeypatch.setattr(node.api, "list", listing)
+    monkeypatch.setattr(node.api, "listed", listing)
     await node.start()
     await node.pod("pod-a", "exit 0")
     await node.phase("pod-a", "Succeeded")

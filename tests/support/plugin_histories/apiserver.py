@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 from dra_kube import (
     RESOURCE_SLICES,
     ApiError,
+    Change,
     Conflict,
     Forbidden,
     Gone,
@@ -24,7 +25,6 @@ from dra_kube import (
     ServerError,
     TooManyRequests,
     Unreachable,
-    WatchEvent,
 )
 from history_kit.weather import Fate, Weather
 
@@ -220,6 +220,12 @@ class Client:
     async def list(self, resource: Resource, **selectors: str) -> Any:
         return await self._ask(f"list {resource.plural}", lambda: self._server.listed(resource.plural, selectors))
 
+    async def listed(
+        self, resource: Resource, namespace: str | None = None, **selectors: str
+    ) -> AsyncIterator[tuple[Sequence[Change], str]]:
+        objects, version = await self.list(resource, **selectors)
+        yield [Change.of("LISTED", obj, resource) for obj in objects], version
+
     async def create(self, resource: Resource, body: Json) -> Any:
         body = copy.deepcopy(body)
         return await self._write(f"create {resource.plural}", lambda: self._server.created(resource, body))
@@ -235,7 +241,15 @@ class Client:
             f"delete {resource.plural}", lambda: self._server.deleted(resource, name, uid, resource_version)
         )
 
-    async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[WatchEvent]:
+    async def changes(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        silence: float | None = None,
+        **selectors: str,
+    ) -> AsyncIterator[Sequence[Change]]:
         queue = await self._ask(f"watch {resource.plural}", lambda: self._server.begin_watch(int(resource_version)))
         try:
             while True:
@@ -243,7 +257,7 @@ class Client:
                 if isinstance(item, Exception):
                     raise item
                 if item.obj["kind"] == resource.kind and _selected(item.obj, selectors):
-                    yield WatchEvent(item.event, copy.deepcopy(item.obj))
+                    yield [Change.of(item.event, copy.deepcopy(item.obj), resource)]
         finally:
             self._server.end_watch(queue)
 

@@ -19,7 +19,6 @@ from dra_kubeletplugin import plugin, process
 from dra_kubeletplugin.claims import lock
 from dra_kubeletplugin.drivers.hostdev import hotplug
 from dra_kubeletplugin.files import checkpoint
-from dra_kubeletplugin.slices import watching
 from history_kit.clock import VirtualLoop
 from history_kit.game import Game, Outcome
 from history_kit.no_time import in_no_time
@@ -31,7 +30,7 @@ from .rest import faults_of
 from .script import Script, script_of
 from .stage import Stage
 
-MEASURING = (hotplug, watching)
+MEASURING = (hotplug,)
 """What asks the machine's clock."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 PATIENCE = 400.0  # seconds within which everything comes to rest

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dra_api.codec import DecodeError
-from dra_kube import PODS, Gone, KubeError
+from dra_api.meta import ObjectVersion
+from dra_kube import PODS, Change, Gone, Pauses, Reflector
 
 from dra_devcluster.agent.containers.container import Node
 from dra_devcluster.agent.spec.pod import RunPod
@@ -17,8 +18,8 @@ from .pod_worker import PodWorker
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
-_RETRY_SECONDS = 1.0
-_WATCH_PAUSE_SECONDS = 0.05  # in case the server ends every watch at once
+_WATCH_PAUSE_SECONDS = 0.05
+_LONGEST_WATCH_PAUSE_SECONDS = 1.0
 
 
 class Pods:
@@ -54,46 +55,43 @@ class Pods:
 
     async def run(self) -> None:
         """Follow the API until cancelled; then the workers end as well, without touching their pods."""
-        selector = f"spec.nodeName={self._node.name}"
+        reflector = Reflector(
+            self._node.api,
+            PODS,
+            self._receive,
+            knows=self._known,
+            listed=self._listed,
+            failed=self._failed,
+            pauses=Pauses(_WATCH_PAUSE_SECONDS, _LONGEST_WATCH_PAUSE_SECONDS),
+            fieldSelector=f"spec.nodeName={self._node.name}",
+        )
         try:
-            while True:
-                try:
-                    await self._follow(selector)
-                except Gone:
-                    continue
-                except KubeError as error:
-                    logger.warning("node %s: watching the pods failed: %s", self._node.name, error)
-                    await asyncio.sleep(_RETRY_SECONDS)
-                except Exception:  # the workers must continue, even if the API server sent nonsense
-                    logger.exception("node %s: watching the pods failed unexpectedly", self._node.name)
-                    await asyncio.sleep(_RETRY_SECONDS)
+            await reflector.run()
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _follow(self, selector: str) -> None:
-        objects, revision = await self._node.api.list(PODS, fieldSelector=selector)
-        await self._replace(objects)
-        while True:
-            async for event in self._node.api.watch(PODS, resource_version=revision, fieldSelector=selector):
-                revision = event.object["metadata"]["resourceVersion"]
-                if event.type == "DELETED":
-                    self._remove(event.object["metadata"]["uid"])
-                elif event.type != "BOOKMARK":
-                    self._update(event.object)
-            await asyncio.sleep(_WATCH_PAUSE_SECONDS)
+    def _known(self) -> list[ObjectVersion]:
+        """The pods here, as old as can be: all of them came from the API server, and none is newer than a list."""
+        known = (worker.pod.metadata for worker in self._workers.values())
+        return [ObjectVersion(meta.name, meta.uid, "0", meta.namespace) for meta in known]
 
-    async def _replace(self, objects: list[Json]) -> None:
-        listed = {obj["metadata"]["uid"] for obj in objects}
-        for uid in [uid for uid in self._workers if uid not in listed]:
-            self._remove(uid)
-        for obj in objects:
-            self._update(obj)
+    async def _receive(self, change: Change) -> None:
+        if change.event == "DELETED":
+            self._remove(change.version.uid)
+        else:
+            self._update(change.object())
+
+    async def _listed(self, _: str) -> None:
         if not self.synced.is_set():
-            for uid in self._node.runtime.pods() - listed:
+            for uid in self._node.runtime.pods() - self._workers.keys():
                 await self._node.runtime.remove_pod(uid)
         self.synced.set()
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, Gone):
+            logger.warning("node %s: watching the pods failed: %s", self._node.name, error)
 
     def _update(self, obj: Json) -> None:
         uid = obj["metadata"]["uid"]
