@@ -90,7 +90,6 @@ scheduling/gangs.py Gangs.go_on Postponed  said: slow-plan
 scheduling/gangs.py Gangs._wait Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
-scheduling/gangs.py Gangs._tell_all puts_off  warned: gang-unanswered
 scheduling/gangs.py Gangs._tell_mate puts_off  warned: gang-unanswered
 scheduling/gangs.py Gangs._over look_again  below 5 s: at once
 claims/group.py GroupConditions.waits puts_off  said: refused

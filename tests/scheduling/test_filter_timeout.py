@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.scheduling import NoPlace, Pause, Plan, Planning, decided, plan
+from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, Planning, decided, plan
+from dra_operator.scheduling.gang import SameValues
+from gang_lab import decided_together
 from hard_problem import partition_problem
+from msgspec import structs
 from placement_lab import Attributes, case, claim, node, pod, wants
 
 
@@ -45,17 +49,8 @@ def test_int_009_without_a_limit_or_a_clock_only_the_budget_ends_a_search(limit:
 @pytest.mark.parametrize("hard_nodes", [1, 3, 12])
 def test_a_node_on_which_the_search_gives_up_keeps_the_pod_from_no_other_node(hard_nodes: int) -> None:
     """The emptiest nodes come first, and all the hard ones are emptier. After ten of them the attempt ends."""
-    inventory = Inventory(language=Attributes())
-    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
     names = [f"hard-{number:02}" for number in range(hard_nodes)]
-    for name in names:
-        for slice_ in partition_problem(name):
-            inventory.put_slice(convert(ResourceSlice, slice_))
-    about = {"name": "easy", "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"dev-{number}"} for number in range(20)]
-    spec = {"driver": "hard.example.com", "nodeName": "easy", "pool": about, "devices": devices}
-    inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": "easy"}, "spec": spec}))
-    allocator = Allocator(inventory, new_share_id=lambda: "share", budget=2_000)
+    allocator = with_hard_and_easy(names, ["easy"])
     nodes = [*(node(name) for name in names), node("easy", used={"cpu": "2"})]
     found = decided(plan(case(pod(), [claim("c", wants(count=20))], nodes, allocator)))
     if hard_nodes < 10:
@@ -65,3 +60,51 @@ def test_a_node_on_which_the_search_gives_up_keeps_the_pod_from_no_other_node(ha
         assert isinstance(found, NoPlace)
         assert found.is_error
         assert found.message.startswith("node hard-00: gave up after ")
+
+
+@pytest.mark.parametrize("hard_nodes", [1, 3, 12])
+def test_a_node_on_which_the_search_gives_up_keeps_a_gang_from_no_other_node(hard_nodes: int) -> None:
+    """Each of two pods wants all devices of a node. As for a pod alone, the attempt ends after ten hard nodes."""
+    hard, easy = [f"hard-{number:02}" for number in range(hard_nodes)], ["easy-0", "easy-1"]
+    nodes = Nodes([*map(node, hard), *(node(name, used={"cpu": "2"}) for name in easy)])
+    found = decided_together(gang_of_two(nodes, with_hard_and_easy(hard, easy)), SameValues())
+    if hard_nodes < 10:
+        assert isinstance(found, tuple)
+        assert sorted(plan.node for plan in found) == easy
+    else:
+        assert isinstance(found, NoPlace)
+        assert found.is_error
+        assert found.message.startswith("node hard-00: gave up after ")
+
+
+def test_where_a_gang_fits_nowhere_else_the_node_that_was_given_up_is_named() -> None:
+    nodes = Nodes([node("hard-00"), node("easy-0", used={"cpu": "2"})])
+    found = decided_together(gang_of_two(nodes, with_hard_and_easy(["hard-00"], ["easy-0"])), SameValues())
+    assert isinstance(found, NoPlace)
+    assert found.is_error
+    assert found.message.startswith("node hard-00: gave up after ")
+
+
+def with_hard_and_easy(hard: Sequence[str], easy: Sequence[str]) -> Allocator:
+    """Nodes on which the allocator gives up a request for 20 devices, and nodes that have them."""
+    inventory = Inventory(language=Attributes())
+    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
+    for name in hard:
+        for slice_ in partition_problem(name):
+            inventory.put_slice(convert(ResourceSlice, slice_))
+    devices = [{"name": f"dev-{number}"} for number in range(20)]
+    for name in easy:
+        about = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "hard.example.com", "nodeName": name, "pool": about, "devices": devices}
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    return Allocator(inventory, new_share_id=lambda: "share", budget=2_000)
+
+
+def gang_of_two(nodes: Nodes, allocator: Allocator) -> list[CycleState]:
+    made = []
+    for number in range(2):
+        member = pod()
+        meta = structs.replace(member.metadata, name=f"m{number}", uid=f"uid-{number}")
+        wanted = claim(f"c{number}", wants(count=20))
+        made.append(case(structs.replace(member, metadata=meta), [wanted], nodes, allocator))
+    return made

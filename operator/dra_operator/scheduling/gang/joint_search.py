@@ -14,7 +14,8 @@ first (``domains``).
 When a member fits nowhere, the last member of another kind moves on. Members of the same kind could only make it worse,
 as long as each is on the first node that took it, and rules between pods or devices of several nodes connect no nodes.
 The search asks at most ``MOST_QUESTIONS`` times. Then it has given up, which is not "does not fit". Whether the members
-fit in another order is asked ``REORDERED_QUESTIONS`` times (``members``).
+fit in another order is asked ``REORDERED_QUESTIONS`` times (``members``). A node on which the allocator gives up counts
+as one that does not take members of this kind, as long as there is a plan without it (allocator.md 15).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Final, TypeVar
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult
 
-from dra_operator.allocator import Allocated, GaveUp, Usage
+from dra_operator.allocator import Allocated, AttributeValue, GaveUp, Usage
 from dra_operator.scheduling.claims.demand import Demand
-from dra_operator.scheduling.cycle.attempt import Aborted
+from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
 from dra_operator.scheduling.cycle.filter import PodFilter, counted
 from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Plan, Undecided
@@ -171,6 +172,8 @@ class Search:
         """What a member takes on one node may be missing on another one."""
         self.has_given_up = self.has_left_orders = False
         """Whether it has given up, and whether not all orders of the members were tried."""
+        self._undecided: dict[tuple[Kind, str, AttributeValue | None], str] = {}
+        """Nodes on which the allocator gave up for a kind and a value in common, with its words."""
         self.failed: Frame | None = None
         self._placed, self._closest = -1, EVERYWHERE
         """How many members had a place when ``failed`` found none, and where that was."""
@@ -180,12 +183,17 @@ class Search:
         return f"only {self._placed} of {len(self.members)} pods fit together{same.where(self._closest)}"
 
     def in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
-        """The plan in the first domain that takes all. Raises AllocationError and Aborted."""
+        """Return the plan in the first domain that takes all, or None if there is none.
+
+        Raises AllocationError, and Aborted if there may be one with a node on which the allocator gave up.
+        """
         found = yield from self._in_domains(domains)
         if found is None and self._order.keeps_off and not self.has_given_up:
             self._order.is_free, self._left = True, REORDERED_QUESTIONS
             found = yield from self._in_domains(domains)
             self.has_given_up, self.has_left_orders = False, self.has_given_up
+        if found is None and self._undecided:
+            raise Aborted(next(iter(self._undecided.values())))
         return found
 
     def _in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
@@ -308,12 +316,16 @@ class Search:
         for position in range(frame.position, len(frame.order)):
             if self._order.has_failed(frame, frame.node(position)):
                 continue
+            if self._undecided and self._about(frame, frame.node(position)) in self._undecided:
+                continue
             state = self._overlay.state(frame.node(position))
             self._left -= 1
             if state is None or self._left <= 0:
                 continue
             yield from self._bring_up_to_date(frame)
             question = frame.question.given(self._overlay.usage)
+            # The first node may cost all of the budget; the others together get about as much as that one had.
+            question.haste = HASTE_FACTOR if self._undecided else 1
             answer = yield from question.filter(state)
             yield from self._pause(question.steps)
             if isinstance(answer, Lacking):
@@ -344,10 +356,15 @@ class Search:
         if isinstance(answer, Faulty) and not answer.is_of_node:
             raise answer.error
         if isinstance(answer, Undecided):
-            raise Aborted(f"node {state.name}: {answer.text}")
+            self._undecided[self._about(frame, state.name)] = f"node {state.name}: {answer.text}"
+            if len(self._undecided) >= MOST_UNDECIDED_NODES:
+                raise Aborted(next(iter(self._undecided.values())))
         self._order.refused(frame, answer)
         if not frame.has_fitted:
             frame.answers.append(answer)
+
+    def _about(self, frame: Frame, node: str) -> tuple[Kind, str, AttributeValue | None]:
+        return frame.member.kind, node, self._domain.value
 
     def _take_back(self, frame: Frame) -> None:
         """The member leaves its node, and continues with the next one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -98,10 +99,11 @@ def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) ->
         refusal = yield from unplaced(search.failed, search.failure(same), is_confined=domains != [EVERYWHERE])
         if same.are_given(states):
             return refusal
-        found, ideal = yield from searched(members, domains, is_empty=True)
-        if found is None and not (ideal.has_given_up or ideal.has_left_orders):
-            too_large = "the pods would not fit even if all nodes and devices were free"
-            refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
+        with suppress(Aborted):  # whether they would fit then is not known
+            found, ideal = yield from searched(members, domains, is_empty=True)
+            if found is None and not (ideal.has_given_up or ideal.has_left_orders):
+                too_large = "the pods would not fit even if all nodes and devices were free"
+                refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return refusal
