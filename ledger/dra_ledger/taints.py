@@ -40,7 +40,7 @@ _BLOCKING = ("NoSchedule", "NoExecute")
 def tolerates(toleration: DeviceToleration | Toleration, taint: DeviceTaint | Taint) -> bool:
     """Empty effect and key match all; the operator is Exists, or Equal (also when empty) with equal values.
 
-    Taints of nodes follow the same rule, except for an empty key (``scheduling.state.taints``).
+    Taints of nodes follow the same rule, except for an empty key (``scheduling.state.node``).
     """
     if toleration.effect and toleration.effect != taint.effect:
         return False

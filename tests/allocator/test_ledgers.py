@@ -1,6 +1,6 @@
 """Any ledger gives the same answers with pruning and without, also one that knows nothing of pruning.
 
-A feature of single devices is one ledger, made in one ordered list (``problem.makers``). Those written here say nothing
+A feature of single devices is one ledger, made in one ordered list (``problem``). Those written here say nothing
 but what may be taken: whatever the pruning takes for granted has to come from safe defaults.
 """
 
@@ -20,7 +20,7 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, GaveUp, Outcome, Refused
-from dra_operator.allocator.problem import makers
+from dra_operator.allocator.problem import problem
 from dra_operator.allocator.problem.domain import Domain, Wanted
 from dra_operator.allocator.problem.ledger import Ledger, Request
 from dra_operator.allocator.problem.node_state import NodeState
@@ -135,7 +135,7 @@ def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", -1 if pruning else 10**9)
         if kind is not None:
-            patch.setattr(makers, "MAKERS", (*makers.MAKERS, maker(kind)))
+            patch.setattr(problem, "MAKERS", (*problem.MAKERS, maker(kind)))
         return made.decide(node, budget=BUDGET)
 
 

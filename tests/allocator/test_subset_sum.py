@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.allocator.pruning.subset_sum import FINEST_ROOM_UNITS, largest_sum
+from dra_operator.allocator.pruning.aggregate_bounds import FINEST_ROOM_UNITS, largest_sum
 from hypothesis import given
 from hypothesis import strategies as st
 

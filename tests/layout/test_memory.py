@@ -14,8 +14,8 @@ from dra_cel import selector
 from dra_cel.libraries import regexes
 from dra_ledger import node_selectors
 from dra_ledger import predicates as kept_verdicts
-from dra_operator.allocator.pruning import subset_sum
-from dra_operator.allocator.request import claim_program
+from dra_operator.allocator import claim_program
+from dra_operator.allocator.pruning import aggregate_bounds
 from dra_operator.controllers import memory
 from dra_operator.kube import client, events
 
@@ -37,9 +37,9 @@ BYTES = {
     "cel/dra_cel/libraries/urls.py": 512 * SHORT_ENTRY,
     "proto/dra_api/values/quantity.py": 4096 * SHORT_ENTRY,
     "proto/dra_api/values/semver.py": 2048 * SHORT_ENTRY,
-    "operator/dra_operator/allocator/request/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,
+    "operator/dra_operator/allocator/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,
     "ledger/dra_ledger/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
-    "operator/dra_operator/allocator/pruning/subset_sum.py": subset_sum.KEPT_SUM_BYTES,
+    "operator/dra_operator/allocator/pruning/aggregate_bounds.py": aggregate_bounds.KEPT_SUM_BYTES,
     "operator/dra_operator/kube/client.py": 2 * client.KEPT_OBJECT_BYTES,  # pods and claims
     "operator/dra_operator/kube/events.py": events.KEPT_MESSAGE_BYTES,
     "operator/dra_operator/controllers/memory.py": memory.KEPT_EVENT_BYTES,  # and 20,000 UIDs

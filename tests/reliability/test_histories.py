@@ -17,8 +17,7 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election
-from dra_operator.allocator.problem.counters import Counters
-from dra_operator.allocator.problem.shares import Shares
+from dra_operator.allocator.problem.ledgers import Counters, Shares
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
 from dra_operator.controllers.scheduling import binding

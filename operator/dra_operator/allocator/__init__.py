@@ -31,17 +31,25 @@ from dra_ledger.taints import (
 from dra_ledger.usage import Usage
 
 from .allocator import DEFAULT_BUDGET_STEPS, Allocator, Decision
-from .nodes.candidates import Candidates
-from .nodes.value_supplies import ValueSupply
-from .ordering.choices import DEVICE_ORDERS
+from .claim_program import AttributeValue, ClaimProgram, CompiledRequests, RequestSelector
+from .extended import extended_requests
+from .nodes.device_counts import ValueSupply
+from .nodes.node_index import Candidates
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
-from .ordering.mix import Mix, MixClass
-from .ordering.totals import Totals, wasted_with
-from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .refusal import Refusal, RefusedClaim, Rule, Tally
-from .request.claim_program import AttributeValue, ClaimProgram, CompiledRequests
-from .request.extended import extended_requests
-from .request.selectors import RequestSelector
+from .ordering.mix import Mix, MixClass, Totals, wasted_with
+from .ordering.orders import DEVICE_ORDERS
+from .outcome import (
+    Allocated,
+    Failed,
+    GaveUp,
+    NodeFailure,
+    Outcome,
+    Refusal,
+    Refused,
+    RefusedClaim,
+    Rule,
+    Tally,
+)
 
 __all__ = [
     "DEFAULT_BUDGET_STEPS",

@@ -19,23 +19,32 @@ from dra_ledger.errors import AllocationError, NodeSelectionError
 from dra_ledger.inventory import Inventory
 from dra_ledger.usage import Usage
 
+from .claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .explain.explain import refuse
-from .nodes.candidates import Candidates
-from .nodes.node_index import NodeIndex
-from .nodes.value_supplies import ValueSupply, published_device, published_values, value_supplies
-from .ordering.choices import DEVICE_ORDERS, LEAST_FRAGMENTATION, LOOK_AT_MIX, REFERENCE, device_order
+from .nodes.device_counts import (
+    ValueSupply,
+    published_device,
+    published_values,
+    value_supplies,
+)
+from .nodes.node_index import Candidates, NodeIndex
 from .ordering.mix import LearnedMix
+from .ordering.orders import (
+    DEVICE_ORDERS,
+    LEAST_FRAGMENTATION,
+    LOOK_AT_MIX,
+    REFERENCE,
+    device_order,
+)
 from .ordering.sketch import Sketch, sketch
 from .ordering.supply import Kinds
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .problem.likeness import likeness
-from .problem.node_state import NodeStates
+from .problem.node_state import NodeStates, likeness
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
-from .request.claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .result import NewShareId, Results
-from .search.order import DeviceOrder
 from .search.search import Search
+from .search.state import DeviceOrder
 
 DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""

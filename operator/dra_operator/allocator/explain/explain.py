@@ -7,19 +7,221 @@ knows that nothing fits.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, islice
 
 from dra_ledger.basics import each
+from dra_ledger.columns import Column
 from dra_ledger.pools import Status
 
+from dra_operator.allocator.explain.hints import hint
+from dra_operator.allocator.explain.shortage import Hint, Meant, Shortage, losses, meant, recovery
+from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule, Tally
+from dra_operator.wording import amount, counted, listed
 
-from .hints import hint
-from .meant import Meant, meant
-from .shortage import Hint, Shortage, losses
-from .together import constrained, together
+Stage = Sequence[Domain]
+"""The alternatives of one request."""
+
+
+def _needs(stages: Iterable[Stage]) -> int:
+    """The least that the requests take."""
+    return sum(min(domain.need for domain in stage) for stage in stages)
+
+
+def _union(stages: Iterable[Stage], devices: Callable[[Domain], int]) -> int:
+    union = 0
+    for stage in stages:
+        for domain in stage:
+            union |= devices(domain)
+    return union
+
+
+def _usable(stages: Iterable[Stage]) -> int:
+    return _union(stages, lambda domain: domain.usable)
+
+
+# --- one constraint -----------------------------------------------------------------------------
+
+
+def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
+    """How many devices the constraint needs but cannot find, over all requests that certainly fall under it."""
+    stages: list[Stage] = [
+        stage for stage in problem.domains if all(constraint in other.ledgers for other in stage)
+    ] or [(domain,)]
+    need, devices = _needs(stages), _usable(stages)
+    if devices & problem.node.shareable:
+        return None
+    hint = None
+    if constraint.differs_in is not None:
+        hint = _too_few_values(str(constraint), constraint.differs_in, need, devices)
+    if constraint.agrees_on is not None and hint is None:
+        hint = _too_few_equal(problem, str(constraint), constraint.agrees_on, stages, need, devices)
+    return (need, hint) if hint is not None else None
+
+
+def _too_few_values(constraint: str, column: Column, need: int, devices: int) -> Hint | None:
+    values = sum(1 for having in column.having.values() if having & devices)
+    if values >= need:
+        return None
+    found = f" with {constraint}, there {_are(values)} {counted(values, 'value')}"
+    return Hint(found, _loosen(values, column.attribute))
+
+
+def _too_few_equal(
+    problem: Problem, constraint: str, column: Column, stages: Sequence[Stage], need: int, devices: int
+) -> Hint | None:
+    best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
+    most = (best[1] & devices).bit_count()
+    if most >= need:
+        return None
+    fix = _completed(problem, column, stages, need, devices) or _loosen(most, column.attribute)
+    return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
+
+
+def _completed(problem: Problem, column: Column, stages: Sequence[Stage], need: int, devices: int) -> str:
+    """How the most frequent value gets enough usable devices, if enough devices match; empty if none can."""
+    matching = _union(stages, problem.matching) & problem.view.here
+    groups = [(value, having & matching) for value, having in column.having.items()]
+    groups.sort(key=lambda group: -(group[1] & devices).bit_count())
+    domains = [domain for stage in stages for domain in stage]
+    for value, group in groups:
+        if (ready := group.bit_count()) >= need:
+            kind = f" of the {ready} matching devices with {column.attribute} {_shown(value)}"
+            missing = need - (group & devices).bit_count()
+            if fix := recovery(problem, domains, group & ~devices, missing, kind):
+                return fix
+    return ""
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _loosen(most: int, attribute: str) -> str:
+    return f"ask for at most {counted(most, 'device')}, or leave requests out of the constraint on {attribute}"
+
+
+def _shown(value: tuple[str, object]) -> str:
+    return str(value[1]).lower() if isinstance(value[1], bool) else str(value[1])
+
+
+# --- all requests -------------------------------------------------------------------------------
+
+
+def together(problem: Problem) -> tuple[int, Hint]:
+    """How many devices all requests need, and what is scarce according to sums."""
+    stages = [stage for stage in problem.domains if _needs([stage])]
+    need, devices = _needs(stages), _usable(stages)
+    others = len(problem.domains) - 1
+    detail = f" together with {counted(others, 'other request')}" if others else ""
+    found = [*_devices(problem, need, devices), *_counters(problem, stages), *_capacity(problem, stages, devices)]
+    fix = _collision(problem, stages) or "ask for fewer devices or smaller amounts, or wait until more are free"
+    return need, Hint(detail + (f", {listed(found, 4)}" if found else _ruled_out(problem)), fix)
+
+
+def _ruled_out(problem: Problem) -> str:
+    """The ledgers that the requests fall under: true of any, also where no sum shows what is scarce."""
+    rules = listed(dict.fromkeys(map(str, problem.ledgers)))
+    return f"; no choice of devices keeps to: {rules}" if rules else ""
+
+
+def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
+    count = devices.bit_count()
+    if not devices & problem.node.shareable and count < need:
+        yield f"{count} {_are(count)} suitable"
+
+
+def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
+    """Two requests that want the same devices, too few for both."""
+    alone = [(stage, _usable([stage]), _needs([stage])) for stage in stages if _is_exclusive(problem, stage)]
+    needs = sorted(need for _, _, need in alone)
+    if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
+        return ""
+    for (one, devices, need), (other, others, more) in combinations(alone, 2):
+        count = (devices | others).bit_count()
+        if need + more > count:
+            names = " and ".join(_name(problem, stage[0]) for stage in (one, other))
+            return f"{names} want {need + more} of the same {counted(count, 'device')}: ask for fewer, or for others"
+    return ""
+
+
+def _is_exclusive(problem: Problem, stage: Stage) -> bool:
+    """No other request can take the devices that this one takes."""
+    return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in stage)
+
+
+def _name(problem: Problem, domain: Domain) -> str:
+    claim = f" of claim {problem.program.claims[domain.claim].key}" if len(problem.program.claims) > 1 else ""
+    return f"request {domain.alternative.request}{claim}"
+
+
+def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
+    left: Counter[str] = Counter()
+    by_ledger = {it: it.shared_counters for it in problem.ledgers if it.shared_counters is not None}
+    for counters in by_ledger.values():
+        left.update(counters.left_by_name())
+    if left:
+        known: dict[Hashable, Mapping[str, int]] = {}
+
+        def costs(domain: Domain, device: int) -> Mapping[str, int]:
+            drawn = [counters for ledger, counters in by_ledger.items() if ledger in domain.ledgers]
+            key = device, *map(id, drawn)
+            if key not in known:
+                cost = Counter[str]()
+                for counters in drawn:
+                    cost.update(counters.cost_by_name(device))
+                known[key] = cost
+            return known[key]
+
+        yield from _scarce("counter", left, stages, costs)
+
+
+def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
+    left: Counter[str] = Counter()
+    for ledger in problem.ledgers:
+        if ledger.consumable_capacity is not None:
+            for device in each(devices & problem.node.shareable):
+                left.update({name: max(0, nanos) for name, nanos in ledger.consumable_capacity.left(device).items()})
+    if left:
+        yield from _scarce("capacity", left, stages, _share)
+
+
+def _share(domain: Domain, device: int) -> Mapping[str, int]:
+    return {name: quantity.nanos for name, quantity in domain.amounts.get(device, {}).items()}
+
+
+def _scarce(
+    kind: str, left: Mapping[str, int], stages: Iterable[Stage], costs: Callable[[Domain, int], Mapping[str, int]]
+) -> Iterator[str]:
+    """What the requests together exhaust, even if each takes as little as it can."""
+    needed: Counter[str] = Counter()
+    known: dict[Hashable, Mapping[str, int]] = {}  # many requests are alike
+    for stage in stages:
+        alike = tuple((domain.usable, domain.need, domain.alternative.capacity) for domain in stage)
+        if alike not in known:
+            known[alike] = _least(stage, costs)
+        needed.update(known[alike])
+    for name, nanos in sorted(needed.items()):
+        if nanos > left.get(name, 0):
+            yield f"{kind} {name}: at least {amount(nanos)} needed, {amount(left.get(name, 0))} left"
+
+
+def _least(stage: Stage, costs: Callable[[Domain, int], Mapping[str, int]]) -> Mapping[str, int]:
+    """What a request takes of each name at least, whichever devices it gets."""
+    found: Mapping[str, int] | None = None
+    for domain in stage:
+        for device in each(domain.usable):
+            own = costs(domain, device)
+            if not own:
+                return {}
+            scaled = {name: domain.need * nanos for name, nanos in own.items()}
+            found = scaled if found is None else {n: min(nanos, scaled[n]) for n, nanos in found.items() if n in scaled}
+    return found or {}
+
 
 NAMED_DEVICES = 8
 """The most devices in use that a refusal names."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
+from dra_operator.allocator.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import NodeState
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
-from dra_operator.allocator.search.order import DeviceOrder
-from dra_operator.allocator.search.pruner import MakePruner
 from dra_operator.allocator.search.search import Search
+from dra_operator.allocator.search.state import DeviceOrder, MakePruner
 
-from .least_loss import taken_by
+from .mix import Totals
+from .orders import taken_by
 from .supply import Kinds, Supply, supply_of
-from .totals import Totals
 
 SKETCH_STEPS: Final = 2_000
 """Steps after which a sketch gives up: where a decision is hard, nodes are tried without a score."""

@@ -19,9 +19,15 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import NodeState
 
-from .mix import WEIGHT_SUM, Mix
+from .mix import (
+    DEVICE_THOUSANDTHS,
+    REQUEST_THOUSANDTHS,
+    WEIGHT_SUM,
+    Mix,
+    Totals,
+    summed,
+)
 from .partitions import PartitionedKind
-from .totals import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, Totals, summed
 
 FREE_STATE: Final = (-1,)
 """What is left of a device that is not shared, and not taken."""

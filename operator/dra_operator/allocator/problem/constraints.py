@@ -1,16 +1,23 @@
-"""Constraints of a claim over attributes (allocator.md section 8, AL-13).
+"""Constraints of a claim over attributes (allocator.md section 8, AL-13; kubernetes-1.37.md section 10).
 
 A constraint is a ledger whose ``admit`` is an intersection of sets from the column of its attribute, not a
 trial. An attribute whose value is of no known type can stand alone, but no second device can join it.
+
+Requests may also compute an attribute for each device. Then each request has a column of its own: the computed values,
+or the published ones (K37-DA-08). A device for which the attribute cannot be computed is admitted, and taking it ends
+the attempt: nothing is said of devices that the search does not reach (K37-DA-07).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from dra_ledger.columns import UNKNOWN, Column, Values
+from dra_ledger.basics import DeviceId
+from dra_ledger.columns import UNKNOWN, Column, DerivedColumn, Values
+from dra_ledger.errors import DerivedAttributeError
+from dra_ledger.predicates import CompileFailure
 
-from .ledger import Ledger, Request
+from dra_operator.allocator.problem.ledger import Ledger, Request
 
 
 class Constraint(Ledger):
@@ -84,3 +91,104 @@ class Distinct(Constraint):
 
     def state(self) -> Hashable:
         return frozenset(value for values in self._used for value in values)
+
+
+class DerivedConstraint(Ledger):
+    """``column_of`` gives the column of a request."""
+
+    ends_attempt = True
+    lasting = True
+
+    def __init__(
+        self, attribute: str, column_of: Callable[[Request], Column], device_id: Callable[[int], DeviceId]
+    ) -> None:
+        self._compared = attribute
+        self._make_column = column_of
+        self._columns: dict[int, Column] = {}
+        """By request: what the search has found, however much else the node remembers meanwhile."""
+        self._device_id = device_id
+        self._taken: list[Values] = []
+
+    def admit(self, devices: int, request: Request) -> int:
+        column = self._column_of(request)
+        failed = 0
+        if isinstance(column, DerivedColumn):
+            column.cover(devices)
+            failed = devices & column.failed
+        return self._admitted(devices & column.present, column) | failed
+
+    def _column_of(self, request: Request) -> Column:
+        known = self._columns.get(request.number)
+        if known is None:
+            known = self._columns[request.number] = self._make_column(request)
+        return known
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        raise NotImplementedError
+
+    def take(self, device: int, request: Request) -> None:
+        column = self._column_of(request)
+        if isinstance(column, DerivedColumn) and device in column.failures:
+            raise self._error(device, request, column.failures[device])
+        self._taken.append(self._with(column.values[device]))
+
+    def _with(self, values: Values) -> Values:
+        raise NotImplementedError
+
+    def give_back(self, device: int, request: Request) -> None:
+        self._taken.pop()
+
+    def may_fail(self, request: Request) -> bool:
+        column = self._column_of(request)
+        if not isinstance(column, DerivedColumn):
+            return False
+        column.cover(request.usable)
+        return bool(request.usable & column.failed)
+
+    def _error(self, device: int, request: Request, cause: Exception) -> DerivedAttributeError:
+        what = f"derived attribute {self._compared}"
+        if isinstance(cause, CompileFailure):
+            return DerivedAttributeError(f"compile {what} of request {request.name}: {cause}: correct the expression")
+        return DerivedAttributeError.of_node(
+            f"evaluate {what} of request {request.name} on device {self._device_id(device)}: {cause}: correct the "
+            f"expression, or leave the device out by a selector"
+        )
+
+
+class DerivedMatch(DerivedConstraint):
+    """``matchAttribute``: all devices have a value in common."""
+
+    def __str__(self) -> str:
+        return f"equal {self._compared}"
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        if not self._taken:
+            return devices
+        common = self._taken[-1]
+        return 0 if common is UNKNOWN else devices & column.with_any(common)
+
+    def _with(self, values: Values) -> Values:
+        return self._taken[-1] & values if self._taken else values
+
+    def state(self) -> Hashable:
+        return self._taken[-1] if self._taken else None
+
+
+class DerivedDistinct(DerivedConstraint):
+    """``distinctAttribute``: no two devices have a value in common."""
+
+    def __str__(self) -> str:
+        return f"distinct {self._compared}"
+
+    def _admitted(self, devices: int, column: Column) -> int:
+        for values in self._taken:
+            if values is UNKNOWN:
+                return 0
+            devices &= ~column.with_any(values | UNKNOWN)
+        return devices
+
+    def _with(self, values: Values) -> Values:
+        return values
+
+    def state(self) -> Hashable:
+        return frozenset(value for values in self._taken for value in values)

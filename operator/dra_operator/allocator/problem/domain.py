@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dra_ledger.errors import AllocationError
 from dra_ledger.pools import Quantities
 
-from dra_operator.allocator.request.claim_program import Alternative
+from dra_operator.allocator.claim_program import Alternative
 
 from .ledger import Ledger
 

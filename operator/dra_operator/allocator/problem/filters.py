@@ -24,7 +24,7 @@ from dra_ledger.basics import each
 from dra_ledger.node_view import Offer
 from dra_ledger.taints import LEFT, blocking
 
-from dra_operator.allocator.refusal import Rule
+from dra_operator.allocator.outcome import Rule
 
 from .domain import NO_AMOUNTS, Domain
 from .node_state import NodeState

@@ -1,4 +1,9 @@
-"""One node as the allocated state leaves it, kept from one decision to the next."""
+"""One node as the allocated state leaves it, kept from one decision to the next, and nodes that are alike.
+
+In a large cluster nodes differ in little that a program looks at: on many, the same devices of the same drivers are
+free and selected. ``likeness`` finds them, so that one decision stands for hundreds. It says nothing of a node on which
+more counts than selectors and devices in use: taints, counters, capacity, pools in trouble.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,10 @@ from dra_ledger.node_view import NodeView
 from dra_ledger.predicates import Compiled
 from dra_ledger.usage import PoolUsage, Usage
 
-from dra_operator.allocator.request.claim_program import Alternative, AttributeValue, Comparison
-
-from .compatibility import Compatibility
-from .counters import Counters
-from .domain import Domain, Filtered
-from .ledger import Request
+from dra_operator.allocator.claim_program import Alternative, AttributeValue, ClaimProgram, Comparison
+from dra_operator.allocator.problem.domain import Domain, Filtered
+from dra_operator.allocator.problem.ledger import Request
+from dra_operator.allocator.problem.ledgers import Compatibility, Counters
 
 
 class NodeState:
@@ -195,3 +198,33 @@ class NodeStates:
             )
             self._known.put((view.name, admin_exempt), known)
         return known
+
+
+def likeness(view: NodeView, usage: Usage, program: ClaimProgram, compiled: Compiled) -> Hashable | None:
+    """Equal for nodes on which a decision ends alike, but for the names of node, pools and devices. None: unknown.
+
+    Raises AllocationError as the decision would.
+    """
+    if not view.is_plain or program.fault is not None:
+        return None
+    alternatives = [alternative for stage in program.stages for alternative in stage.alternatives]
+    if not all(map(_is_plain, alternatives)):
+        return None
+    key: list[Hashable] = []
+    for pool in view.pools:
+        used = usage.pool(pool.pool)
+        if used.shares or used.consumed:
+            return None
+        key.append((pool.pool.driver, len(pool.devices), pool.bits(used.exclusive)))
+    for alternative in alternatives:
+        selected = view.selected(alternative.expressions, compiled)
+        if selected.raised:
+            return None  # the error names the device
+        key.append(selected.true)
+    return tuple(key)
+
+
+def _is_plain(alternative: Alternative) -> bool:
+    """It asks for a number of devices, by selectors alone."""
+    compares = alternative.constraints or alternative.capacity or alternative.derived or alternative.value is not None
+    return not (alternative.everything or compares)

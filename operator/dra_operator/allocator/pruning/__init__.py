@@ -15,7 +15,7 @@ said below about a prefix is said about ``State`` and the ledgers as they are at
 
 The cuts
 --------
-*Error horizon* (``error_horizon``). A stage is fallible if an error can be met at it. Nothing is concluded from the
+*Error horizon* (``propagation``). A stage is fallible if an error can be met at it. Nothing is concluded from the
 first fallible stage ahead, nor from what is behind it: a branch that cannot be completed may still arrive there, and
 meet the error. A branch in which the requests before that stage cannot all be served never arrives, and may be cut. It
 arrives in vain where no device is left to choose or to fail on: ``Propagation._arrives``.
@@ -26,16 +26,16 @@ prefix uses it. The last is relaxation: forget all rules but some, and show that
 that become too small end the branch. Nothing is in an empty branch, so nothing is lost.
 
 *Bounds* (``bounds`` and what it calls) are relaxations of all remaining requests together: different devices for all
-(``all_different``, ``flow``), groups that agree in a value (``match_group_bound``), counters and capacities by sums
-(``aggregate_bounds``, ``counter_bounds``, ``subset_sum``). A further rule can only remove solutions. So a bound that
+(``matching``), groups that agree in a value, counters and capacities by sums
+(``aggregate_bounds``). A further rule can only remove solutions. So a bound that
 knows less than all rules says "impossible" too rarely, never too often.
 
-*Device symmetry* (``device_symmetry``). Let d and e be devices that no domain and no ledger tells apart, also after
+*Device symmetry* (``symmetry``). Let d and e be devices that no domain and no ledger tells apart, also after
 what was taken so far, d before e. Exchanging them turns a solution behind prefix + e into one behind prefix + d, which
 comes first: the first solution does not lie behind prefix + e. An error behind prefix + e is met behind prefix + d as
 well, and would have ended the search there. So e is not tried when d has failed.
 
-*Request symmetry* (``request_symmetry``). Two requests that accept the same devices and concern all ledgers alike can
+*Request symmetry* (``symmetry``). Two requests that accept the same devices and concern all ledgers alike can
 exchange what they took. In the first solution the earlier one has the earlier devices: otherwise the exchange would
 give a solution that comes first. So the later one only looks behind the device of the earlier. This is a ledger that
 the pruner adds; only behind the last fallible stage, where no error can be met.
@@ -72,5 +72,5 @@ What changes together
 - a new way to end an attempt with an error: ``Domain.cannot_raise``, and the nodes in ``nodes.error_nodes``.
 - what ``Ledger.admit`` looks at: ``state``, ``tells_apart``, ``alike_now`` and ``treats`` of the same ledger.
 - what a frame chooses from, or the order in which it chooses: ``Pruner.key``, and both symmetries.
-- a rule by which two requests may have the same device: ``sharing``, and every bound that counts devices.
+- a rule by which two requests may have the same device: ``Sharing``, and every bound that counts devices.
 """

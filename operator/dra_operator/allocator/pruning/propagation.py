@@ -8,28 +8,51 @@ For every alternative of the remaining requests a set of devices is kept (``Rema
    constraints as well; this is repeated until nothing changes, so that chains of constraints are followed to their end;
 3. by bounds over all remaining requests (``bounds``).
 
-Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
-the reference would meet it: of the first fallible stage is only asked whether a device is left to choose or to fail on,
-and nothing of what is behind it.
+Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since the reference
+would meet it. So the search looks ahead up to the *error horizon*, the first stage at which such an error may be met:
+of that stage is only asked whether a device is left to choose or to fail on, and nothing of the stages behind it. A
+branch may be cut for the stages before it: when these cannot be served, the error is not met either.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from dra_api.resource import MOST_RESULTS
 from dra_ledger.basics import each
 
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.pruner import Remaining
-from dra_operator.allocator.search.state import State
+from dra_operator.allocator.pruning.bounds import Bounds
+from dra_operator.allocator.pruning.open_request import OpenRequest
+from dra_operator.allocator.search.state import Remaining, State
 
-from .bounds import Bounds
-from .error_horizon import find_error_horizons
-from .open_request import OpenRequest
+
+def find_error_horizons(problem: Problem) -> list[int]:
+    """For each stage the first one from there on at which a fatal error may be met; the end when there is none."""
+    reached, end = problem.reached, len(problem.domains)
+    fallible = {stage for stage, domains in enumerate(reached) if not all(domain.cannot_raise for domain in domains)}
+    fallible |= _limited(reached, {reached[stage][0].claim for stage in fallible})
+    horizons = [end] * (end + 1)
+    for stage in reversed(range(len(reached))):
+        horizons[stage] = stage if stage in fallible else horizons[stage + 1]
+    return horizons
+
+
+def _limited(stages: Sequence[tuple[Domain, ...]], claims: set[int]) -> set[int]:
+    """The stages of those of the claims that may exceed the limit of results.
+
+    Exceeding it abandons the request before, which may keep the search from a device that raises. A branch that is
+    cut does not tell whether it would have ended so.
+    """
+    most = Counter[int]()
+    for domains in stages:
+        most[domains[0].claim] += max(domain.need for domain in domains)
+    claims = {claim for claim in claims if most[claim] > MOST_RESULTS}
+    return {stage for stage, domains in enumerate(stages) if domains[0].claim in claims}
 
 
 class Propagation:

@@ -13,12 +13,10 @@ from collections.abc import Hashable
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.pruner import BranchEnd, Remaining
-from dra_operator.allocator.search.state import State
+from dra_operator.allocator.search.state import BranchEnd, Remaining, State
 
-from .device_symmetry import interchangeable
 from .propagation import Propagation
-from .request_symmetry import introduce
+from .symmetry import interchangeable, introduce
 
 
 class Pruner:

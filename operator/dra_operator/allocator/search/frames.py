@@ -15,9 +15,7 @@ from dra_ledger.errors import AllocationError, ClaimError
 
 from dra_operator.allocator.problem.domain import Domain
 
-from .order import DeviceOrder
-from .pruner import BranchEnd, Pruner, Remaining
-from .state import State
+from .state import BranchEnd, DeviceOrder, Pruner, Remaining, State
 
 
 class Frame:

@@ -31,9 +31,14 @@ from dra_ledger.errors import AllocationError
 from dra_operator.allocator.problem.problem import Problem
 
 from .frames import AlternativesFrame, Frame, enter
-from .order import DeviceOrder
-from .pruner import BranchEnd, MakePruner, Pruner, Remaining
-from .state import State
+from .state import (
+    BranchEnd,
+    DeviceOrder,
+    MakePruner,
+    Pruner,
+    Remaining,
+    State,
+)
 
 FAILURES_BEFORE_PRUNING: Final = 12
 PRUNED_STEP_FACTOR: Final = 25

@@ -1,8 +1,22 @@
-"""What the current branch of a search has taken, and how it is given back."""
+"""What the current branch of a search has taken, and the two seams of a search: an order of devices, and a pruner.
+
+An order says which devices of a request are tried first; the room ``ordering`` has those that can be chosen. The search
+tries all of them in the end, in any order: what can be allocated stays the same, and so do the chosen alternatives. For
+this
+
+- the order counts from the last request with alternatives on: the devices of earlier requests decide which alternative
+  is possible;
+- it does not count where a selector may fail on a device: whether the search reaches that device would depend on it;
+- a search that fails often starts again with a pruner, and in the reference's order.
+
+``Pruner`` is all that a search knows of one; the room ``pruning`` implements it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from dra_ledger.errors import AllocationError
 
@@ -10,7 +24,31 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 
-from .order import DeviceOrder, Grant, ordered_from
+Grant = tuple[Domain, int, int, int]
+"""One device given to one alternative; and what was taken before, in all and by the claim, to be restored."""
+
+
+class Tried(NamedTuple):
+    """The devices, each once, in the order in which they are tried, and what it cost to find that out."""
+
+    devices: Sequence[int]
+    steps: int = 0
+
+
+class DeviceOrder(Protocol):
+    """Which devices are tried first."""
+
+    def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
+        """Puts the devices in order. The request lacks so many, the next one included; ``grants`` were made before."""
+
+
+def ordered_from(problem: Problem) -> int:
+    """The first stage at which an order may count; behind the last one if it may not count at all."""
+    domains = problem.domains
+    if not all(domain.cannot_raise for stage in problem.reached for domain in stage):
+        return len(domains)
+    prioritized = (number for number in reversed(range(len(domains))) if len(domains[number]) > 1)
+    return next(prioritized, 0)
 
 
 class State:
@@ -70,3 +108,41 @@ class State:
         for ledger in reversed(domain.ledgers):
             ledger.give_back(device, domain)
         self.results[domain.claim] -= 1
+
+
+Remaining = dict[int, int]
+"""Number of an alternative -> devices it may still use; alternatives that are ruled out are missing."""
+
+
+class BranchEnd(Enum):
+    """How a branch ended."""
+
+    FAILED = "failed"
+    LIMIT = "limit exceeded"
+
+
+class Pruner(Protocol):
+    """Knowledge about one problem that cuts branches without changing the answer."""
+
+    nogoods: dict[Hashable, BranchEnd]
+    """How the places of the search ended that have failed, by their ``key``."""
+
+    def may_prune(self, stage: int) -> bool:
+        """Looking ahead is allowed: no fatal error can be met at the stage itself."""
+
+    def start(self) -> Remaining | None:
+        """What remains before the first choice; None when there is no solution."""
+
+    def propagate(
+        self, remaining: Remaining | None, state: State, stage: int, domain: Domain, missing: int, behind: int
+    ) -> Remaining | None:
+        """What remains after a choice; None when there is no solution behind it."""
+
+    def interchangeable_with(self, state: State, device: int) -> int:
+        """The devices that fail when this one fails, which has just been given back."""
+
+    def key(self, state: State, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
+        """Equal for two places in the search only if what follows is equal."""
+
+
+MakePruner = Callable[[Problem], Pruner]

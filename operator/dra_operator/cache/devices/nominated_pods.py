@@ -1,4 +1,4 @@
-"""Waiting pods that are to get a node, room and devices once others have ended (``scheduling.state.nominations``)."""
+"""Waiting pods that are to get a node, room and devices once others have ended (``scheduling.state.node``)."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pau
 def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) -> Work[JointPlan | NoPlace]:
     """Places and devices for all these pods of one gang, whose claims are in order, or why there are none.
 
-    ``same``: what the places have in common. Pauses as ``cycle.plan`` does.
+    ``same``: what the places have in common. Pauses as ``cycle.attempt`` does.
     """
     members = members_of(states)
     try:

@@ -1,11 +1,11 @@
-"""The victims for a gang that has no joint plan: as few and as unimportant pods as let all of it in (``reprieve``).
+"""The victims for a gang that has no joint plan: as few and as unimportant pods as let all of it in (``victims``).
 
 The victims are chosen over all nodes at once. All pods of the lowest level are taken away, then those of the next
 one, until a joint plan exists; then those that can be kept return, the most important ones first. So
 
 1. the fewest PodDisruptionBudgets are broken,
 2. of the highest priority as few pods end as can be, then of the next one, and so on,
-3. of one priority, those that are gone within the patience of others (``reprieve``),
+3. of one priority, those that are gone within the patience of others (``victims``),
 4. and among equals those that are gone soonest, then the youngest.
 
 A pod ends only if its priority is lower than that of every member. Pods that are being deleted already are waited for

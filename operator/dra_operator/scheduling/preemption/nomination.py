@@ -1,4 +1,4 @@
-"""The victims for a pod that no node takes, and the node that they are on: a post filter (``cycle.post_filter``).
+"""The victims for a pod that no node takes, and the node that they are on: a post filter (``cycle.attempt``).
 
 Of the nodes that the end of pods may open, that one is chosen where
 

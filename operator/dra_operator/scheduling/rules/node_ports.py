@@ -17,7 +17,7 @@ PORT: Final = Reason("port", "{subject} is taken", ends_with_any_pod=True)
 
 
 class NodePorts(Rule):
-    """The ports of the node that the pod holds; ``state.host_ports`` says which conflict."""
+    """The ports of the node that the pod holds; ``state.requests`` says which conflict."""
 
     def __init__(self, ports: Sequence[HostPort]) -> None:
         self._ports = ports

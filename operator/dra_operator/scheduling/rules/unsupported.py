@@ -4,7 +4,7 @@ A pod that was placed all the same might break a rule that its author relies on,
 that kube-scheduler enforces: VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits; GangScheduling while the
 gate GenericWorkload is off.
 Preferences are no rules, and volumes that any node can mount need none. A pod with very many rules waits as well
-(``rule_count``).
+(``state.topology``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,16 @@
-"""Requests that each need devices of their own: which of them can be in an assignment that serves all requests?
+"""Matchings of requests and devices: whether limited supplies meet all needs, and which devices can be in a matching.
 
-The textbook filter (Régin): find one assignment, a matching of requests and devices. A device that stays free in it can
-be given to any request that accepts it. A device that was assigned can be given to another request only if its owner
-finds another one: along a chain of owners that ends at a free device, or around a circle of owners, that is, within a
-strongly connected component of the graph "accepts a device of". What no such change leads to is in no assignment.
+``feasible`` is a bound by the largest flow. Needs are requests for so many devices; a supply is a set of devices of
+which only so many can be used together (a plain device: one; partitions of one counter: as many as it can hold). Every
+solution is a flow, so when the largest flow misses a need, there is no solution. The converse does not hold: this is a
+bound, not an answer.
+
+``assignable`` is the textbook filter (Régin) for requests that each need devices of their own: which of them can be in
+an assignment that serves all requests? Find one assignment, a matching of requests and devices. A device that stays
+free in it can be given to any request that accepts it. A device that was assigned can be given to another request only
+if its owner finds another one: along a chain of owners that ends at a free device, or around a circle of owners, that
+is, within a strongly connected component of the graph "accepts a device of". A device that no such change leads to is
+in no assignment.
 
 Request r0 accepts {d0}, r1 {d0, d1}, r2 {d1, d2, d3}. The assignment r0-d0, r1-d1, r2-d2 leaves d3 free. r1 cannot have
 d0: its owner r0 accepts no other. r2 cannot have d1: its owner r1 would need d0. So r1 keeps {d1}, r2 {d2, d3}.
@@ -12,8 +19,86 @@ d0: its owner r0 accepts no other. r2 cannot have d1: its owner r1 would need d0
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from dra_ledger.basics import each
+
+
+class Supply(NamedTuple):
+    """At most ``limit`` of these devices."""
+
+    devices: int
+    limit: int
+
+
+class Need(NamedTuple):
+    """``number`` different ones of these devices."""
+
+    devices: int
+    number: int
+
+
+def feasible(needs: Sequence[Need], supplies: Sequence[Supply]) -> bool:
+    """False when the needs certainly cannot all be met."""
+    reach = [[min(supply.limit, (need.devices & supply.devices).bit_count()) for supply in supplies] for need in needs]
+    totals = [sum(row) for row in reach]
+    if any(total < need.number for total, need in zip(totals, needs, strict=True)):
+        return False
+    needed = 0
+    order = sorted(range(len(needs)), key=totals.__getitem__)
+    for index in order:
+        needed += needs[index].number
+        if needed > totals[index]:
+            break
+    else:
+        return True  # even in the worst order, each need finds enough
+    return _largest_flow(reach, [need.number for need in needs], [supply.limit for supply in supplies])
+
+
+def _largest_flow(reach: list[list[int]], counts: list[int], limits: list[int]) -> bool:
+    """Augmenting paths from each missing unit of a need to a supply with room."""
+    used: list[dict[int, int]] = [{} for _ in counts]
+    users: list[set[int]] = [set() for _ in limits]
+    room = list(limits)
+    for need, count in enumerate(counts):
+        for _ in range(count):
+            if not _augment(need, reach, used, users, room):
+                return False
+    return True
+
+
+def _augment(
+    start: int, reach: list[list[int]], used: list[dict[int, int]], users: list[set[int]], room: list[int]
+) -> bool:
+    """Finds one more unit for a need, moving units of others where that helps (breadth first)."""
+    came_from: dict[int, tuple[int, int | None]] = {}
+    queue: list[tuple[int, int | None]] = [(start, None)]
+    for need, via in queue:
+        for supply, most in enumerate(reach[need]):
+            if supply in came_from or used[need].get(supply, 0) >= most:
+                continue
+            came_from[supply] = (need, via)
+            if room[supply]:
+                _shift(supply, came_from, used, users)
+                room[supply] -= 1
+                return True
+            queue.extend((other, supply) for other in users[supply])
+    return False
+
+
+def _shift(
+    supply: int, came_from: dict[int, tuple[int, int | None]], used: list[dict[int, int]], users: list[set[int]]
+) -> None:
+    target: int | None = supply
+    while target is not None:
+        need, previous = came_from[target]
+        used[need][target] = used[need].get(target, 0) + 1
+        users[target].add(need)
+        if previous is not None:
+            used[need][previous] -= 1
+            if not used[need][previous]:
+                users[previous].discard(need)
+        target = previous
 
 
 def assignable(accepted: Sequence[int]) -> list[int] | None:

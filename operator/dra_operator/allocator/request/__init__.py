@@ -1,1 +1,0 @@
-"""What claims ask for, independent of any node: checked and compiled once."""
