@@ -18,6 +18,7 @@ COPY kube kube
 COPY cel cel
 COPY ledger ledger
 COPY operator operator
+COPY simulator simulator
 COPY kubeletplugin kubeletplugin
 COPY devcluster devcluster
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory dist \

@@ -40,7 +40,8 @@ PYTHON: Final = "3.11"
 """The version whose counts are recorded."""
 ALLOWED_PERCENT: Final = 3.0
 _PACKAGES: Final = tuple(
-    f"{ROOT / folder}/" for folder in ("proto", "kube", "cel", "ledger", "operator", "kubeletplugin", "devcluster")
+    f"{ROOT / folder}/"
+    for folder in ("proto", "kube", "cel", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
 )
 _PATHS: Final = ("tests/support", "conformance")
 _FAMILIES: Final = """

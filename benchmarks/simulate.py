@@ -21,11 +21,10 @@ from typing import Any
 import yaml
 from dra_api.meta import Object
 from dra_operator.allocator import Features, Semantics
-from dra_operator.commands.documents import documents
-from dra_operator.commands.object_files import read_objects
-from dra_operator.commands.simulate.attempts import attempts
-from dra_operator.commands.simulate.text_report import report
+from dra_operator.commands.object_files import documents, read_objects
 from dra_operator.commands.simulated.cluster import simulated
+from dra_simulator.attempts import attempts
+from dra_simulator.report import report
 
 DRIVER = "gpu.example.com"
 DEVICES = 8

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FOLDERS: Final = ("operator", "ledger", "kubeletplugin", "kube", "cel", "proto/dra_api", "proto/dra_cdi", "devcluster")
+FOLDERS: Final = (
+    "operator",
+    "simulator",
+    "ledger",
+    "kubeletplugin",
+    "kube",
+    "cel",
+    "proto/dra_api",
+    "proto/dra_cdi",
+    "devcluster",
+)
 HEAD: Final = """\
 Every text of the project that a person may read, by room and file: made by `make sentences`.
 Read it aloud after a change. {name} stands for what is put in; a text that several files have is listed once.

@@ -20,7 +20,7 @@ SETTINGS = "dra_operator.app.settings.command_line"
 """Has ``CommandLine``, which reads the rest of the command line, and settings from elsewhere."""
 COMMANDS = {
     "cel": ("dra_operator.commands.cel_command", "try out CEL device selectors"),
-    "simulate": ("dra_operator.commands.simulate.command", "allocate claims from files, without a cluster"),
+    "simulate": ("dra_simulator.command", "allocate claims from files, without a cluster"),
 }
 """Name: module with ``add_arguments`` and ``run``, help."""
 

@@ -113,9 +113,9 @@ DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the 
 NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/quality.md", "python docs/quality.py"): "needs data that is not in the repository, and hours",
     ("docs/simulate.md", "python examples/trace/"): "tests/support/made_traces.py runs both",
-    ("docs/simulate.md", "dra-operator simulate --trace"): "tests/quality and tests/operator/test_replay.py play them",
+    ("docs/simulate.md", "dra-operator simulate --trace"): "tests/quality and tests/simulator/test_replay.py play them",
     ("docs/placement-strategies.md", "kubectl dra snapshot"): "tests/kubectl/test_snapshot.py writes one",
-    ("docs/placement-strategies.md", "dra-operator simulate"): "tests/operator/test_strategy_comparison.py compares",
+    ("docs/placement-strategies.md", "dra-operator simulate"): "tests/simulator/test_strategy_comparison.py compares",
     ("docs/gangs.md", "kubectl apply -f"): "tests/controllers/test_gangs.py places such pods",
     ("README.md", "git clone"): BY_CI,
     ("README.md", "make "): BY_CI,

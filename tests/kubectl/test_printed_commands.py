@@ -223,7 +223,17 @@ PROGRAMS = re.compile(r"\b(kubectl (?!dra:)[a-z]|sudo |export \w+=|pytest |pytho
 
 def test_commands_with_other_texts_in_them_are_built_in_one_place() -> None:
     """No text with a command in it is put together by hand."""
-    packages = ("operator", "ledger", "kubeletplugin", "devcluster", "kube", "cel", "proto/dra_api", "proto/dra_cdi")
+    packages = (
+        "operator",
+        "simulator",
+        "ledger",
+        "kubeletplugin",
+        "devcluster",
+        "kube",
+        "cel",
+        "proto/dra_api",
+        "proto/dra_cdi",
+    )
     wrong = []
     for file in (file for package in packages for file in (ROOT / package).rglob("*.py")):
         if file.name != "command_line.py":

@@ -15,6 +15,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = (
     "operator/dra_operator",
+    "simulator/dra_simulator",
     "kube/dra_kube",
     "kubeletplugin/dra_kubeletplugin",
     "devcluster/dra_driver_test",

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 80
 PACKAGES = (
     "operator/dra_operator",
+    "simulator/dra_simulator",
     "cel/dra_cel",
     "ledger/dra_ledger",
     "kube/dra_kube",

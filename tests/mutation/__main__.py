@@ -30,7 +30,7 @@ from first_failure import PLACE
 from small_faults import Fault, faults_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("proto", "kube", "cel", "ledger", "operator", "kubeletplugin", "devcluster")
+PACKAGES: Final = ("proto", "kube", "cel", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
 GENERATED: Final = "proto/dra_proto"
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.txt")
 TEST_SECONDS: Final = 60

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 from dra_operator.cli import main
-from dra_operator.commands.trace.arguments import NAMES
 from dra_operator.quality.policies import POLICIES
+from dra_simulator.arguments import NAMES
 
 PODS: Final = "name,cpu_milli,num_gpu,gpu_milli\n" + "".join(f"p{number},1000,1,600\n" for number in range(8))
 NODES: Final = "sn,cpu_milli,gpu\nn1,16000,2\nn2,16000,2\n"
@@ -143,9 +143,7 @@ def test_options_of_a_trace_need_one(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_missing_library_is_told_with_the_extra_that_has_it(
     tables: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in [
-        name for name in sys.modules if name.startswith(("dra_operator.quality", "dra_operator.commands.trace."))
-    ]:
+    for module in [name for name in sys.modules if name.startswith(("dra_operator.quality", "dra_simulator.trace"))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert main(tables) == 2

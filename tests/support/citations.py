@@ -22,7 +22,8 @@ PAGES = {path.name: path for path in [*SPEC.glob("*.md"), ROOT / "docs" / "desig
 """The pages that are cited by name."""
 
 _FOLDERS = (
-    "benchmarks cel conformance devcluster docs examples kube kubeletplugin ledger manifests operator proto tests .ci"
+    "benchmarks cel conformance devcluster docs examples kube kubeletplugin ledger manifests operator proto simulator "
+    "tests .ci"
 )
 _SUFFIXES = ("", ".md", ".py", ".toml", ".txt", ".yaml")
 _LEFT_OUT = "test_citations.py"  # shows citations that lead nowhere

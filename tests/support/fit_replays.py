@@ -21,12 +21,12 @@ from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate, ResourceClaimTemplateSpec
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import decoded
-from dra_operator.commands.simulate.attempts import attempts
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.kubectl.serve.desk import Desk, question_of
 from dra_operator.scheduling import Plan
+from dra_simulator.attempts import attempts
 from msgspec.structs import replace
 from waiting_pods import NOW, waiting_pod
 

@@ -1,1 +1,1 @@
-"""Commands for people: ``dra-operator cel`` and ``simulate``, ``kubectl dra``. They do not need Kopf."""
+"""Commands for people: ``dra-operator cel``, and what ``simulate`` and ``kubectl dra`` share. They do not need Kopf."""

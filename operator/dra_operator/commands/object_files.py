@@ -1,9 +1,4 @@
-"""Kubernetes objects from YAML and JSON files, as an API server would store them.
-
-A file holds one object, several documents, or a List; a directory stands for the .yaml, .yml and .json files in it,
-sorted by name, and ``-`` for standard input. Objects of older API versions are converted, defaults are filled in, and
-what is of none of the kinds below is left out.
-"""
+"""Kubernetes objects from files: YAML and JSON, lists, directories and standard input, decoded as the operator does."""
 
 from __future__ import annotations
 
@@ -14,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from dra_api import conversion
+import msgspec
+import yaml
+from dra_api import conversion, yaml_text
 from dra_api.api_resources import EVENTS, LEASES, RESOURCE_QUOTAS
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Event
@@ -26,7 +23,38 @@ from dra_api.values.times import format_time
 
 from dra_operator.sources.kind_table import TABLE, Kinds
 
-from .documents import documents
+
+def documents(text: str) -> list[Any]:
+    """The documents of a file, empty ones as None. Raises ValueError, which names the fault and its place."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [msgspec.json.decode(text)]
+        except (msgspec.DecodeError, RecursionError) as error:
+            return _flow_style(text, error)
+    return _yaml(text)
+
+
+def _flow_style(text: str, error: Exception) -> list[Any]:
+    try:
+        return _yaml(text)
+    except ValueError as other:
+        raise ValueError(f"not JSON: {error or type(error).__name__}; {other}") from other
+
+
+def _yaml(text: str) -> list[Any]:
+    try:
+        return yaml_text.load_all(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"not YAML: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong, and where it was noticed."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        what = ", ".join(filter(None, (error.context, error.problem)))
+        return f"{what}, at line {mark.line + 1}, column {mark.column + 1}"
+    return str(error) or type(error).__name__
+
 
 T = TypeVar("T", bound=Object)
 JSON = dict[str, Any]

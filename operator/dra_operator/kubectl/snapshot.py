@@ -22,8 +22,7 @@ from dra_api.values.times import format_time, parse_time
 from msgspec import Struct
 
 from dra_operator.cache import without_bulk
-from dra_operator.commands.documents import documents
-from dra_operator.commands.object_files import KINDS, STDIN, BadInput, read_objects, read_text
+from dra_operator.commands.object_files import KINDS, STDIN, BadInput, documents, read_objects, read_text
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed import Observed, without_secrets
 

@@ -27,7 +27,7 @@ from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import decode_metadata
 from dra_operator.app.settings.command_line import CommandLine
 from dra_operator.commands import cel_command
-from dra_operator.commands.simulate import command as simulate_command
+from dra_simulator import command as simulate_command
 
 _UID = "claim-uid"
 

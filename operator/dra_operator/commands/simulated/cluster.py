@@ -1,8 +1,4 @@
-"""Kubernetes objects from files as a cluster, the way the operator sees one.
-
-Claims that are allocated already hold their devices, and pods that have a node take its room. Claims that pods would
-get from templates in the files are made up.
-"""
+"""A cluster of objects from files, and what the operator would do to it: gates, placing, reserving."""
 
 from __future__ import annotations
 
@@ -10,32 +6,90 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import count
+from typing import Final, TypeVar
 
 import msgspec
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object, ObjectMeta
 from dra_api.relations.quota import ResourceQuota
-from dra_api.resource import (
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dra_api.relations.references import is_reserved_for, pod_as_consumer
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_ledger.cel_language import CelSelectors
+from msgspec.structs import replace
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.commands.object_files import BadInput, of_kind
+from dra_operator.commands.simulated.claims import (
+    ClaimQuotas,
+    HeldBack,
+    Hindrance,
+    PodClaims,
+    admin_refusal,
+    made_from,
+    taken_as_permitted,
+)
 from dra_operator.controllers.scheduling.mix import Asked, MixLearner, MixMemory
-from dra_operator.scheduling import PLACEMENT_STRATEGIES, Placement
+from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement, Plan
+from dra_operator.scheduling.state import GATE, OPENED_LAST, is_at_gate
 from dra_operator.sources.kind_table import OF_STORAGE
 
-from .admin_label import taken_as_permitted
-from .claim_quotas import ClaimQuotas
-from .claims import PodClaims, made_from
-from .held_back import HeldBack
+
+def gates_of_others(pod: Pod) -> list[str]:
+    """The gates that others remove before it is the operator's turn."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    after_ours = OPENED_LAST if GATE in gates else frozenset()
+    return [] if is_at_gate(pod) else [name for name in gates if name != GATE and name not in after_ours]
+
+
+def gated_by_others(pod: Pod) -> str:
+    """Which gates are removed in which order, as a clause about the pod."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    after_ours = OPENED_LAST if GATE in gates else frozenset()
+    then = f"; then the operator allocates its devices and removes {GATE}" if GATE in gates else ""
+    last = "".join(f"; {name} is removed after that" for name in gates if name in after_ours)
+    alike = [name for name in gates if name != GATE and name.startswith(GATE.partition("/")[0])]
+    misspelt = "".join(f"; {name} is not the operator's gate, which is {GATE}" for name in alike)
+    return f"waits for its scheduling gates to be removed: {', '.join(gates_of_others(pod))}{then}{last}{misspelt}"
+
+
+_VERSIONS: Final = count(1)
+
+
+def apply_changed(cluster: Cluster, obj: Object) -> None:
+    """Apply another state of an object, which is news whatever version it has."""
+    version = f"simulated-{next(_VERSIONS)}"
+    cluster.apply(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
+
+
+def refusal(
+    claims: Sequence[ResourceClaim], cluster: Cluster, quotas: ClaimQuotas, *, lasting: bool
+) -> HeldBack | None:
+    """What the API server would not let in of the claims."""
+    return admin_refusal(claims, cluster) or quotas.refusal(claims, lasting=lasting)
+
+
+def closed_gate(pod: Pod) -> HeldBack | None:
+    """The gates of other controllers."""
+    gates = gates_of_others(pod)
+    return HeldBack(Hindrance.SCHEDULING_GATE, ", ".join(gates), f"the pod {gated_by_others(pod)}") if gates else None
+
+
+def reserve(cycle_state: CycleState, found: Plan, cluster: Cluster) -> None:
+    """Take devices and room for the pod, as the operator would, so that the next pod finds what is left."""
+    pod = cycle_state.pod
+    extended = (found.extended.claim,) if found.extended is not None else ()
+    for claim in (*cycle_state.resource_claims, *extended):
+        status = claim.status
+        if claim.metadata.uid in found.allocations:
+            status = replace(status, allocation=found.allocations[claim.metadata.uid])
+        if not is_reserved_for(pod, claim) and pod.metadata.uid:
+            status = replace(status, reserved_for=(*(status.reserved_for or ()), pod_as_consumer(pod)))
+        apply_changed(cluster, replace(claim, status=status))
+    cluster.assume_placed(pod, found.node, found.served, found.node_use.amounts)
+    cluster.storage.assume(pod.metadata.uid, found.node, found.volumes)
+
 
 T = TypeVar("T", bound=Object)
 

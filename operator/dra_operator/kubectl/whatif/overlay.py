@@ -26,11 +26,14 @@ from dra_api.resource import (
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError, DeviceId
-from dra_operator.commands.simulated.claim_quotas import ClaimQuotas
-from dra_operator.commands.simulated.claims import PodClaims
-from dra_operator.commands.simulated.cluster import extended_resource
-from dra_operator.commands.simulated.held_back import HeldBack
-from dra_operator.commands.simulated.placing import apply_changed, closed_gate, refusal, reserve
+from dra_operator.commands.simulated.claims import ClaimQuotas, HeldBack, PodClaims
+from dra_operator.commands.simulated.cluster import (
+    apply_changed,
+    closed_gate,
+    extended_resource,
+    refusal,
+    reserve,
+)
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.gang import Together, together
 from dra_operator.scheduling import (

@@ -11,9 +11,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.scheduling import PodGroup
 
 from dra_operator.cache import ClaimTemplate
-from dra_operator.commands.simulated.admin_label import admin_refusal
-from dra_operator.commands.simulated.claim_quotas import ClaimQuotas
-from dra_operator.commands.simulated.claims import made_from
+from dra_operator.commands.simulated.claims import ClaimQuotas, admin_refusal, made_from
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import size_refusal
 

@@ -9,7 +9,7 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
 
-from dra_operator.commands.simulated.gate_report import gated_by_others
+from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Plan, pre_filter

@@ -6,7 +6,7 @@ from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.commands.simulated.gate_report import gated_by_others
+from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import GATE, is_at_gate
 

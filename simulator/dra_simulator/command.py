@@ -3,67 +3,44 @@
 Three ways: ``simulate FILE`` answers a file of cases (see ``cases``) with one JSON line each, and
 ``simulate -`` a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
 would give, or why not; ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a cluster
-(``commands.trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
-(``commands.replay``).
+(``trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
+(``replay``).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
-from itertools import chain, islice
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
 
-from dra_api.codec import to_dict
 from dra_api.console import printable
-from dra_api.core import Node
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT, NEWEST, Release
-
 from dra_operator.allocator import (
     DEVICE_ORDERS,
-    Allocated,
     AllocationError,
-    Failed,
     GaveUp,
-    NodeFailure,
-    Outcome,
-    Refused,
     Semantics,
 )
 from dra_operator.commands.case_files import JSON, add_cases_argument, answer_all, read_cases
 from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
 from dra_operator.commands.simulated.cluster import simulated
-from dra_operator.commands.trace.arguments import add_trace_arguments, given_without_trace
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
-from .attempts import SimulatedAttempt, attempts
-from .cases import FileCase, read_case
-from .json_report import document
-from .strategy_comparison import compared, table
-from .text_report import report
+from dra_simulator.arguments import add_trace_arguments, given_without_trace
+from dra_simulator.attempts import SimulatedAttempt, attempts
+from dra_simulator.cases import OUTCOMES, answer, read_case
+from dra_simulator.comparison import compared, table
+from dra_simulator.report import document, report
 
-OUTCOMES: Final[dict[type, str]] = {
-    Allocated: "allocated",
-    Refused: "none",
-    NodeFailure: "nodeError",
-    Failed: "error",
-    GaveUp: "gaveUp",
-}
 SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
-TRACE_COMMAND: Final = "dra_operator.commands.trace.command"
-"""Loaded only for tables: it needs the libraries of the extra."""
 EXTRA: Final = frozenset({"numpy", "scipy"})
-_MANY_NODES: Final = 64  # nodes; with more of them the index is faster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,18 +148,18 @@ def _answer_trace(options: argparse.Namespace) -> int:
     if options.cases or options.file or options.node or options.sequential:
         raise BadInput("--trace: not together with a file of cases, -f, --node or --sequential")
     if is_snapshot(options.trace):
-        from dra_operator.commands.replay.command import run_replay  # loads what plays many runs at once
+        from dra_simulator.replay import run_replay  # loads what plays many runs at once
 
         return run_replay(options)
     if options.feature_gates:
         raise BadInput("--feature-gates: of a trace only with a snapshot, in YAML or JSON")
     try:
-        command = importlib.import_module(TRACE_COMMAND)
+        from .trace import run_trace
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
         raise BadInput(f"{error.name} is not installed: pip install 'kopf-dra[quality]'") from None
-    return int(command.run_trace(options))
+    return run_trace(options)
 
 
 def _answer_objects(options: argparse.Namespace, release: Release, semantics: Semantics) -> int:
@@ -237,94 +214,3 @@ def _answer_file(path: str, repeat: int, release: Release, semantics: Semantics 
         return found
 
     return answer_all("simulate", path, cases, answered) or int(gave_up)
-
-
-def answer(case: FileCase, repeat: int) -> dict[str, Any]:
-    """The answer to one case. ``micros_*`` is the time of one decision: which node it is, or that there is none.
-
-    The first decision also evaluates the selectors that only the claims use; repeated ones find them evaluated, as in
-    the operator. Among many nodes the decision asks only those that the index lets through, as in the operator; the
-    answers of the others are computed afterwards, untimed. If one of them contradicts the index, the time is that of
-    asking every node.
-    """
-    spared = case.first and len(case.nodes) > _MANY_NODES
-    times, chosen = _timed(_choose if spared else _decide, case, repeat)
-    if spared:
-        outcomes = _decide(case)
-        if _settling(chosen) != _settling(outcomes):
-            times, outcomes = _timed(_decide, case, repeat)
-    else:
-        outcomes = chosen
-    return {
-        "name": case.name,
-        "nodes": [_node(outcome) for outcome in outcomes],
-        "micros_min": round(min(times), 1),
-        "micros_median": round(statistics.median(times), 1),
-    }
-
-
-def _timed(work: Callable[[FileCase], list[Outcome]], case: FileCase, repeat: int) -> tuple[list[float], list[Outcome]]:
-    """Microseconds of each repetition, and the last result."""
-    times = []
-    outcomes: list[Outcome] = []
-    for _ in range(repeat):
-        start = time.perf_counter_ns()
-        outcomes = work(case)
-        times.append((time.perf_counter_ns() - start) / 1000)
-    return times, outcomes
-
-
-def _decide(case: FileCase) -> list[Outcome]:
-    """The outcomes of all nodes, or of those up to the first that settles the case."""
-    outcomes: list[Outcome] = []
-    for node in case.nodes:
-        outcomes.append(case.allocator.allocate(node, case.claims, case.usage))
-        if case.first and _settles(outcomes[-1]):
-            break
-    return outcomes
-
-
-def _settles(outcome: Outcome) -> bool:
-    """Whether no further node is tried."""
-    return isinstance(outcome, Allocated) or (isinstance(outcome, Failed) and not outcome.is_of_node)
-
-
-def _choose(case: FileCase) -> list[Outcome]:
-    """The outcome of the node that settles the case, if one does."""
-    for node in _worth_trying(case):
-        outcome = case.allocator.allocate(node, case.claims, case.usage)
-        if _settles(outcome):
-            return [outcome]
-    return []
-
-
-def _worth_trying(case: FileCase) -> Iterable[Node]:
-    candidates = case.allocator.candidates(case.claims, case.usage)
-    if candidates.anywhere:
-        return case.nodes
-    names = list(islice(candidates, _MANY_NODES))
-    if len(names) == _MANY_NODES:
-        return (node for node in case.nodes if node.metadata.name in candidates)
-    return [case.nodes[place] for place in sorted(case.places[name] for name in names if name in case.places)]
-
-
-def _settling(outcomes: list[Outcome]) -> list[str]:
-    """The name of the node that settled the case, if one did."""
-    return [outcome.node for outcome in outcomes if _settles(outcome)]
-
-
-def _node(outcome: Outcome) -> dict[str, Any]:
-    fields: dict[str, Any] = {"node": outcome.node, "outcome": OUTCOMES[type(outcome)]}
-    fields |= {"results": None, "error": None, "refusal": None}
-    if isinstance(outcome, Allocated):
-        fields["results"] = [to_dict(result) for result in outcome.results]
-    elif isinstance(outcome, Failed):
-        fields["outcome"] = OUTCOMES[NodeFailure] if outcome.is_of_node else OUTCOMES[Failed]
-        fields["error"] = str(outcome.error)
-    elif isinstance(outcome, GaveUp):
-        fields["error"] = str(outcome)
-    else:
-        fields["refusal"] = {"text": outcome.refusal.line(), **asdict(outcome.refusal)}
-        if isinstance(outcome, NodeFailure):
-            fields["error"] = "; ".join(outcome.refusal.pools)
-    return fields

@@ -13,11 +13,11 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_operator.allocator import AllocationError, GaveUp, Inventory
 from dra_operator.cli import main
-from dra_operator.commands.simulate import text_report
-from dra_operator.commands.simulate.attempts import SimulatedAttempt, Verdict
-from dra_operator.commands.simulate.json_report import document
 from dra_operator.scheduling import Faulty, NodeStatus, Undecided
 from dra_operator.scheduling.state import LoadedNode
+from dra_simulator import report as text_report
+from dra_simulator.attempts import SimulatedAttempt, Verdict
+from dra_simulator.report import document
 from placement_lab import Attributes
 
 Json = dict[str, Any]

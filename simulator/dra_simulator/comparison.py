@@ -1,28 +1,104 @@
-"""How many devices each placement strategy gives away, in this cluster and to these pods: which setting is worth it.
+"""``simulate --compare-strategies``: how many of the pods of a cluster each placement strategy finds room for.
 
-All pods with claims leave their nodes and arrive anew, the oldest first; pods without claims stay. Then copies of those
-whose claims come from templates arrive in the same order, until all have asked for ``DEMAND_PERCENT`` of the devices.
-Each strategy sees the same pods. Its figures are those of the operator's own filters and allocator.
+All pods with devices arrive anew, in a shuffled order, until one finds no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from dra_api.core import Pod
+from dra_api.core import Pod, PodStatus
 from dra_api.meta import Object
-from dra_api.resource import ResourceClaimTemplate, ResourceSlice
-
-from dra_operator.allocator import Features, Semantics
-from dra_operator.commands.arrivals import anew, can_be_copied, without_pods
-from dra_operator.commands.device_shares import THOUSANDTHS_OF_DEVICE, DeviceShares
+from dra_api.resource import (
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from dra_api.values.quantity import Quantity
+from dra_operator.allocator import DeviceId, Features, Semantics
 from dra_operator.commands.object_files import BadInput, of_kind
-from dra_operator.commands.simulated.cluster import SimulatedCluster, simulated
-from dra_operator.commands.simulated.placing import reserve
+from dra_operator.commands.simulated.cluster import SimulatedCluster, reserve, simulated
 from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter
+from msgspec.structs import replace
+
+
+def without_pods(objects: Iterable[Object], pods: Sequence[Pod]) -> Iterator[Object]:
+    """The other objects. Claims that were made for pods are left out, and no claim has devices."""
+    keys = {pod.key for pod in pods}
+    for it in objects:
+        if isinstance(it, ResourceClaim):
+            owner = it.metadata.controller
+            if owner is None or owner.kind != "Pod":
+                yield replace(it, status=ResourceClaimStatus())
+        elif not (isinstance(it, Pod) and it.key in keys):
+            yield it
+
+
+def anew(pod: Pod, copy: int = 0) -> Pod:
+    """The pod before it has a node; copies have names and UIDs of their own."""
+    meta = pod.metadata
+    if copy:
+        meta = replace(meta, name=f"{meta.name}-copy-{copy}", uid=f"{meta.uid or pod.key}-copy-{copy}")
+    return replace(pod, metadata=meta, spec=replace(pod.spec, node_name=""), status=PodStatus())
+
+
+def can_be_copied(pod: Pod) -> bool:
+    """Whether all its claims come from templates; a claim that pods name is there once."""
+    return all(it.resource_claim_template_name for it in pod.spec.resource_claims or ())
+
+
+THOUSANDTHS_OF_DEVICE: Final = 1000
+
+
+class DeviceShares:
+    """By the capacities that slices publish."""
+
+    def __init__(self, slices: Sequence[ResourceSlice]) -> None:
+        self.all = THOUSANDTHS_OF_DEVICE * sum(len(it.spec.devices or ()) for it in slices)
+        """Thousandths of devices that are published."""
+        self._capacity: dict[DeviceId, Mapping[str, int]] = {}
+        self._largest: dict[str, int] = {}
+        for slice_ in slices:
+            for device in slice_.spec.devices or ():
+                capacity = {name: it.value.nanos for name, it in (device.capacity or {}).items()}
+                self._capacity[DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)] = capacity
+                for name, nanos in capacity.items():
+                    self._largest[name] = max(nanos, self._largest.get(name, 0))
+
+    def given(self, result: DeviceRequestAllocationResult) -> int:
+        """Thousandths of a device that were allocated."""
+        return _part(result.consumed_capacity or {}, self._capacity.get(DeviceId.of(result), {}))
+
+    def asked(self, spec: ResourceClaimSpec) -> int:
+        """Thousandths of devices that a claim is for; shares are parts of the largest device."""
+        return sum(map(self._asked, spec.devices.requests or ()))
+
+    def asked_by(self, pod: Pod, templates: Mapping[str, ResourceClaimTemplate]) -> int:
+        """What the pod's claims from templates ask for; something in any case."""
+        names = [f"{pod.metadata.namespace}/{it.resource_claim_template_name}" for it in pod.spec.resource_claims or ()]
+        return max(1, sum(self.asked(templates[it].spec.spec) for it in names if it in templates))
+
+    def _asked(self, request: DeviceRequest) -> int:
+        wanted = request.exactly
+        if wanted is None:
+            return THOUSANDTHS_OF_DEVICE
+        requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
+        return max(1, wanted.count) * max(1, _part(requested, self._largest))
+
+
+def _part(amounts: Mapping[str, Quantity], capacity: Mapping[str, int]) -> int:
+    parts = [
+        amount.nanos * THOUSANDTHS_OF_DEVICE // capacity[name] for name, amount in amounts.items() if capacity.get(name)
+    ]
+    return min(THOUSANDTHS_OF_DEVICE, max(parts, default=THOUSANDTHS_OF_DEVICE))
+
 
 DEMAND_PERCENT: Final = 130
 MOST_TRIED_PODS: Final = 2_000

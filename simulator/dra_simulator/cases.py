@@ -11,23 +11,49 @@ those of the operator (``allocator.Semantics``).
 
 from __future__ import annotations
 
+import statistics
+import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
+from dra_api.codec import to_dict
 from dra_api.core import Node
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.values.quantity import Quantity
 from dra_ledger.cel_language import CelSelectors
-
-from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
+from dra_operator.allocator import (
+    Allocated,
+    Allocator,
+    DeviceId,
+    Failed,
+    Features,
+    GaveUp,
+    Inventory,
+    NodeFailure,
+    Outcome,
+    Refused,
+    Semantics,
+    Usage,
+)
 from dra_operator.commands.case_files import JSON, Fields
 from dra_operator.commands.object_files import BadInput
 from dra_operator.gates import features_of
+
+OUTCOMES: Final[dict[type, str]] = {
+    Allocated: "allocated",
+    Refused: "none",
+    NodeFailure: "nodeError",
+    Failed: "error",
+    GaveUp: "gaveUp",
+}
+_MANY_NODES: Final = 64
+"""With more of them the index is faster."""
 
 
 @dataclass(frozen=True)
@@ -117,3 +143,94 @@ def _uniquely_named(slices: tuple[ResourceSlice, ...]) -> Iterator[ResourceSlice
             metadata = msgspec.structs.replace(slice_.metadata, name=f"{name}\0{seen[name]}")
             slice_ = msgspec.structs.replace(slice_, metadata=metadata)
         yield slice_
+
+
+def answer(case: FileCase, repeat: int) -> dict[str, Any]:
+    """The answer to one case. ``micros_*`` is the time of one decision: which node it is, or that there is none.
+
+    The first decision also evaluates the selectors that only the claims use; repeated ones find them evaluated, as in
+    the operator. Among many nodes the decision asks only those that the index lets through, as in the operator; the
+    answers of the others are computed afterwards, untimed. If one of them contradicts the index, the time is that of
+    asking every node.
+    """
+    spared = case.first and len(case.nodes) > _MANY_NODES
+    times, chosen = _timed(_choose if spared else _decide, case, repeat)
+    if spared:
+        outcomes = _decide(case)
+        if _settling(chosen) != _settling(outcomes):
+            times, outcomes = _timed(_decide, case, repeat)
+    else:
+        outcomes = chosen
+    return {
+        "name": case.name,
+        "nodes": [_node(outcome) for outcome in outcomes],
+        "micros_min": round(min(times), 1),
+        "micros_median": round(statistics.median(times), 1),
+    }
+
+
+def _timed(work: Callable[[FileCase], list[Outcome]], case: FileCase, repeat: int) -> tuple[list[float], list[Outcome]]:
+    """Microseconds of each repetition, and the last result."""
+    times = []
+    outcomes: list[Outcome] = []
+    for _ in range(repeat):
+        start = time.perf_counter_ns()
+        outcomes = work(case)
+        times.append((time.perf_counter_ns() - start) / 1000)
+    return times, outcomes
+
+
+def _decide(case: FileCase) -> list[Outcome]:
+    """The outcomes of all nodes, or of those up to the first that settles the case."""
+    outcomes: list[Outcome] = []
+    for node in case.nodes:
+        outcomes.append(case.allocator.allocate(node, case.claims, case.usage))
+        if case.first and _settles(outcomes[-1]):
+            break
+    return outcomes
+
+
+def _settles(outcome: Outcome) -> bool:
+    """Whether no further node is tried."""
+    return isinstance(outcome, Allocated) or (isinstance(outcome, Failed) and not outcome.is_of_node)
+
+
+def _choose(case: FileCase) -> list[Outcome]:
+    """The outcome of the node that settles the case, if one does."""
+    for node in _worth_trying(case):
+        outcome = case.allocator.allocate(node, case.claims, case.usage)
+        if _settles(outcome):
+            return [outcome]
+    return []
+
+
+def _worth_trying(case: FileCase) -> Iterable[Node]:
+    candidates = case.allocator.candidates(case.claims, case.usage)
+    if candidates.anywhere:
+        return case.nodes
+    names = list(islice(candidates, _MANY_NODES))
+    if len(names) == _MANY_NODES:
+        return (node for node in case.nodes if node.metadata.name in candidates)
+    return [case.nodes[place] for place in sorted(case.places[name] for name in names if name in case.places)]
+
+
+def _settling(outcomes: list[Outcome]) -> list[str]:
+    """The name of the node that settled the case, if one did."""
+    return [outcome.node for outcome in outcomes if _settles(outcome)]
+
+
+def _node(outcome: Outcome) -> dict[str, Any]:
+    fields: dict[str, Any] = {"node": outcome.node, "outcome": OUTCOMES[type(outcome)]}
+    fields |= {"results": None, "error": None, "refusal": None}
+    if isinstance(outcome, Allocated):
+        fields["results"] = [to_dict(result) for result in outcome.results]
+    elif isinstance(outcome, Failed):
+        fields["outcome"] = OUTCOMES[NodeFailure] if outcome.is_of_node else OUTCOMES[Failed]
+        fields["error"] = str(outcome.error)
+    elif isinstance(outcome, GaveUp):
+        fields["error"] = str(outcome)
+    else:
+        fields["refusal"] = {"text": outcome.refusal.line(), **asdict(outcome.refusal)}
+        if isinstance(outcome, NodeFailure):
+            fields["error"] = "; ".join(outcome.refusal.pools)
+    return fields

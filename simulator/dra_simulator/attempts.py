@@ -15,12 +15,10 @@ from enum import StrEnum
 from dra_api.core import Pod
 from dra_api.relations.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
-
 from dra_operator.allocator import AllocationError
 from dra_operator.commands.refusal_report import Holders, holders
-from dra_operator.commands.simulated.cluster import SimulatedCluster
-from dra_operator.commands.simulated.held_back import HeldBack
-from dra_operator.commands.simulated.placing import closed_gate, refusal, reserve
+from dra_operator.commands.simulated.claims import HeldBack
+from dra_operator.commands.simulated.cluster import SimulatedCluster, closed_gate, refusal, reserve
 from dra_operator.scheduling import (
     CycleState,
     Faulty,

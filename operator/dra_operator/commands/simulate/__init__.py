@@ -1,1 +1,0 @@
-"""``dra-operator simulate``: its arguments, the attempts that it makes, and their reports."""

@@ -1,1 +1,0 @@
-"""``dra-operator simulate --trace``: how full each policy makes a cluster."""
