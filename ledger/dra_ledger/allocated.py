@@ -12,14 +12,15 @@ tried. The others need no attempt then: all that was in use when they were tried
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 
-from .basics import DeviceId, ShareId
+from .basics import DeviceId, PoolId, ShareId
+from .inventory import Inventory
 from .usage import Usage
 
 KEPT_FREED_DEVICES: Final = 10_000
@@ -73,10 +74,15 @@ class AssumedAllocation:
 
 
 class AllocatedDevices:
-    """The sum of what claims hold. ``usage`` is what an allocation attempt starts from; do not write to it."""
+    """The sum of what claims hold. ``usage`` is what an allocation attempt starts from; do not write to it.
 
-    def __init__(self, *, shares: bool = True) -> None:
+    ``inventory`` is told which devices are in use: what they draw from counters stays drawn when it changes.
+    """
+
+    def __init__(self, inventory: Inventory, *, shares: bool = True) -> None:
         self.usage = Usage(shares=shares)
+        self._inventory = inventory
+        inventory.in_use = self._in_use
         self.freed_devices = FreedDevices()
         self._shares = shares
         self._counted: dict[str, AllocationResult] = {}
@@ -172,6 +178,11 @@ class AllocatedDevices:
             self.usage.add(now)
             self.freed_devices.taken(now)
             self._counted[uid] = now
+        if before is not None:
+            self._inventory.given_back(before)
+
+    def _in_use(self, pool: PoolId) -> Set[str]:
+        return self.usage.pool(pool).charged
 
     def _held_twice(self, device: DeviceId, share: str | None) -> bool:
         pool = self.usage.pool(device.pool_id)

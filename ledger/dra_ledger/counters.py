@@ -3,6 +3,11 @@
 Counters are numbered through all sets of a pool (allocator.md section 10). Compatibility groups belong to a counter set
 (kubernetes-1.37.md section 9): a device without groups on a set is in a group of its own kind there, with all others
 without groups (K37-CG-03).
+
+A driver may publish a device smaller, under another name or not at all while a claim holds it, as dynamic partitioning
+does. What the claim drew stays drawn: ``Drawn`` remembers it from before the change. Of a device that was never seen,
+and of a counter that is gone, nobody knows what is drawn from which counter. So nothing is left of the counters that it
+may have drawn from, until the claim gives it back.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from dra_api.resource import Device
+from dra_api.resource import Device, DeviceCounterConsumption
 
 from .basics import each
 from .slices import Slice
@@ -23,6 +28,16 @@ CounterKind = str | frozenset[str]
 """A counter name, whatever its set, or several names that are counted together."""
 
 
+class Drawn(NamedTuple):
+    """What a device drew when its pool was last seen with it, and the counters that the pool had: (set, counter)."""
+
+    consumption: tuple[DeviceCounterConsumption, ...]
+    counters: frozenset[tuple[str, str]]
+
+
+NOTHING_DRAWN: Final[Mapping[str, Drawn]] = {}
+
+
 class CounterTable:
     """Counters numbered through all sets of a pool.
 
@@ -30,21 +45,43 @@ class CounterTable:
     counters. Slices that the node sees come first: of two devices with one name theirs counts, also when it
     consumes nothing.
     ``fault`` names the first set that is defined twice, or device that consumes from nowhere; empty if there is none.
+
+    ``drawn``: what devices in use drew before they were published otherwise, by name. ``minds_unknown``: devices in use
+    that are neither published nor in ``drawn`` may have drawn from any counter.
     """
 
-    def __init__(self, slices: Iterable[Slice]) -> None:
+    def __init__(
+        self, slices: Iterable[Slice], drawn: Mapping[str, Drawn] = NOTHING_DRAWN, *, minds_unknown: bool = False
+    ) -> None:
         self.names: list[tuple[str, str]] = []
         self.values: list[int] = []
         self.charges: dict[str, Charges] = {}
         self.fault = ""
         self._sets: dict[str, str] = {}
         """The slice of each set."""
+        self._minds_unknown = minds_unknown
+        self._lost: dict[str, list[int]] = {}
+        """By device: the counters from which it may draw, because one that it drew from has gone."""
         slices = list(slices)
         numbers = self._number([s for s in slices if s.has_counters])
         for slice_ in slices:
             for device in slice_.devices:
                 if device.consumes_counters or numbers:
                     self._charge(slice_.name, device, numbers)
+        if numbers:
+            for name, record in drawn.items():
+                self._keep_drawn(name, record, numbers)
+
+    def _keep_drawn(self, name: str, drawn: Drawn, numbers: dict[tuple[str, str], int]) -> None:
+        """Charges a device what it drew, where that is more than what it is published to draw."""
+        charges = dict(self.charges.get(name, ()))
+        for key, amount in amounts(drawn.consumption).items():
+            number = numbers.get(key)
+            if number is not None:
+                charges[number] = max(charges.get(number, 0), amount)
+            elif amount > 0:
+                self._lost[name] = [number for key, number in numbers.items() if key not in drawn.counters]
+        self.charges[name] = tuple(charges.items())
 
     def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
         numbers: dict[tuple[str, str], int] = {}
@@ -83,10 +120,36 @@ class CounterTable:
     def available(self, charged: Iterable[str]) -> list[int]:
         """What is left of each counter when these devices are allocated; may be negative."""
         left = list(self.values)
+        closed: list[int] = []
         for name in charged:
-            for number, amount in self.charges.get(name, ()):
+            known = self.charges.get(name)
+            if known is None:
+                if self._minds_unknown:
+                    closed = list(range(len(left)))
+                continue
+            for number, amount in known:
                 left[number] -= amount
+            if self._lost:
+                closed += self._lost.get(name, ())
+        for number in closed:
+            left[number] = min(left[number], 0)
         return left
+
+    def unknown(self, charged: Iterable[str]) -> list[str]:
+        """Those of the devices of which nobody knows what they draw from counters of the pool, sorted."""
+        if not self.values or not self._minds_unknown:
+            return []
+        return sorted(name for name in charged if name not in self.charges or self._lost.get(name))
+
+
+def amounts(consumption: Iterable[DeviceCounterConsumption]) -> dict[tuple[str, str], int]:
+    """What is drawn from each counter, as (set, counter), in billionths."""
+    found: dict[tuple[str, str], int] = {}
+    for one in consumption:
+        for name, counter in (one.counters or {}).items():
+            key = (one.counter_set, name)
+            found[key] = found.get(key, 0) + counter.value.nanos
+    return found
 
 
 class Block(NamedTuple):
@@ -192,24 +255,29 @@ Membership = tuple[tuple[str, Groups], ...]
 class CompatibilityTable:
     """The groups of the devices of one pool, those for other nodes included (K37-CG-05).
 
-    Slices that the node sees come first: of two devices with one name theirs counts.
+    Slices that the node sees come first: of two devices with one name theirs counts. ``drawn`` as in ``CounterTable``.
     """
 
-    def __init__(self, slices: Iterable[Slice], devices: Sequence[Device]) -> None:
+    def __init__(
+        self, slices: Iterable[Slice], devices: Sequence[Device], drawn: Mapping[str, Drawn] = NOTHING_DRAWN
+    ) -> None:
         self.is_idle = True
         """No device has groups, so that all are compatible."""
         self._memberships: dict[str, Membership] = {}
         for slice_ in slices:
             for device in slice_.devices:
                 if device.consumes_counters:
-                    self._memberships.setdefault(device.name, _membership(device))
+                    self._memberships.setdefault(device.name, _membership(device.consumes_counters))
                     self.is_idle &= not has_groups(device)
+        for name, record in drawn.items():
+            if record.consumption:
+                self._memberships[name] = _membership(record.consumption)
         kinds: dict[Membership, int] = {}
         self.of: dict[int, Membership] = {}
         """The membership of those devices of the node that draw on counters, by their number in the pool."""
         for number, device in enumerate(devices):
             if device.consumes_counters:
-                membership = self.of[number] = _membership(device)
+                membership = self.of[number] = _membership(device.consumes_counters)
                 kinds[membership] = kinds.get(membership, 0) | 1 << number
         self.kinds = list(kinds.items())
         """The devices of the node that are in the same groups."""
@@ -232,10 +300,7 @@ def has_groups(device: Device) -> bool:
     return any(consumption.compatibility_groups for consumption in device.consumes_counters or ())
 
 
-def _membership(device: Device) -> Membership:
+def _membership(consumption: Iterable[DeviceCounterConsumption]) -> Membership:
     return tuple(
-        sorted(
-            (consumption.counter_set, frozenset(consumption.compatibility_groups or ()) or WITHOUT_GROUPS)
-            for consumption in device.consumes_counters or ()
-        )
+        sorted((one.counter_set, frozenset(one.compatibility_groups or ()) or WITHOUT_GROUPS) for one in consumption)
     )

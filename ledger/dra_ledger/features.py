@@ -127,6 +127,10 @@ class Semantics:
     """A fault of what one node sees (a pool that is half published, a selector that fails on a device) keeps the claims
     from that node only. In the reference it ends the attempt on all nodes (Kubernetes issues 141829 and 141214)."""
 
+    counters_stay_drawn: bool = True
+    """What a claim drew from counters stays drawn when its driver publishes the device smaller or not at all. The
+    reference counts what is published now, and gives the rest out again (Kubernetes issue 140802)."""
+
     @classmethod
     def reference(cls) -> Semantics:
         """As Kubernetes 1.36.2 behaves."""
@@ -135,4 +139,5 @@ class Semantics:
             admin_ignores_allocations=False,
             rule_without_selector_selects_nothing=False,
             errors_stay_on_node=False,
+            counters_stay_drawn=False,
         )

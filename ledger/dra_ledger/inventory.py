@@ -8,14 +8,14 @@ node, so that a node only looks at its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from dra_api.core import Node, Taint
 from dra_api.releases.release import Release
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
+from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceSlice
 
 from .basics import Journal, Memo, PoolId
-from .counters import has_groups
+from .counters import Drawn, has_groups
 from .features import Features, Semantics
 from .node_view import NodeView
 from .pools import Pool, PoolView, Status
@@ -56,8 +56,14 @@ class Inventory:
         self._local: dict[str, Counter[PoolId]] = {}
         self._multi_node: Counter[PoolId] = Counter()
         self._counters: Counter[PoolId] = Counter()
+        self._with_counters: Counter[PoolId] = Counter()
+        """How many slices define shared counters, by pool."""
         self._unreadable: Counter[PoolId] = Counter()
         """How many slices have malformed node selectors, by pool."""
+        self._drawn: dict[PoolId, dict[str, Drawn]] = {}
+        """What devices in use drew before their pool changed, by pool and name."""
+        self.in_use: Callable[[PoolId], Set[str]] = _none_in_use
+        """The devices of a pool that claims hold."""
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
         self._views: Memo[str, tuple[int, Node, NodeView]] = Memo(self._NODES)
@@ -166,6 +172,8 @@ class Inventory:
     def _apply(self, changes: list[SliceChange]) -> None:
         partitionable = self.features.partitionable_devices
         for old, new in changes:
+            for pool in self._pools_of(old, new) if self._with_counters else ():
+                self._remember_drawn(pool)
             if old is not None and self._is_known(old):
                 before = self._pools[PoolId.of(old)].remove(old.metadata.name)
                 self._list(before, -1)
@@ -177,6 +185,36 @@ class Inventory:
                     self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
                 self._pools[after.pool].put(after)
                 self._list(after, 1)
+            for pool in self._pools_of(old, new) if self._drawn else ():
+                if pool in self._drawn and pool in self._pools:
+                    self._pools[pool].keep_drawn(self._drawn[pool])
+
+    def _pools_of(self, *changed: ResourceSlice | None) -> set[PoolId]:
+        return {PoolId.of(slice_) for slice_ in changed if slice_ is not None}
+
+    def _remember_drawn(self, pool: PoolId) -> None:
+        """Notes what devices in use draw, before their pool changes."""
+        if self._with_counters[pool] and self.semantics.counters_stay_drawn and (held := self.in_use(pool)):
+            known = self._drawn.get(pool, {})
+            if fresh := self._pools[pool].drawn_by(held - known.keys()):
+                self._drawn[pool] = {**known, **fresh}
+
+    def given_back(self, allocation: AllocationResult) -> None:
+        """A claim has its devices no more, which ``in_use`` shows: forget what they drew."""
+        for result in allocation.results if self._drawn else ():
+            id_ = PoolId(result.driver, result.pool)
+            drawn = self._drawn.get(id_, {})
+            if result.device not in drawn or result.device in self.in_use(id_):
+                continue
+            left = {name: record for name, record in drawn.items() if name != result.device}
+            if left:
+                self._drawn[id_] = left
+            else:
+                del self._drawn[id_]
+            if (pool := self._pools.get(id_)) is not None:
+                pool.keep_drawn(left)
+                self._journal.add(id_)
+                self.version = self._journal.revision
 
     def _is_known(self, slice_: ResourceSlice) -> bool:
         """With compatibility groups off, a slice that has any is as if it were not there (K37-CG-09)."""
@@ -197,9 +235,15 @@ class Inventory:
                 _count(self._unreadable, slice_.pool, change)
         elif slice_.reach is Reach.COUNTERS:
             _count(self._counters, slice_.pool, change)
+        if slice_.has_counters:
+            _count(self._with_counters, slice_.pool, change)
         self._unchecked.add(slice_.pool)
         self._journal.add(slice_.pool)
         self.version = self._journal.revision
+
+
+def _none_in_use(pool: PoolId) -> Set[str]:
+    return frozenset()
 
 
 def _count(pools: Counter[PoolId], pool: PoolId, change: int) -> None:

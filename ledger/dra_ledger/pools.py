@@ -9,7 +9,7 @@ of devices of one kind). It lives as long as its slices stay as they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from dra_api.values.quantity import Quantity
 
 from .basics import DeviceId, Memo, PoolId
 from .capacity import Requests
-from .counters import Charges, CompatibilityTable, CounterGroups, CounterTable
+from .counters import NOTHING_DRAWN, Charges, CompatibilityTable, CounterGroups, CounterTable, Drawn
 from .errors import NodeSelectionError
 from .features import Features, Semantics
 from .predicates import Compiled, Expressions, Verdicts
@@ -40,7 +40,15 @@ class Status(Enum):
 class PoolView:
     """The devices of a pool that some nodes see, numbered in the order in which they are tried."""
 
-    def __init__(self, pool: PoolId, slices: Sequence[Slice], others: Sequence[Slice], *, counters: bool) -> None:
+    def __init__(
+        self,
+        pool: PoolId,
+        slices: Sequence[Slice],
+        others: Sequence[Slice],
+        *,
+        counters: bool,
+        drawn: Mapping[str, Drawn] | None = None,
+    ) -> None:
         self.pool = pool
         self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)
         self.devices: tuple[Device, ...] = tuple(device for s in self.slices for device in s.devices)
@@ -55,7 +63,9 @@ class PoolView:
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
         self.last = any(device.binding_conditions is not None for device in self.devices)
         self._every_slice = (*slices, *others)
-        self.counters = CounterTable(self._every_slice) if counters else CounterTable(())
+        self._drawn = drawn or NOTHING_DRAWN
+        table = CounterTable(self._every_slice, self._drawn, minds_unknown=drawn is not None) if counters else None
+        self.counters = table or CounterTable(())
         self._found = len(self._every_slice)
         self._announced = slices[0].spec.pool.resource_slice_count
         """If the slices disagree about their number, the first one that came counts."""
@@ -68,7 +78,7 @@ class PoolView:
     @cached_property
     def compatibility(self) -> CompatibilityTable:
         """The compatibility groups of the pool's devices."""
-        return CompatibilityTable(self._every_slice, self.devices)
+        return CompatibilityTable(self._every_slice, self.devices, self._drawn)
 
     def _status(self, relevant: int) -> Status:
         if self._announced not in (relevant, self._found):
@@ -193,6 +203,7 @@ class Pool:
         self._newest_only = semantics.newest_generation_only
         self._errors_stay = semantics.errors_stay_on_node
         self._partitionable = partitionable
+        self._drawn: Mapping[str, Drawn] | None = NOTHING_DRAWN if semantics.counters_stay_drawn else None
         self._stale = False
         self._slices: dict[str, Slice] = {}
         self._views: dict[tuple[str, ...], PoolView] = {}
@@ -220,6 +231,20 @@ class Pool:
         """A slice is gone: this one."""
         self._stale = True
         return self._slices.pop(name)
+
+    def keep_drawn(self, drawn: Mapping[str, Drawn]) -> None:
+        """These devices drew this before they were published otherwise, and are in use still."""
+        self._drawn = drawn
+        self._stale = True
+
+    def drawn_by(self, names: Set[str]) -> dict[str, Drawn]:
+        """What those of the devices draw that are published."""
+        self._refresh()
+        newest = [s for s in self._slices.values() if s.generation == self._generation]
+        sets = [set_ for s in newest for set_ in s.spec.shared_counters or ()]
+        counters = frozenset((set_.name, counter) for set_ in sets for counter in set_.counters or ())
+        devices = (device for s in newest for device in s.devices if device.name in names)
+        return {device.name: Drawn(device.consumes_counters or (), counters) for device in devices}
 
     def _refresh(self) -> None:
         """Sorts the slices again after changes, on demand, so that many changes cost one pass."""
@@ -321,6 +346,6 @@ class Pool:
         if view is None:
             chosen = set(key)
             others = [s for s in self._slices.values() if s.generation == newest and s.name not in chosen]
-            view = PoolView(self.id, relevant, others, counters=self._partitionable)
+            view = PoolView(self.id, relevant, others, counters=self._partitionable, drawn=self._drawn)
             self._views[key] = view
         return view

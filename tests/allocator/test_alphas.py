@@ -16,7 +16,7 @@ from dra_api.releases.release import Release
 from dra_api.resource import DeviceAttribute, ResourceSlice
 from dra_ledger.cel_language import CelSelectors
 from dra_ledger.columns import DerivedColumn
-from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Refused, Rule
+from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Refused, Rule, Semantics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer
@@ -117,11 +117,10 @@ def parts(*devices: Json, name: str = "p", sets: tuple[str, ...] = ("s", "t")) -
         ([part("a"), part("b"), part("c", "x")], "a", {}, ["b"]),
         ([part("a", "x"), part("b", "y"), part("c", "y")], "", {"count": 2}, ["b", "c"]),
         ([part("a", "x"), part("b", "y", set_="t")], "a", {}, ["b"]),
-        ([part("b", "y")], "a", {}, ["b"]),
         ([part("a", "x"), part("b", "y")], "", {"allocationMode": "All"}, None),
         ([part("a", "x"), part("b", "x")], "", {"allocationMode": "All"}, ["a", "b"]),
     ],
-    ids=["CG1", "CG2", "CG3", "two in common", "CG4", "none at all", "CG5", "CG6", "CG7", "CG10", "all compatible"],
+    ids=["CG1", "CG2", "CG3", "two in common", "CG4", "none at all", "CG5", "CG6", "CG10", "all compatible"],
 )
 def test_devices_on_a_counter_set_need_a_group_in_common(
     devices: list[Json], taken: str, asked: Json, expected: list[str] | None
@@ -132,6 +131,14 @@ def test_devices_on_a_counter_set_need_a_group_in_common(
     answer: Answer = "none" if expected is None else [[f"r=drv/p/{name}" for name in expected]]
     assert lab(parts(*devices), wanted, features=GROUPS, usage=usage).devices() == answer
     assert lab(parts(*devices), wanted, features=OLD, usage=usage).devices() != "none"
+
+
+def test_what_a_device_drew_that_is_not_published_any_more_is_unknown() -> None:
+    """CG7 of the reference, which counts what is published now."""
+    usage, wanted = held("drv/p/a"), [claim(request("r"))]
+    for semantics, answer in ((Semantics.reference(), [["r=drv/p/b"]]), (Semantics(), "none")):
+        made = lab(parts(part("b", "y")), wanted, features=GROUPS, semantics=semantics, usage=usage)
+        assert made.devices() == answer
 
 
 @pytest.mark.rule("K37-CG-04")

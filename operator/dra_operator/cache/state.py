@@ -96,7 +96,7 @@ class State(Stores):
         inventory.territory.scheduler = scheduler_name  # before it has any slice: which taints are our own
         self.features = inventory.features
         self.inventory = inventory
-        self.allocated_devices = AllocatedDevices(shares=self.features.consumable_capacity)
+        self.allocated_devices = AllocatedDevices(inventory, shares=self.features.consumable_capacity)
         self._loaded_nodes = Nodes(strategy=scoring_strategy)
         self.pods_by_node = self._loaded_nodes.pods_by_node
         self._freed_nodes, self.loads = FreedNodes(), NodeLoads(self.pods_by_node, self._room_came_free)
