@@ -111,7 +111,8 @@ def test_an_allocation_whose_node_selector_cannot_be_read_is_named(planned: list
     lines, code = _why([NODE, class_, _claim(selector), _pod("waits", "1", claims=["gpu"])])
     assert lines == [
         "pod team/waits is held back on all nodes by an error: claim team/gpu: allocation: node selector: zone has the "
-        "unsupported operator 'Is': use In, NotIn, Exists, DoesNotExist, Gt or Lt"
+        "unsupported operator 'Is': use In, NotIn, Exists, DoesNotExist, Gt or Lt",
+        "  no fix found",
     ]
     assert code is ExitCode.IN_THE_WAY
     assert planned == []

@@ -97,7 +97,7 @@ async def test_the_page_shows_devices_holders_and_what_waits(http: ClientSession
         assert sum(len(group["keys"]) for group in waiting["groups"]) == 24
         _, why = await asked(http, f"{address}api/why?kind=pod&key=ml/typo-in-value")
         assert why["lines"][0] == "pod ml/typo-in-value would fit 0 of 5 nodes"
-        assert any('write "h100" instead of "h200"' in fix["text"] for fix in why["fixes"])
+        assert any('write "h100" instead of "h010"' in fix["text"] for fix in why["fixes"])
         _, again = await asked(http, f"{address}api/device?id=gpu.example.com/gpu-3/gpu-0")
         assert again == device, "the changes that were tried are taken back"
 

@@ -374,6 +374,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "    the pod asks for 9; n2 has the most free: 7500m of 7500m",
             "  it would fit with this change, which was tried:",
             "    on n2: ask for at most 7500m cpu instead of 9 in container c",
+            "    a pod cannot be changed: delete pod ns/web, and create it again",
         ],
     ),
     "no node has the devices for its extended resource": (
@@ -387,6 +388,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "      1 matches the selectors",
             "  it would fit with this change, which was tried:",
             "    on n1: ask for at most 1 example.com/gpu instead of 5 in container c",
+            "    a pod cannot be changed: delete pod ns/web, and create it again",
         ],
     ),
     "no node has the memory": (
@@ -396,6 +398,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "pod ns/web would fit 0 of 1 node",
             "  n1: Insufficient memory",
             "    the pod asks for 3Gi; n1 has the most free: 0 of 0",
+            "  no fix found",
         ],
     ),
     "it fits, but a write was refused": (

@@ -35,10 +35,16 @@ def cluster_of(seed: int) -> Observed:
 
 def fits(seen: Observed) -> bool | None:
     """Whether the pod would get a node; None if it is not even tried."""
+    node = node_of(seen)
+    return None if node is None else bool(node)
+
+
+def node_of(seen: Observed) -> str | None:
+    """Which node the pod would get; empty if it fits none, None if it is not even tried."""
     pod = seen.one(Pod, POD)
     assert pod is not None
     trial = Trial(pipeline(seen), pod)
-    return None if trial.cycle_state() is None else trial.fits()
+    return None if trial.cycle_state() is None else trial.node()
 
 
 def fixes_of(seen: Observed) -> tuple[list[Fix], bool]:
@@ -64,9 +70,9 @@ def _refusal(trial: Trial) -> str:
 
 
 def failures(seen: Observed, fixes: list[Fix]) -> Iterator[Fix]:
-    """The fixes with which the pod does not fit after all."""
+    """The fixes with which the pod does not get the node that they name."""
     for fix in fixes:
-        if not fits(replace(seen, objects=applied(seen.objects, fix.edits))):
+        if node_of(replace(seen, objects=applied(seen.objects, fix.edits))) != fix.node:
             yield fix
 
 

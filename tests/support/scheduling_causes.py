@@ -412,11 +412,11 @@ DEVICES: Final = (
     ),
     Cause(
         "no slices of the driver",
-        "gpu.example.com: is it running",
+        "driver gpu.example.com publishes nothing: start it",
         claims=[claim()],
         slices=[slice_("gpu-1", driver="nic.example.com")],
     ),
-    Cause("no slices at all", "gpu.example.com: is it running", claims=[claim()], slices=[]),
+    Cause("no slices at all", "driver gpu.example.com publishes nothing: start it", claims=[claim()], slices=[]),
     Cause(
         "plugin down, claim allocated elsewhere",
         "gpu-1",

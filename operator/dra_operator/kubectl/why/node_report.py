@@ -109,4 +109,4 @@ def _lacking(
     lacking = [it.outline for it in different if it.outline is not None]
     yield from troubled_pools(lacking, cluster, now)
     yield from taint_sources(lacking, cycle_state, cluster)
-    yield from wanted_values(lacking, cycle_state, published)
+    yield from wanted_values(lacking, cycle_state, published, cluster.pods)

@@ -15,6 +15,8 @@ from dra_operator.scheduling.rules import NODE_SELECTOR, PORT, RESOURCE, TOO_MAN
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import listed
 
+from .fixes.node_remedies import leaving_or_coming
+from .fixes.pod_changes import amount_of
 from .published import requirement_text, selector_text
 
 _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
@@ -28,6 +30,7 @@ def about(
     elsewhere: Collection[str],
 ) -> Iterator[str]:
     """Lines about nodes with the same obstacle. ``elsewhere``: UIDs of claims that are allocated for other nodes."""
+    yield from dict.fromkeys(filter(None, (leaving_or_coming(state.node) for state in nodes)))
     if (domains := pod_filter.rules.counts(obstacle)) is not None:
         yield f"pods that count: {_by_domain(domains)}"
     if obstacle.reason is RESOURCE:
@@ -92,7 +95,7 @@ def _volumes(cycle_state: CycleState) -> Iterator[str]:
 
 
 def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
-    """``the pod asks for 900; node-3 has the most free: 61500m of 62``."""
+    """``the pod asks for 900; node-3 has the most free: 61500m of 62``; an init container that asks for all that."""
 
     def free(node: LoadedNode) -> int:
         return node.offered.get(resource, 0) - node.used.get(resource, 0)
@@ -102,7 +105,9 @@ def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
 
     best = max(nodes, key=free)
     wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)
-    return f"the pod asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
+    alone = [it for it in pod.spec.init_containers or () if (its := amount_of(it, resource)) and its.nanos == wanted]
+    who = f"init container {alone[0].name}" if alone else "the pod"
+    return f"{who} asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
 
 
 def _slots(nodes: Sequence[LoadedNode]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
-from dra_api.resource import ResourceSlice
+from dra_api.resource import Device, ResourceSlice
 from dra_cel import Reference
 
 from dra_operator.kubectl.facts import value_text
@@ -19,6 +19,7 @@ class Published:
     def __init__(self, slices: Collection[ResourceSlice]) -> None:
         self._slices = slices
         self._values: dict[Reference, Mapping[str, int]] = {}
+        self._kinds: dict[tuple[Reference, ...], list[tuple[str, Device]]] = {}
 
     @cached_property
     def drivers(self) -> Counter[str]:
@@ -34,6 +35,32 @@ class Published:
         return sorted(
             {_place(slice_) for slice_ in self._slices if slice_.spec.driver == driver and slice_.spec.devices}
         )
+
+    def kinds(self, names: Sequence[Reference], most: int) -> list[tuple[str, Device]]:
+        """One device with its driver for each combination of driver and values of these names; ``most`` of them."""
+        if (known := self._kinds.get(tuple(names))) is not None:
+            return known
+        found: dict[tuple[object, ...], tuple[str, Device]] = {}
+        for slice_ in self._slices:
+            driver = slice_.spec.driver
+            read = [_keys(name, driver) for name in names]
+            for device in slice_.spec.devices or ():
+                values = (_value(device, is_attribute, keys) for is_attribute, keys in read)
+                found.setdefault((driver, device.allow_multiple_allocations, *map(repr, values)), (driver, device))
+            if len(found) >= most:
+                break
+        return self._kinds.setdefault(tuple(names), list(found.values())[:most])
+
+    def publishers(self, kind: str, domain: str, id_: str) -> set[str]:
+        """The drivers whose devices publish a name."""
+        found = set()
+        for slice_ in self._slices:
+            driver = slice_.spec.driver
+            if driver not in found:
+                written = _keys(Reference(kind, domain, id_), driver)
+                if any(_value(device, *written) is not None for device in slice_.spec.devices or ()):
+                    found.add(driver)
+        return found
 
     @cached_property
     def _names(self) -> Counter[tuple[str, str, str]]:
@@ -74,6 +101,17 @@ class Published:
         return sorted(name for what, its, name in self._names if (what, its) == (kind, domain))
 
 
+def _keys(name: Reference, driver: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether it is an attribute, and how a device of the driver may write the name."""
+    qualified = f"{name.domain}/{name.id}"
+    return name.kind == "attributes", (qualified, name.id) if driver == name.domain else (qualified,)
+
+
+def _value(device: Device, is_attribute: bool, keys: Sequence[str]) -> object:
+    members: Mapping[str, object] = (device.attributes if is_attribute else device.capacity) or {}
+    return next((members[key] for key in keys if key in members), None)
+
+
 def _place(slice_: ResourceSlice) -> str:
     spec = slice_.spec
     if spec.node_name:
@@ -100,3 +138,30 @@ def requirement_text(one: NodeSelectorRequirement) -> str:
 def _qualified(name: str, driver: str) -> tuple[str, str]:
     domain, slash, id_ = name.rpartition("/")
     return (domain, id_) if slash else (driver, name)
+
+
+def likely_meant(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known words that a person may have meant, the likeliest first.
+
+    A likely slip is a difference of case, then one letter left out, doubled or too many, or two letters in the wrong
+    order, then a word cut short. A letter that is another one makes another word: ``npu`` is no slip of ``gpu``.
+    """
+    ranked = sorted((rank, other) for other in set(known) if (rank := _slip(word, other)) is not None)
+    return [other for _, other in ranked]
+
+
+def _slip(word: str, other: str) -> int | None:
+    """How unlikely the slip is; None if the words are no more alike than any others."""
+    one, two = word.casefold(), other.casefold()
+    if word == other or not one or not two:
+        return None
+    if one == two:
+        return 0
+    shorter, longer = sorted((one, two), key=len)
+    place = next((at for at, letter in enumerate(shorter) if letter != longer[at]), len(shorter))
+    if len(shorter) == len(longer):
+        swapped = shorter[:place] + shorter[place + 1 : place + 2] + shorter[place : place + 1] + shorter[place + 2 :]
+        return 1 if swapped == longer else None
+    if len(longer) == len(shorter) + 1 and shorter[place:] == longer[place + 1 :]:
+        return 1
+    return 2 if longer.startswith(shorter) and len(shorter) > 1 else None

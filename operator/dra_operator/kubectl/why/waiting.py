@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceSlice
+from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
@@ -29,7 +30,7 @@ from dra_operator.wording import counted
 from .claim_making import refused_devices, unmade
 from .decision import Decision, decide
 from .fixes.change import Fix
-from .fixes.search import FixSearch
+from .fixes.search import FixSearch, outdated
 from .fixes.trial import Trial
 from .gang import Together, together
 from .node_report import node_report
@@ -134,7 +135,8 @@ def _tell_of_nodes(
     trial = Trial(made, cycle_state.pod)
     search = FixSearch(trial, promising(said), published)
     report.fixes = search.fixes()
-    report.add(_fixes(report.fixes, cycle_state, trial.tried))
+    report.add(_fixes(report.fixes, cycle_state, trial.tried, outdated(made.cluster, cycle_state)))
+    report.add(search.not_tried)
     if search.is_cut:
         report.say(f"not all changes were tried: {OUT_OF_TIME}", indent=2)
 
@@ -149,11 +151,13 @@ def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleStat
     return published
 
 
-def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[str]:
+def _fixes(
+    fixes: list[Fix], cycle_state: CycleState, tried: int, again: Mapping[str, ResourceClaimSpec]
+) -> Iterator[str]:
     """The most promising first."""
     if not fixes:
-        if tried:
-            yield f"no fix found: {counted(tried, 'change was', 'changes were')} tried, alone or together"
+        number = counted(tried, "change was", "changes were")
+        yield f"no fix found: {number} tried, alone or together" if tried else "no fix found"
         return
     yield (
         "it would fit with one of these changes, each of which was tried:"
@@ -165,8 +169,23 @@ def _fixes(fixes: list[Fix], cycle_state: CycleState, tried: int) -> Iterator[st
         edit.key: edit.after.spec for fix in fixes for edit in fix.edits if isinstance(edit.after, ResourceClaim)
     }
     for claim in cycle_state.resource_claims:
-        if changed.get(claim.key, claim.spec) != claim.spec:
+        if changed.get(claim.key, claim.spec) not in (claim.spec, again.get(claim.key)):
             yield f"  {_immutable(claim, cycle_state.pod)}"
+    if _changes_pod(fixes, cycle_state.pod):
+        yield f"  {_immutable_pod(cycle_state.pod)}"
+
+
+def _changes_pod(fixes: list[Fix], pod: Pod) -> bool:
+    """Whether some fix changes what cannot be changed of a pod; tolerations can be added."""
+    after = [edit.after for fix in fixes for edit in fix.edits if edit.kind is Pod and edit.key == pod.key]
+    return any(isinstance(it, Pod) and replace(it.spec, tolerations=pod.spec.tolerations) != pod.spec for it in after)
+
+
+def _immutable_pod(pod: Pod) -> str:
+    owner = pod.metadata.controller
+    if owner is not None:
+        return f"a pod cannot be changed: change the template of {owner.kind} {owner.name} or of its owner"
+    return f"a pod cannot be changed: delete pod {pod.key}, and create it again"
 
 
 def _immutable(claim: ResourceClaim, pod: Pod) -> str:
@@ -191,10 +210,10 @@ def _kept(made: Pipeline, key: str) -> Iterator[str]:
 def _outdated(made: Pipeline, cycle_state: CycleState) -> Iterator[str]:
     """Claims that were made before their template was replaced."""
     entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
+    stale = outdated(made.cluster, cycle_state)
     for entry, claim in cycle_state.claims:
-        template = made.cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
-        if template is not None and template.typed().spec != claim.spec:
-            name = f"ResourceClaimTemplate {template.key}"
+        if claim.key in stale:
+            name = f"ResourceClaimTemplate {claim.metadata.namespace}/{entries.get(entry or '')}"
             yield f"claim {claim.key} is not what {name} says now: create the pod again to get a new one"
 
 

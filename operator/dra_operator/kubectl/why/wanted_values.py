@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dra_api.core import Node
+from dra_api.core import Node, Pod
 from dra_cel import Reference
 
 from dra_operator.allocator import AllocationError, Inventory, Refusal
@@ -19,8 +20,10 @@ SHOWN_VALUES: Final = 4
 """Values of one name."""
 
 
-def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, published: Published) -> Iterator[str]:
-    """Lines for claims of which no device matches on some node."""
+def wanted_values(
+    refusals: Sequence[Refusal], cycle_state: CycleState, published: Published, pods: Iterable[Pod]
+) -> Iterator[str]:
+    """Lines for claims of which no device matches on some node; ``pods``: those of the cluster, drivers among them."""
     keys = {refusal.claim.key for refusal in refusals if not refusal.matching}
     claims = [claim for claim in cycle_state.resource_claims if claim.key in keys]
     if not claims:
@@ -32,12 +35,14 @@ def wanted_values(refusals: Sequence[Refusal], cycle_state: CycleState, publishe
         for alternative in stage.alternatives
         for selector in alternative.selectors
     }
-    yield from _drivers(expressions, published, cycle_state)
+    yield from _drivers(expressions, published, cycle_state, pods)
     for name in sorted({name for expression in expressions for name in references_of(expression)}):
         yield _values(name, published)
 
 
-def _drivers(expressions: set[str], published: Published, cycle_state: CycleState) -> Iterator[str]:
+def _drivers(
+    expressions: set[str], published: Published, cycle_state: CycleState, pods: Iterable[Pod]
+) -> Iterator[str]:
     asked = {driver for expression in expressions for driver in drivers_of(expression)}
     if known := sorted(asked & set(published.drivers)):
         inventory = cycle_state.allocator.inventory
@@ -51,7 +56,37 @@ def _drivers(expressions: set[str], published: Published, cycle_state: CycleStat
     for driver in sorted(asked):
         there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())
         others = f"drivers that publish devices: {there}" if there else "no driver publishes devices"
-        yield f"no ResourceSlice in the cluster is of driver {driver}: is it running? {others}"
+        yield f"driver {driver} publishes nothing: start it ({_where_it_runs(driver, pods)}); {others}"
+
+
+def _where_it_runs(driver: str, pods: Iterable[Pod]) -> str:
+    found = driver_pods(driver, pods)
+    if not found:
+        return "no pod of a DaemonSet is named after it: is it installed?"
+    return f"pods of its DaemonSet: {listed(map(_as_seen, found))}"
+
+
+def _as_seen(pod: Pod) -> str:
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    unready = [one for one in pod.status.conditions or () if one.type == "Ready" and one.status != "True"]
+    return f"{pod.key}{where}, {pod.status.phase or 'Pending'}{', not ready' if unready else ''}"
+
+
+def driver_pods(driver: str, pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods of DaemonSets that seem to run a driver: the words of its name are in theirs, or in a label.
+
+    Nothing in the API says which pods run a driver.
+    """
+    words = {word for word in re.split(r"[.\-]", driver)[:-1] if word not in ("k8s", "io", "dra", "driver", "resource")}
+    found = []
+    for pod in pods:
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != "DaemonSet":
+            continue
+        text = " ".join((pod.metadata.namespace, owner.name, *(pod.metadata.labels or {}).values()))
+        if driver in text or words <= set(re.split(r"[^a-z0-9]+", text)):
+            found.append(pod)
+    return sorted(found, key=lambda pod: pod.key)
 
 
 def _has_some_of(driver: str, node: Node, inventory: Inventory) -> bool:

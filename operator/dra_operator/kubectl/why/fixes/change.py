@@ -1,16 +1,28 @@
-"""A change of the cluster as a value: in words, and as the objects that it leaves."""
+"""A change of the cluster as a value: in words, as what it does to objects, and as the objects that it leaves.
+
+A patch is a function of the object as it is, so that changes of one object add up in any order, and a change can be
+left out again to see whether the others do without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dra_api.meta import Object
 
 
+class Patch(NamedTuple):
+    """``make`` returns the object as the change leaves it, or None if it is gone."""
+
+    kind: type[Object]
+    key: str
+    make: Callable[[Any], Object | None]
+
+
 class Edit(NamedTuple):
-    """``after`` is the object as the change leaves it; None if it is gone."""
+    """``after`` is the object as all changes leave it; None if it is gone."""
 
     kind: type[Object]
     key: str
@@ -25,17 +37,19 @@ class Change:
     """
 
     text: str
-    edits: tuple[Edit, ...]
+    patches: tuple[Patch, ...]
     effort: int
     group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """With all of the changes the pod fits, on ``node`` for one: it was tried."""
+    """With all of the changes the pod gets the ``node``: it was tried, and that node was chosen."""
 
     node: str
     changes: tuple[Change, ...]
+    edits: Sequence[Edit] = ()
+    """What becomes of each object in the end."""
 
     @property
     def text(self) -> str:
@@ -51,11 +65,6 @@ class Fix:
     def rank(self) -> tuple[int, int, str]:
         """The most promising fix is the least."""
         return self.effort, len(self.changes), self.node
-
-    @property
-    def edits(self) -> Sequence[Edit]:
-        """What becomes of each object in the end."""
-        return tuple({(edit.kind, edit.key): edit for change in self.changes for edit in change.edits}.values())
 
 
 def applied(objects: Iterable[Object], edits: Sequence[Edit]) -> list[Object]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from dra_api.resource import (
@@ -13,35 +14,47 @@ from dra_api.resource import (
     Device,
     DeviceCapacity,
     DeviceTaint,
+    DeviceTaintRule,
     DeviceToleration,
     ResourceClaim,
+    ResourceSlice,
 )
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking, scheduler_of
+from dra_operator.cache import Cluster
+from dra_operator.eviction import selects
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import LoadedNode
 
-from .change import Change
+from .change import Change, Patch
 from .fewer import fewer, left
-from .requests import Wanted, every_request, with_fields, with_request, without_constraint
+from .requests import Wanted, every_request, matching, with_fields, with_request, without_constraint
 
 MOST_TAINTS: Final = 4
 """Sets of taints of single devices whose tolerations are tried."""
 MOST_SMALLER_REQUESTS: Final = 4
 """Smaller amounts of one capacity that are tried."""
+BROKEN: Final = re.compile(
+    r"fail|broken|fault|defect|damage|unhealthy|degraded|dead|lost|error|fallen|xid|ecc(?![a-z])|overheat|repair", re.I
+)
+"""What keys and values of taints say of hardware that does not work."""
+WAIT_FOR_REPAIR: Final = 5
+TOLERATED_BREAKAGE: Final = 8
 
 
-def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal) -> Iterator[Change]:
+def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal, cluster: Cluster) -> Iterator[Change]:
     """What may make the node's devices do; the request that the refusal names comes first."""
     claims = [claim for claim in cycle_state.resource_claims if claim.status.allocation is None]
     claims.sort(key=lambda claim: claim.key != refusal.claim.key)
-    view = cycle_state.allocator.inventory.view(state.node)
+    view, matches = cycle_state.allocator.inventory.view(state.node), matching(cycle_state, state)
     for claim in claims:
         asked = sorted(every_request(claim), key=lambda request: request[0] != refusal.request)
         for name, wanted in asked:
-            yield from _tolerations(claim, name, wanted, view)
+            candidates = matches.get((claim.key, name), [])
+            yield from _tolerations(claim, name, wanted, view, candidates)
+            yield from _repairs(cluster, wanted, view, candidates)
             yield from _counts(claim, name, wanted, refusal)
             if refusal.rule in (Rule.CAPACITY, Rule.COMBINATION):
                 yield from _capacity(claim, name, wanted, view, cycle_state.usage)
@@ -53,11 +66,13 @@ def named(claim: ResourceClaim, request: str) -> str:
     return f'request "{request}" of claim {claim.key}'
 
 
-def _tolerations(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView) -> Iterator[Change]:
+def _tolerations(
+    claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, candidates: Sequence[int]
+) -> Iterator[Change]:
     """The taints of one device that are not tolerated, those of most devices first."""
     sets: Counter[tuple[DeviceTaint, ...]] = Counter()
-    for device in view.devices:
-        taints = tuple(_untimed(taint) for taint in device.taints or () if blocking((taint,), wanted.tolerations))
+    for number in candidates:
+        taints = _untolerated(view.devices[number], wanted)
         if taints and not any(map(scheduler_of, taints)):  # those belong to another scheduler: no toleration mends that
             sets[tuple(dict.fromkeys(taints))] += 1
     for taints, _ in sorted(sets.items(), key=lambda item: (len(item[0]), -item[1]))[:MOST_TAINTS]:
@@ -65,8 +80,51 @@ def _tolerations(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView
         words = " and ".join(_words(each) for each in added)
         plural = "s" if len(added) > 1 else ""
         text = f"add the toleration{plural} {words} to {named(claim, name)}"
-        edit = with_request(claim, name, with_fields(tolerations=(*(wanted.tolerations or ()), *added)))
-        yield Change(text, (edit,), 1, f"tolerations {claim.key} {name}")
+        is_broken = any(says_broken(taint.key, taint.value) for taint in taints)
+        if is_broken:  # the pod would run, and fail
+            text = f"{text}, although the taint says that the hardware is broken"
+
+        def make(now: Wanted, more: tuple[DeviceToleration, ...] = added) -> Wanted:
+            return replace(now, tolerations=(*(now.tolerations or ()), *more))
+
+        patch = with_request(claim, name, make)
+        yield Change(text, (patch,), TOLERATED_BREAKAGE if is_broken else 1, f"tolerations {claim.key} {name}")
+
+
+def _untolerated(device: Device, wanted: Wanted) -> tuple[DeviceTaint, ...]:
+    return tuple(_untimed(taint) for taint in device.taints or () if blocking((taint,), wanted.tolerations))
+
+
+def says_broken(*words: str) -> bool:
+    """Whether a taint with this key and value says that hardware has failed."""
+    return any(BROKEN.search(word) for word in words)
+
+
+def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Sequence[int]) -> Iterator[Change]:
+    """Wait until broken devices are repaired: the driver takes its taint back then, and a person deletes the rule."""
+    for number in candidates:
+        device, id_ = view.devices[number], view.id(number)
+        taints = _untolerated(device, wanted)
+        if not taints or not all(says_broken(taint.key, taint.value) for taint in taints):
+            continue
+        rules = [it for it in cluster.rules if _untimed(it.spec.taint) in taints and selects(it, id_)]
+        pool = [it for it in cluster.slices if (it.spec.driver, it.spec.pool.name) == (id_.driver, id_.pool)]
+        slices = [it for it in pool if any(one.name == id_.device and one.taints for one in it.spec.devices or ())]
+
+        def repaired(now: ResourceSlice, name: str = id_.device) -> ResourceSlice:
+            devices = tuple(replace(it, taints=None) if it.name == name else it for it in now.spec.devices or ())
+            return replace(now, spec=replace(now.spec, devices=devices))
+
+        patches = [Patch(ResourceSlice, it.key, repaired) for it in slices]
+        patches += [Patch(DeviceTaintRule, it.key, _without_effect) for it in rules]
+        keys = " and ".join(dict.fromkeys(taint.key for taint in taints))
+        names = " and ".join(f"DeviceTaintRule {it.metadata.name}" for it in rules)
+        then = f"delete {names} then" if rules else f"its driver removes the taint {keys} then"
+        yield Change(f"wait until device {id_} is repaired ({then})", tuple(patches), WAIT_FOR_REPAIR, "repair")
+
+
+def _without_effect(rule: DeviceTaintRule) -> DeviceTaintRule:
+    return replace(rule, spec=replace(rule.spec, taint=replace(rule.spec.taint, effect="None")))
 
 
 def _untimed(taint: DeviceTaint) -> DeviceTaint:
@@ -92,8 +150,8 @@ def _counts(claim: ResourceClaim, name: str, wanted: Wanted, refusal: Refusal) -
         tried = fewer(wanted.count, refusal)
         text = f"ask for at most {{count}} instead of {wanted.count} in"
     for count in tried:
-        edit = with_request(claim, name, with_fields(allocation_mode="ExactCount", count=count))
-        yield Change(f"{text.format(count=count)} {named(claim, name)}", (edit,), 3, f"count {claim.key} {name}")
+        patch = with_request(claim, name, with_fields(allocation_mode="ExactCount", count=count))
+        yield Change(f"{text.format(count=count)} {named(claim, name)}", (patch,), 3, f"count {claim.key} {name}")
 
 
 def _capacity(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, usage: Usage) -> Iterator[Change]:
@@ -104,10 +162,10 @@ def _capacity(claim: ResourceClaim, name: str, wanted: Wanted, view: NodeView, u
         smaller = {most for most in _amounts(what, view, usage) if 0 < most < amount.nanos}
         for most in sorted(smaller, reverse=True)[:MOST_SMALLER_REQUESTS]:
             less = Quantity.from_nanos(most, binary=str(amount).endswith("i"))
-            edit = with_request(claim, name, _capacity_of({**asked, what: less}))
+            patch = with_request(claim, name, _with_capacity(what, less))
             text = f"ask for at most {less} {what} instead of {amount} in {named(claim, name)}"
-            yield Change(text, (edit,), 3, group)
-        without = _capacity_of({key: value for key, value in asked.items() if key != what})
+            yield Change(text, (patch,), 3, group)
+        without = _with_capacity(what, None)
         text = f"remove the capacity {what} from {named(claim, name)}"
         yield Change(text, (with_request(claim, name, without),), 3, group)
 
@@ -150,5 +208,13 @@ def _constraints(claim: ResourceClaim) -> Iterator[Change]:
         yield Change(text, (without_constraint(claim, constraint),), 3)
 
 
-def _capacity_of(requests: Mapping[str, Quantity]) -> Callable[[Wanted], Wanted]:
-    return with_fields(capacity=CapacityRequirements(requests=dict(requests)))
+def _with_capacity(what: str, amount: Quantity | None) -> Callable[[Wanted], Wanted]:
+    """Ask for this amount of a capacity; None: do not ask for it."""
+
+    def make(now: Wanted) -> Wanted:
+        asked = (now.capacity.requests if now.capacity is not None else None) or {}
+        left = {key: value for key, value in asked.items() if key != what}
+        more = {what: amount} if amount is not None else {}
+        return replace(now, capacity=CapacityRequirements(requests={**left, **more}))
+
+    return make

@@ -1,6 +1,7 @@
 """Remedies that free devices: the pods that hold them end, or the claim that no pod uses is deleted.
 
-An immediate claim keeps its devices when its pods end, so that its annotation has to be removed as well.
+An immediate claim keeps its devices when its pods end, so that its annotation has to be removed as well. A pod that is
+over, or that terminates on a machine that does not answer, cannot be waited for: the answer says who has to act.
 """
 
 from __future__ import annotations
@@ -10,39 +11,78 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from dra_api.core import Pod
-from dra_api.relations.references import is_pod_group
+from dra_api.command_line import kubectl, with_command
+from dra_api.core import Node, Pod
+from dra_api.relations.references import is_pod_group, pod_is_done
 from dra_api.resource import ResourceClaim, ResourceClaimStatus
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
+from dra_operator.kubectl.facts import age
+from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import ANNOTATION, LoadedNode, is_immediate
-from dra_operator.wording import listed
+from dra_operator.wording import counted, listed
 
-from .change import Change, Edit
+from .change import Change, Patch
+from .requests import matching
 
 MOST_HOLDERS: Final = 2
 """Claims that one remedy frees."""
 MOST_TRIED_HOLDERS: Final = 12
 """Holders that are looked at, those that are easiest to end first."""
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+SERVICES: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
+"""Owners that make a pod again when it ends."""
 
 
-def holder_remedies(cluster: Cluster, cycle_state: CycleState, state: LoadedNode) -> Iterator[Change]:
+class Holders:
+    """The claims that hold what the pod needs of one node, those that are easiest to end first.
+
+    Only claims with devices that match come into question, and those with other devices of such pools: these take
+    shared counters.
+    """
+
+    def __init__(self, cluster: Cluster, cycle_state: CycleState, state: LoadedNode) -> None:
+        own = {claim.metadata.uid for claim in cycle_state.resource_claims}
+        view = cycle_state.allocator.inventory.view(state.node)
+        numbers = {number for found in matching(cycle_state, state).values() for number in found}
+        pools = {view.id(number).pool_id for number in numbers if view.devices[number].consumes_counters}
+        self.devices: dict[str, list[DeviceId]] = defaultdict(list)
+        for number in range(len(view.devices)):
+            device = view.id(number)
+            if number in numbers or device.pool_id in pools:
+                for key in cluster.claims_by_device.keys(device):
+                    self.devices[key].append(device)
+        claims = [
+            it for key in self.devices if (it := cluster.claims.get(key)) is not None and it.metadata.uid not in own
+        ]
+        self.every = sorted(claims, key=lambda claim: _ease(cluster, claim))
+
+    @property
+    def tried(self) -> list[ResourceClaim]:
+        """Those that remedies free."""
+        return self.every[:MOST_TRIED_HOLDERS]
+
+    @property
+    def not_tried(self) -> str:
+        """Which were not, in words; empty if all were."""
+        left = self.every[MOST_TRIED_HOLDERS:]
+        number = counted(
+            len(left), "other holder of devices that match was", "other holders of devices that match were"
+        )
+        return f"{number} not tried: {listed(f'claim {claim.key}' for claim in left)}" if left else ""
+
+
+def holder_remedies(made: Pipeline, cycle_state: CycleState, state: LoadedNode) -> Iterator[Change]:
     """Who could end, one claim alone before two together; pods of low priority first, then those that are young."""
-    own = {claim.metadata.uid for claim in cycle_state.resource_claims}
-    held: dict[str, list[DeviceId]] = defaultdict(list)
-    view = cycle_state.allocator.inventory.view(state.node)
-    for number in range(len(view.devices)):
-        device = view.id(number)
-        for key in cluster.claims_by_device.keys(device):
-            held[key].append(device)
-    claims = [claim for key in held if (claim := cluster.claims.get(key)) is not None and claim.metadata.uid not in own]
-    claims = sorted(claims, key=lambda claim: _ease(cluster, claim))[:MOST_TRIED_HOLDERS]
+    found = Holders(made.cluster, cycle_state, state)
     for size in range(1, MOST_HOLDERS + 1):
-        for some in combinations(claims, size):
-            yield _ended(cluster, cycle_state.pod, some, [device for claim in some for device in held[claim.key]])
+        for some in combinations(found.tried, size):
+            devices = [device for claim in some for device in found.devices[claim.key]]
+            yield _Ending(made, cycle_state.pod, some).change(devices)
 
 
 def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Collection[str]) -> Iterator[Change]:
@@ -54,7 +94,7 @@ def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Colle
         for pod in (*users(cluster, claim), *_placed_members(cluster, claim))
         if pod.metadata.uid != cycle_state.pod.metadata.uid
     }
-    edits = [Edit(ResourceClaim, claim.key, replace(claim, status=ResourceClaimStatus())) for claim in claims]
+    patches = [Patch(ResourceClaim, claim.key, _released) for claim in claims]
     names = listed(claim.key for claim in claims)
     if not claims:
         return
@@ -64,7 +104,7 @@ def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Colle
             text = f"{_no_more_immediate(kept)} and {text}"
     else:
         text = f"delete claim {names} and create it again, so that it gets other devices"
-    yield Change(text, (*edits, *(Edit(Pod, key, None) for key in others)), 4 + len(others))
+    yield Change(text, (*patches, *(Patch(Pod, key, _gone) for key in others)), 4 + len(others))
 
 
 def users(cluster: Cluster, claim: ResourceClaim) -> list[Pod]:
@@ -72,6 +112,22 @@ def users(cluster: Cluster, claim: ResourceClaim) -> list[Pod]:
     names = [user.name for user in claim.status.reserved_for or () if user.resource == "pods"]
     found = (cluster.pods.get(f"{claim.metadata.namespace}/{name}") for name in names)
     return [pod for pod in found if pod is not None]
+
+
+def is_unreachable(node: Node | None) -> bool:
+    """Whether the node's kubelet has stopped to answer, so that no pod ends there."""
+    if node is None:
+        return False
+    says = next((one.status for one in node.status.conditions or () if one.type == "Ready"), "True")
+    return says == "Unknown" or any(taint.key == UNREACHABLE for taint in node.spec.taints or ())
+
+
+def _gone(_: object) -> None:
+    return None
+
+
+def _released(claim: ResourceClaim) -> ResourceClaim:
+    return replace(claim, status=ResourceClaimStatus())
 
 
 def _placed_members(cluster: Cluster, claim: ResourceClaim) -> Iterator[Pod]:
@@ -87,26 +143,117 @@ def _ease(cluster: Cluster, claim: ResourceClaim) -> tuple[int, int, str]:
     return max((pod.spec.priority or 0 for pod in pods), default=-(2**31)), len(pods), claim.key
 
 
-def _ended(cluster: Cluster, waiting: Pod, claims: tuple[ResourceClaim, ...], devices: list[DeviceId]) -> Change:
-    pods = {pod.key: pod for claim in claims for pod in users(cluster, claim)}
-    unused = [claim.key for claim in claims if not claim.status.reserved_for]
-    edits = [Edit(ResourceClaim, claim.key, None) for claim in claims] + [Edit(Pod, key, None) for key in pods]
-    kept = [claim.key for claim in claims if claim.status.reserved_for and is_immediate(claim)]
-    parts = [_no_more_immediate(kept)] if kept else []
-    if pods:
-        one = len(pods) == 1
-        names = listed((_named(pod, waiting) for pod in pods.values()), 4)
-        parts.append(
-            f"wait until pod{'' if one else 's'} {names} end{'s' if one else ''}, or delete {'it' if one else 'them'}"
+class _Ending:
+    """What has to happen so that claims are released, by the state of their pods."""
+
+    def __init__(self, made: Pipeline, waiting: Pod, claims: Sequence[ResourceClaim]) -> None:
+        self._made, self._waiting, self._claims = made, waiting, claims
+        self._pods = {pod.key: pod for claim in claims for pod in users(made.cluster, claim)}
+        self._effort = 3 + len(claims) + len(self._pods)
+
+    def change(self, devices: Sequence[DeviceId]) -> Change:
+        """All of it in one sentence."""
+        parts = [*self._kept(), *self._finished(), *self._lost(), *self._running(), *self._unused()]
+        text = f"{' and '.join(parts)} (frees {listed(map(str, devices))})"
+        patches = [Patch(ResourceClaim, claim.key, _gone) for claim in self._claims]
+        patches += [Patch(Pod, key, _gone) for key in self._pods]
+        higher = any((pod.spec.priority or 0) > (self._waiting.spec.priority or 0) for pod in self._pods.values())
+        return Change(text, tuple(patches), self._effort + 2 * higher, "holders")
+
+    def _kept(self) -> Iterator[str]:
+        kept = [claim.key for claim in self._claims if claim.status.reserved_for and is_immediate(claim)]
+        self._effort += len(kept)
+        if kept:
+            yield _no_more_immediate(kept)
+
+    def _finished(self) -> Iterator[str]:
+        """A pod that is over holds nothing: its claim waits for a controller that does not work."""
+        over = [pod for pod in self._pods.values() if pod_is_done(pod)]
+        works = "see that kube-controller-manager or the operator runs"
+        if over:
+            pods = listed(pod.key for pod in over)
+            whose = f"pods {pods} have finished, and one of these releases their claims"
+            yield f"{works}: " + (
+                whose if len(over) > 1 else f"pod {pods} has finished, and one of these releases its claim"
+            )
+        if gone := self._gone_consumers():
+            yield f"{works}: one of these releases {listed(gone)}, whose pods are gone"
+
+    def _gone_consumers(self) -> list[str]:
+        """Claims that are reserved only for pods that do not exist any more."""
+        if not self._knows_pods:
+            return []
+        return [
+            f"claim {it.key}"
+            for it in self._claims
+            if it.status.reserved_for
+            and all(user.resource == "pods" for user in it.status.reserved_for)
+            and not users(self._made.cluster, it)
+        ]
+
+    @property
+    def _knows_pods(self) -> bool:
+        return self._made.seen.is_whole and "pods" not in self._made.seen.unseen
+
+    def _lost(self) -> Iterator[str]:
+        """A pod on a machine that does not answer ends only when it answers, or is said to be off."""
+        cluster = self._made.cluster
+        for pod in self._pods.values():
+            if pod_is_done(pod) or not is_unreachable(cluster.nodes.get(pod.spec.node_name)):
+                continue
+            self._effort += 4
+            leaving = ""
+            if pod.metadata.deletion_timestamp is not None:
+                since = age(pod.metadata.deletion_timestamp, self._made.now)
+                leaving = " and is being deleted" + (f" for {since}" if since else "")
+            name = pod.spec.node_name
+            command = kubectl("taint", "nodes", names=[name], then=[f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute"])
+            off = with_command(f"say so by the taint {OUT_OF_SERVICE}", command)
+            yield (
+                f"bring node {name} back, or if its machine is off, {off}: pod {_named(pod, self._waiting)} is on "
+                f"node {name}, which is unreachable{leaving}, and cannot end there"
+            )
+
+    def _running(self) -> Iterator[str]:
+        nodes = self._made.cluster.nodes
+        live = [
+            it for it in self._pods.values() if not pod_is_done(it) and not is_unreachable(nodes.get(it.spec.node_name))
+        ]
+        if not live:
+            return
+        one = len(live) == 1
+        names = listed((_named(pod, self._waiting) for pod in live), 4)
+        yield (
+            f"wait until pod{'' if one else 's'} {names} end{'s' if one else ''}, or {self._end(live)}"
+            if not all(pod.metadata.deletion_timestamp for pod in live)
+            else f"wait until pod{'' if one else 's'} {names} end{'s' if one else ''}"
         )
-    if unused:
-        parts.append(f"delete claim{'s' * (len(unused) > 1)} {listed(unused)}, reserved for no pod")
-    unknown = [claim.key for claim in claims if claim.status.reserved_for and not users(cluster, claim)]
-    if unknown:
-        parts.append(f"wait until the consumers of claim{'s' * (len(unknown) > 1)} {listed(unknown)} end")
-    text = f"{' and '.join(parts)} (frees {listed(map(str, devices))})"
-    higher = any((pod.spec.priority or 0) > (waiting.spec.priority or 0) for pod in pods.values())
-    return Change(text, tuple(edits), 3 + len(claims) + len(pods) + len(kept) + 2 * higher, "holders")
+
+    def _end(self, live: Sequence[Pod]) -> str:
+        """A pod of higher priority that is made again takes the devices again."""
+        rank = self._waiting.spec.priority or 0
+        owners = {
+            f"{owner.kind} {owner.name}": None
+            for pod in live
+            if (owner := pod.metadata.controller) is not None
+            and owner.kind in SERVICES
+            and ((pod.spec.priority or 0) > rank or owner.kind == "DaemonSet")
+        }
+        them = "it" if len(live) == 1 else "them"
+        return f"scale down {listed(owners)}, which makes {them} again" if owners else f"delete {them}"
+
+    def _unused(self) -> Iterator[str]:
+        unused = [claim.key for claim in self._claims if not claim.status.reserved_for]
+        if unused:
+            yield f"delete claim{'s' * (len(unused) > 1)} {listed(unused)}, reserved for no pod"
+        gone = self._gone_consumers()
+        unknown = [
+            claim.key
+            for claim in self._claims
+            if claim.status.reserved_for and not users(self._made.cluster, claim) and f"claim {claim.key}" not in gone
+        ]
+        if unknown:
+            yield f"wait until the consumers of claim{'s' * (len(unknown) > 1)} {listed(unknown)} end"
 
 
 def _no_more_immediate(keys: Sequence[str]) -> str:

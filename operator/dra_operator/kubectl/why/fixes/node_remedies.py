@@ -1,12 +1,16 @@
-"""Remedies for rules that keep a pod from a node: taint, cordon, node selector, room, rules between pods."""
+"""Remedies for rules that keep a pod from a node: taint, cordon, node selector, room, rules between pods.
+
+A node that is about to go, or has yet to come, gets none. Nor do labels that the kubelet or a cloud provider writes:
+they say what the machine is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from dra_api.command_line import kubectl, with_command
-from dra_api.core import Node, Pod, Toleration
+from dra_api.core import Node, Pod, Taint, Toleration
 from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
@@ -31,16 +35,70 @@ from dra_operator.scheduling.state import (
     untolerated,
 )
 
-from .change import Change, Edit
-from .pod_changes import amount_of, less_in, spec_change
+from .change import Change, Patch
+from .claim_remedies import TOLERATED_BREAKAGE, WAIT_FOR_REPAIR, says_broken
+from .holder_remedies import OUT_OF_SERVICE
+from .pod_changes import amount_of, containers_of, less_in, pod_change
 
 BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 """Resources whose amounts are written in powers of 1024."""
+GOING: Final = {
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to delete it",
+    "karpenter.sh/disrupted": "Karpenter is about to delete it",
+    "karpenter.sh/disruption": "Karpenter is about to delete it",
+    "node.cloudprovider.kubernetes.io/shutdown": "its machine is shut down",
+    "aws-node-termination-handler/spot-itn": "its machine is about to be taken away",
+    "cloud.google.com/impending-node-termination": "its machine is about to be taken away",
+}
+"""Taints of nodes that are about to go, with what they say."""
+COMING: Final = {
+    "node.cloudprovider.kubernetes.io/uninitialized": "the cloud provider has not initialized it yet",
+    "karpenter.sh/unregistered": "Karpenter has not registered it yet",
+    "node.cilium.io/agent-not-ready": "its network is not ready yet",
+    "ebs.csi.aws.com/agent-not-ready": "its storage driver is not ready yet",
+}
+"""Taints of nodes that are not ready for pods yet, with what they say."""
+CONDITIONS: Final = {
+    "not-ready": "is not ready: look at its kubelet",
+    "unreachable": "is unreachable: bring the machine or its network back, or delete the node",
+    "memory-pressure": "is short of memory: free some",
+    "disk-pressure": "is short of disk space: free some",
+    "pid-pressure": "is short of process IDs: free some",
+    "network-unavailable": "has no network: look at its network plugin",
+}
+"""Taints of Kubernetes that go when a condition of the node does, without their prefix."""
+MACHINE_LABELS: Final = frozenset(
+    {
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "node.kubernetes.io/instance-type",
+        "node.kubernetes.io/windows-build",
+    }
+)
+MACHINE_LABEL_DOMAINS: Final = (
+    "topology.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "beta.kubernetes.io/",
+    "topology.ebs.csi.aws.com/",
+    "topology.gke.io/",
+    "topology.disk.csi.azure.com/",
+    "karpenter.sh/",
+    "karpenter.k8s.aws/",
+    "eks.amazonaws.com/",
+    "cloud.google.com/",
+    "kubernetes.azure.com/",
+    "feature.node.kubernetes.io/",
+    "nvidia.com/",
+)
+"""Labels that a kubelet, a cloud provider or a discovery daemon writes, and writes again."""
 
 
 def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[Change]:
     """What may remove the obstacle."""
     reason = obstacle.reason
+    if leaving_or_coming(state.node):
+        return
     if reason is CORDONED:
         yield _uncordon(state.node)
     elif reason is TAINT:
@@ -51,38 +109,82 @@ def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[C
         yield from _room(obstacle.subject, pod, state)
     elif reason in (SPREAD, SPREAD_LABEL):
         text = "remove spec.topologySpreadConstraints from the pod"
-        yield spec_change(pod, text, 4, topology_spread_constraints=None)
+        yield pod_change(pod, text, 4, lambda _: {"topology_spread_constraints": None})
     elif reason in (POD_AFFINITY, POD_ANTI_AFFINITY) and pod.spec.affinity is not None:
         field = "pod_affinity" if reason is POD_AFFINITY else "pod_anti_affinity"
         name = "podAffinity" if reason is POD_AFFINITY else "podAntiAffinity"
-        affinity = replace(pod.spec.affinity, **{field: None})
-        yield spec_change(pod, f"remove spec.affinity.{name} from the pod", 4, affinity=affinity)
+        yield pod_change(pod, f"remove spec.affinity.{name} from the pod", 4, lambda now: _affinity(now, field, None))
+
+
+def leaving_or_coming(node: Node) -> str:
+    """What a taint says of a node that does not count, since it is about to go or not there yet; empty if none does."""
+    for taint in node.spec.taints or ():
+        if (going := GOING.get(taint.key)) is not None:
+            return f"{going}, so it does not count (taint {taint.key})"
+        if (coming := COMING.get(taint.key)) is not None:
+            return f"{coming}: wait (taint {taint.key})"
+    return ""
+
+
+def is_of_machine(label: str) -> bool:
+    """Whether a label is written by the kubelet, a cloud provider or a discovery daemon."""
+    return label in MACHINE_LABELS or label.startswith(MACHINE_LABEL_DOMAINS)
+
+
+def _affinity(pod: Pod, field: str, value: Any) -> dict[str, Any]:
+    affinity = pod.spec.affinity
+    return {"affinity": replace(affinity, **{field: value}) if affinity is not None else None}
 
 
 def _uncordon(node: Node) -> Change:
-    taints = tuple(taint for taint in node.spec.taints or () if taint.key != UNSCHEDULABLE.key)
-    after = replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
+    def make(now: Node) -> Node:
+        taints = tuple(taint for taint in now.spec.taints or () if taint.key != UNSCHEDULABLE.key)
+        return replace(now, spec=replace(now.spec, unschedulable=False, taints=taints))
+
     name = node.metadata.name
     text = with_command("uncordon the node", kubectl("uncordon", names=[name]))
-    return Change(text, (Edit(Node, name, after),), 2)
+    return Change(text, (Patch(Node, name, make),), 2)
+
+
+def _without_taint(name: str, taint: Taint) -> Patch:
+    def make(now: Node) -> Node:
+        left = tuple(each for each in now.spec.taints or () if (each.key, each.effect) != (taint.key, taint.effect))
+        return replace(now, spec=replace(now.spec, taints=left))
+
+    return Patch(Node, name, make)
 
 
 def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
     taint = untolerated(state.taints, tolerations_of(pod))
     if taint is None or scheduler_of(taint) is not None:  # the node of another scheduler stays its
         return
-    node = state.node
+    patch, name = _without_taint(state.name, taint), state.name
+    if taint.key == OUT_OF_SERVICE:
+        command = kubectl("taint", "nodes", names=[name], then=[f"{taint.key}:{taint.effect}-"])
+        text = with_command(f"remove the taint {taint.key} from node {name}", command)
+        yield Change(f"{text} if the machine is repaired", (patch,), 6)
+        return
     if taint.key.startswith(NODE_CONDITION):
-        left = tuple(each for each in node.spec.taints or () if each.key != taint.key)
-        after = replace(node, spec=replace(node.spec, taints=left))
-        condition = taint.key.removeprefix(NODE_CONDITION)
-        yield Change(f"end the condition {condition} of node {state.name}", (Edit(Node, state.name, after),), 6)
+        condition = CONDITIONS.get(taint.key.removeprefix(NODE_CONDITION))
+        if condition is not None:
+            yield Change(f"wait until the taint {taint.key} goes: node {name} {condition}", (patch,), 6)
+        else:
+            command = kubectl("taint", "nodes", names=[name], then=[f"{taint.key}:{taint.effect}-"])
+            yield Change(with_command(f"remove the taint {taint.key} from node {name}", command), (patch,), 6)
         return
     how = f'operator: Equal, value: "{taint.value}"' if taint.value else "operator: Exists"
     operator = "Equal" if taint.value else "Exists"
     added = Toleration(key=taint.key, operator=operator, value=taint.value, effect=taint.effect)
     text = f"add the toleration {{key: {taint.key}, {how}, effect: {taint.effect}}} to the pod"
-    yield spec_change(pod, text, 1, tolerations=(*(pod.spec.tolerations or ()), added))
+    is_broken = says_broken(taint.key, taint.value)
+    if is_broken:
+        yield Change(f"wait until node {name} is repaired and loses the taint {taint.key}", (patch,), WAIT_FOR_REPAIR)
+        text = f"{text}, although the taint says that the hardware is broken"
+
+    def tolerate(now: Pod) -> dict[str, Any]:
+        return {"tolerations": (*(now.spec.tolerations or ()), added)}
+
+    yield pod_change(pod, text, TOLERATED_BREAKAGE if is_broken else 1, tolerate)
 
 
 def _selector(pod: Pod, node: Node) -> Iterator[Change]:
@@ -91,20 +193,27 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
     missing = {key: value for key, value in wanted.items() if labels.get(key) != value}
     if missing:
         pairs = ", ".join(f"{key}={value}" for key, value in missing.items())
-        left = {key: value for key, value in wanted.items() if key not in missing} or None
-        yield spec_change(pod, f"remove {pairs} from spec.nodeSelector of the pod", 2, node_selector=left)
-        after = replace(node, metadata=replace(node.metadata, labels={**labels, **missing}))
-        name = node.metadata.name
-        command = kubectl("label", "node", "--overwrite", names=[name], labels=missing)
-        yield Change(with_command("label the node", command), (Edit(Node, name, after),), 4)
+
+        def less(now: Pod) -> dict[str, Any]:
+            left = {key: value for key, value in (now.spec.node_selector or {}).items() if key not in missing}
+            return {"node_selector": left or None}
+
+        yield pod_change(pod, f"remove {pairs} from spec.nodeSelector of the pod", 2, less)
+        if not any(map(is_of_machine, missing)):
+
+            def labelled(now: Node) -> Node:
+                return replace(now, metadata=replace(now.metadata, labels={**(now.metadata.labels or {}), **missing}))
+
+            name = node.metadata.name
+            command = kubectl("label", "node", "--overwrite", names=[name], labels=missing)
+            yield Change(with_command("label the node", command), (Patch(Node, name, labelled),), 4)
     affinity = pod.spec.affinity
     of_nodes = affinity.node_affinity if affinity is not None else None
     required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes is not None else None
     if affinity and of_nodes and required and not missing and not node_selectors.matches(required, node):
         nodes = replace(of_nodes, required_during_scheduling_ignored_during_execution=None)
         field = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-        without = replace(affinity, node_affinity=nodes)
-        yield spec_change(pod, f"remove {field} from the pod", 2, affinity=without)
+        yield pod_change(pod, f"remove {field} from the pod", 2, lambda now: _affinity(now, "node_affinity", nodes))
 
 
 def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
@@ -113,8 +222,8 @@ def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
     excess = pod_requests(pod).get(resource, 0) - left
     if pod.spec.resources is not None or not left:
         return
-    for container in pod.spec.containers or ():
+    for field, container in containers_of(pod):
         asked = amount_of(container, resource)
         if asked is not None and asked.nanos > excess:
             amount = Quantity.from_nanos(asked.nanos - excess, binary=resource.startswith(BYTES))
-            yield less_in(pod, container, resource, amount)
+            yield less_in(pod, field, container, resource, amount)

@@ -6,20 +6,25 @@ that answer alike are looked at once. Work is limited: no fix found does not mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from dra_api.resource import ResourceClaim, ResourceClaimSpec
+from msgspec.structs import replace
+
 from dra_operator.allocator import Rule
+from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
+from dra_operator.wording import listed
 
-from .change import Change, Fix
+from .change import Change, Fix, Patch
 from .claim_remedies import claim_remedies
 from .extended_remedies import extended_remedies
-from .holder_remedies import holder_remedies, release_remedies
+from .holder_remedies import Holders, holder_remedies, release_remedies
 from .node_remedies import node_remedies
 from .selector_remedies import selector_remedies
 from .trial import Trial
@@ -40,15 +45,34 @@ class FixSearch:
     def __init__(self, trial: Trial, nodes: Sequence[str], published: Published) -> None:
         self._trial, self._nodes, self._published = trial, nodes, published
         self._found: dict[frozenset[str], Fix] = {}
+        self._again = self._made_again()
         self.is_cut = False
         """Whether the time was over before all was tried."""
+        self.not_tried: dict[str, None] = {}
+        """Who holds devices that match, and was not tried."""
 
     def fixes(self) -> list[Fix]:
         """The most promising ones; each was tried."""
         with suppress(TookTooLong):
             self._search()
         found = sorted(self._found.values(), key=lambda fix: fix.rank)
-        return [fix for fix in found if fix.effort <= found[0].effort + MOST_EXTRA_EFFORT][:MOST_FIXES]
+        told = [fix for fix in found if fix.effort <= found[0].effort + MOST_EXTRA_EFFORT][:MOST_FIXES]
+        with suppress(TookTooLong):
+            least = {frozenset(change.text for change in it.changes): it for it in map(self._least, told)}
+            told = sorted(least.values(), key=lambda fix: fix.rank)
+        return told
+
+    def _least(self, fix: Fix) -> Fix:
+        """Without the changes that the others do without: a change may be made before its use is known."""
+        for place in range(len(fix.changes) if len(fix.changes) > 1 else 0):
+            if fix.changes[place] is self._again:
+                continue  # what follows changes the template as it is now
+            fewer = fix.changes[:place] + fix.changes[place + 1 :]
+            with self._trial.with_(*fewer):
+                node = self._trial.node()
+            if node:
+                return self._least(Fix(node, fewer, self._trial.edits(fewer)))
+        return fix
 
     def _search(self) -> None:
         """Raises TookTooLong, and says so in ``is_cut``."""
@@ -56,23 +80,49 @@ class FixSearch:
         for most in range(1, MOST_CHANGES + 1):
             for node in self._nodes:
                 self._explore(node, (), most, None)
+                if self._again is not None:
+                    with self._trial.with_(self._again):
+                        self._explore(node, (self._again,), most, None)
             if self._found:
                 break
         self.is_cut = False
+
+    def _made_again(self) -> Change | None:
+        """Claims that were made before their template was replaced; what they say can be changed no other way."""
+        cycle_state = self._trial.cycle_state()
+        specs = outdated(self._trial.cluster, cycle_state) if cycle_state is not None else {}
+        if not specs:
+            return None
+
+        def made_from(spec: ResourceClaimSpec) -> Callable[[ResourceClaim], ResourceClaim]:
+            return lambda claim: replace(claim, spec=spec)
+
+        patches = tuple(Patch(ResourceClaim, key, made_from(spec)) for key, spec in specs.items())
+        names = f"claim{'s' * (len(specs) > 1)} {listed(specs)}"
+        return Change(f"create the pod again, which makes {names} anew from what the template says now", patches, 1)
+
+    def _is_in_vain(self, change: Change, made: tuple[Change, ...]) -> bool:
+        """It changes a claim whose template says something else by now."""
+        again = self._again
+        if again is None or again in made:
+            return False
+        keys = {patch.key for patch in again.patches}
+        return any(patch.kind is ResourceClaim and patch.key in keys for patch in change.patches)
 
     def _explore(self, node: str, made: tuple[Change, ...], most: int, before: NodeStatus | None) -> bool:
         """Whether the changes made so far, with up to ``most`` in all, are a fix; ``before``: without the last one."""
         if self._trial.asked >= MOST_NODE_ANSWERS:
             return False
         answer = self._trial.answer(node)
-        if made and (isinstance(answer, Fits) or self._removes_error(made)) and self._trial.fits():
-            self._found.setdefault(frozenset(change.text for change in made), Fix(node, made))
+        if made and (isinstance(answer, Fits) or self._removes_error(made)) and (chosen := self._trial.node()):
+            fix = Fix(chosen, made, self._trial.edits(made))
+            self._found.setdefault(frozenset(change.text for change in made), fix)
             return True
         if answer is None or len(made) == most or _is_same(answer, before):
             return False
         helped: set[str] = set()
         for change in islice(self._remedies(node, answer), MOST_REMEDIES):
-            if change.group and change.group in helped:
+            if (change.group and change.group in helped) or self._is_in_vain(change, made):
                 continue
             with self._trial.with_(change):
                 if self._explore(node, (*made, change), most, answer):
@@ -110,10 +160,23 @@ class FixSearch:
         if refusal.rule is Rule.NO_DEVICES:
             return
         yield from extended_remedies(self._trial.pod, refusal)
-        yield from claim_remedies(cycle_state, state, refusal)
+        yield from claim_remedies(cycle_state, state, refusal, self._trial.cluster)
         if not none_match:
-            yield from holder_remedies(self._trial.cluster, cycle_state, state)
+            if skipped := Holders(self._trial.cluster, cycle_state, state).not_tried:
+                self.not_tried[f"{node}: {skipped}"] = None
+            yield from holder_remedies(self._trial.pipeline, cycle_state, state)
             yield from selector_remedies(self._trial.cluster, cycle_state, self._published, failing=False)
+
+
+def outdated(cluster: Cluster, cycle_state: CycleState) -> dict[str, ResourceClaimSpec]:
+    """The claims of the pod that were made before their template was replaced, with what it says now."""
+    entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
+    found: dict[str, ResourceClaimSpec] = {}
+    for entry, claim in cycle_state.claims:
+        template = cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
+        if template is not None and claim.status.allocation is None and (spec := template.typed().spec) != claim.spec:
+            found[claim.key] = spec
+    return found
 
 
 def _is_same(answer: NodeStatus, before: NodeStatus | None) -> bool:

@@ -1,127 +1,437 @@
-"""Remedies for CEL selectors: the value or the domain that devices do publish, a guard against a missing name, or less.
+"""Remedies for CEL selectors: the literal, name or domain that was meant, a guard against a missing name, or less.
 
-A selector of a class is changed for all who use the class, so that of a claim comes first.
+A mistake in one literal is mended in that literal. Which literals help is tried on the published devices that the other
+selectors of the request match: the devices that the request can mean. So no value of another vendor's hardware is
+proposed. A selector of a class is changed for all who use the class, so that of a claim comes first.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
-from functools import partial
-from typing import Final
+from contextlib import suppress
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from dra_api.resource import CELDeviceSelector, DeviceClass, DeviceSelector
-from dra_cel import CompileError, Reference, Selector, compile, device_selectors
+from dra_api.resource import CELDeviceSelector, Device, DeviceClass, DeviceSelector, ResourceClaim
+from dra_api.values.quantity import Quantity
+from dra_cel import CompileError, EvaluationError, Reference, Selector, compile, device_selectors, prepare
 from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
-from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.published import Published, likely_meant
 from dra_operator.scheduling import CycleState
 
-from .change import Change, Edit
+from .change import Change, Patch
 from .claim_remedies import named
-from .requests import every_request, with_fields, with_request
+from .requests import Wanted, every_request, with_request
 
-LITERAL: Final = re.compile(r'"([^"\\]*)"|\'([^\'\\]*)\'')
-TYPO_SIMILARITY: Final = 0.9
-"""From this similarity on, the name of a driver may be a slip of the pen; others are other drivers."""
+TOKEN: Final = re.compile(
+    r"""(?P<string>"(?:[^"\\\n])*"|'(?:[^'\\\n])*')|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)"""
+)
+"""Texts without escapes, names and numbers; a number in a name is none."""
+CALL_BEFORE: Final = re.compile(r"\b(quantity|semver)\(\s*$")
+AFTER_COMPARISON: Final = re.compile(r"compareTo\(.*\)\s*(?:[<>]=?|[=!]=)\s*-?\s*$", re.DOTALL)
+"""A number behind this is the result of a comparison, and no value of a device."""
 MOST_VALUES: Final = 3
 """Published values that are tried in the place of a literal."""
+MOST_KINDS: Final = 400
+"""Devices that differ in what the selectors read, on which other selectors are tried."""
+MEND, OTHER_VALUE, FEWER_TERMS, NO_SELECTOR = 2, 4, 6, 8
+"""Efforts: the devices are what the author means; he takes other devices; he gives up a condition, or all of them."""
+
+
+class Other(NamedTuple):
+    """An expression to try instead, in words with ``{where}``. ``after`` is None for no selector at all."""
+
+    text: str
+    effort: int
+    after: str | None
+
+
+class Token(NamedTuple):
+    """A text, name or number of an expression; ``word`` is a text without its quotes."""
+
+    kind: str
+    start: int
+    end: int
+    word: str
 
 
 def selector_remedies(
     cluster: Cluster, cycle_state: CycleState, published: Published, *, failing: bool
 ) -> Iterator[Change]:
     """Other selectors; ``failing``: one of them raises an error on a device."""
-    classes: dict[str, None] = {}
+    of_classes: dict[str, list[Change]] = {}
     for claim in cycle_state.resource_claims:
         if claim.status.allocation is not None:
             continue
         for name, wanted in every_request(claim):
-            classes[wanted.device_class_name] = None
-            selectors = wanted.selectors or ()
-            for place, selector in enumerate(selectors):
-                for text, effort, after in _others(selector, published, failing=failing):
-                    edit = with_request(claim, name, with_fields(selectors=_replaced(selectors, place, after) or None))
-                    where = f"selector #{place} of {named(claim, name)}"
-                    yield Change(text.format(where=where), (edit,), effort, f"selector {claim.key} {name} {place}")
-    for class_ in filter(None, map(cluster.classes.get, classes)):
-        yield from _of_class(class_, published, failing=failing)
+            class_ = cluster.classes.get(wanted.device_class_name)
+            rest = expressions_of(class_.spec.selectors if class_ is not None else None)
+            yield from _of_request(claim, name, wanted, rest, published, failing=failing)
+            if class_ is not None and class_.metadata.name not in of_classes:
+                own = expressions_of(wanted.selectors)
+                of_classes[class_.metadata.name] = list(_of_class(class_, own, published, failing=failing))
+    for changes in of_classes.values():
+        yield from changes
 
 
-def _of_class(class_: DeviceClass, published: Published, *, failing: bool) -> Iterator[Change]:
-    selectors, name = class_.spec.selectors or (), class_.metadata.name
-    for place, selector in enumerate(selectors):
-        for text, effort, after in _others(selector, published, failing=failing):
-            if after is None:
-                continue  # a class without its selectors would be another class
-            spec = replace(class_.spec, selectors=_replaced(selectors, place, after))
-            edit = Edit(DeviceClass, name, replace(class_, spec=spec))
-            where = f"selector #{place} of class {name}"
-            yield Change(text.format(where=where), (edit,), effort + 1, f"class {name} {place}")
+def expressions_of(selectors: Iterable[DeviceSelector] | None) -> list[str]:
+    """Their CEL texts."""
+    return [it.cel.expression for it in selectors or () if it.cel is not None]
 
 
-def _replaced(selectors: Sequence[DeviceSelector], place: int, after: str | None) -> tuple[DeviceSelector, ...]:
-    made = () if after is None else (DeviceSelector(cel=CELDeviceSelector(expression=after)),)
-    return (*selectors[:place], *made, *selectors[place + 1 :])
+def _of_request(
+    claim: ResourceClaim, name: str, wanted: Wanted, of_class: list[str], published: Published, *, failing: bool
+) -> Iterator[Change]:
+    expressions = expressions_of(wanted.selectors)
+    for place, expression in enumerate(expressions):
+        others = of_class + expressions[:place] + expressions[place + 1 :]
+        where = f"selector #{place} of {named(claim, name)}"
+        for other in Mending(expression, others, published, failing=failing).others():
+
+            def make(now: Wanted, old: str = expression, new: str | None = other.after) -> Wanted:
+                return replace(now, selectors=_replaced(now.selectors or (), old, new) or None)
+
+            text = other.text.format(where=where)
+            yield Change(text, (with_request(claim, name, make),), other.effort, f"selector {claim.key} {name} {place}")
 
 
-def _others(selector: DeviceSelector, published: Published, *, failing: bool) -> Iterator[tuple[str, int, str | None]]:
-    """Words, effort and the expression to try instead; None for none at all."""
-    expression = selector.cel.expression if selector.cel is not None else ""
-    read = references_of(expression)
-    if failing and read:
-        guard = " && ".join(f'"{one.id}" in device.{one.kind}["{one.domain}"]' for one in sorted(read))
-        after = f"{guard} && ({expression})"
-        yield f"allow for devices without the name in {{where}}: {_braced(after)}", 2, after
-    for old, new in (*_domains(read, published), *_values(expression, read, published)):
-        after = LITERAL.sub(partial(_instead, old, new), expression)
-        yield f'write "{_braced(new)}" instead of "{_braced(old)}" in {{where}}', 2, after
-    yield f"remove {{where}} ({_braced(shortened(expression))})", 8, None
+def _of_class(class_: DeviceClass, own: list[str], published: Published, *, failing: bool) -> Iterator[Change]:
+    expressions, name = expressions_of(class_.spec.selectors), class_.metadata.name
+    for place, expression in enumerate(expressions):
+        others = expressions[:place] + expressions[place + 1 :] + own
+        where = f"selector #{place} of class {name}"
+        for other in Mending(expression, others, published, failing=failing).others():
+            if other.effort > MEND:
+                continue  # a class of other devices, or of more, would be another class
+
+            def make(now: DeviceClass, old: str = expression, new: str | None = other.after) -> DeviceClass:
+                return replace(now, spec=replace(now.spec, selectors=_replaced(now.spec.selectors or (), old, new)))
+
+            text = other.text.format(where=where)
+            yield Change(text, (Patch(DeviceClass, name, make),), other.effort + 1, f"class {name} {place}")
 
 
-def _instead(old: str, new: str, found: re.Match[str]) -> str:
-    return f'"{new}"' if (found[1] if found[1] is not None else found[2]) == old else found[0]
+def _replaced(selectors: Sequence[DeviceSelector], old: str, new: str | None) -> tuple[DeviceSelector, ...]:
+    made = () if new is None else (DeviceSelector(cel=CELDeviceSelector(expression=new)),)
+    found: list[DeviceSelector] = []
+    for selector in selectors:
+        found += made if selector.cel is not None and selector.cel.expression == old else (selector,)
+    return tuple(found)
 
 
-def _domains(read: Iterable[Reference], published: Published) -> Iterator[tuple[str, str]]:
-    """A domain that no device uses for a name, and one in which devices publish that name."""
-    for one in sorted(read):
-        if not published.values(one):
-            for domain in published.domains_of(one.kind, one.id):
-                yield one.domain, domain
+class Mending:
+    """One selector that matches too little or fails; ``rest``: the others of the same request."""
+
+    def __init__(self, expression: str, rest: Sequence[str], published: Published, *, failing: bool) -> None:
+        self._expression, self._rest, self._published, self._failing = expression, rest, published, failing
+        self._names = sorted(references_of(expression))
+        self._terms = terms(expression)
+        self._seen: set[str] = set()
+
+    def others(self) -> list[Other]:
+        """The likeliest first."""
+        return sorted(self._others_there_are(), key=lambda other: other.effort)
+
+    def _others_there_are(self) -> Iterator[Other]:
+        if self._failing:
+            yield from self._of_other_types()
+        if self._lacks_driver:
+            yield from self._drivers()
+            if not self._driver_is_typed_wrong:
+                return  # no change of a selector brings the devices of a driver that publishes none
+        yield from self._domains()
+        yield from self._identifiers()
+        yield from self._values()
+        if not self._failing:
+            yield from self._of_other_types()
+        yield from self._guarded()
+        yield from self._without_a_term()
+        if not drivers_of(self._expression):
+            yield Other(f"remove {{where}} ({_braced(shortened(self._expression))})", NO_SELECTOR, None)
+
+    # --- which devices the request can mean ---
+
+    @cached_property
+    def _kinds(self) -> list[tuple[str, Device]]:
+        """The devices that the other selectors match. Those that are wrong as well are left out, from the last on; one
+        that names a driver never is."""
+        names = {name for text in (self._expression, *self._rest) for name in references_of(text)}
+        every = self._published.kinds(sorted(names), MOST_KINDS)
+        of_drivers = [text for text in self._rest if drivers_of(text)]
+        rest = [text for text in self._rest if text not in of_drivers]
+        for number in range(len(rest), -1, -1):
+            kept = of_drivers + rest[:number]
+            if found := [kind for kind in every if all(_matches(text, *kind) for text in kept)]:
+                return found
+        return []
+
+    def _helps(self, expression: str) -> bool:
+        """Whether some device that the request can mean is selected, and it is a new proposal."""
+        if expression == self._expression or expression in self._seen:
+            return False
+        if any(_matches(expression, *kind) for kind in self._kinds):
+            self._seen.add(expression)
+            return True
+        return False
+
+    @property
+    def _tokens(self) -> list[Token]:
+        return tokens_of(self._expression)
+
+    def _written(self, token: Token, new: str) -> str:
+        return self._expression[: token.start] + new + self._expression[token.end :]
+
+    def _everywhere(self, old: str, new: str, kinds: Sequence[str] = ("string", "name")) -> str:
+        """With each text and name ``old`` written ``new``."""
+        text = self._expression
+        for token in reversed(self._tokens):
+            if token.kind in kinds and token.word == old:
+                text = text[: token.start] + (f'"{new}"' if token.kind == "string" else new) + text[token.end :]
+        return text
+
+    # --- drivers, domains and names ---
+
+    @property
+    def _lacks_driver(self) -> bool:
+        asked = drivers_of(self._expression)
+        return bool(asked) and not asked & set(self._published.drivers)
+
+    @property
+    def _driver_is_typed_wrong(self) -> bool:
+        return any(likely_meant(driver, self._published.drivers) for driver in drivers_of(self._expression))
+
+    def _drivers(self) -> Iterator[Other]:
+        for driver in sorted(drivers_of(self._expression)):
+            for other in likely_meant(driver, self._published.drivers)[:MOST_VALUES]:
+                yield _instead(other, driver, MEND, self._everywhere(driver, other))
+
+    def _domains(self) -> Iterator[Other]:
+        """The domain in which the drivers that the request can mean publish a name, or one that was mistyped."""
+        its = {driver for driver, _ in self._kinds}
+        named = {driver for text in (self._expression, *self._rest) for driver in drivers_of(text)}
+        for name in self._names:
+            if self._published.values(name):
+                continue
+            known = self._published.domains_of(name.kind, name.id)
+            own = [it for it in known if named and self._published.publishers(name.kind, it, name.id) & its]
+            for domain in dict.fromkeys([*own, *likely_meant(name.domain, known)]):
+                yield _instead(domain, name.domain, MEND, self._everywhere(name.domain, domain, ("string",)))
+
+    def _identifiers(self) -> Iterator[Other]:
+        for name in self._names:
+            if self._published.values(name):
+                continue
+            for other in likely_meant(name.id, self._published.names_of(name.kind, name.domain))[:MOST_VALUES]:
+                yield _instead(other, name.id, MEND, self._everywhere(name.id, other), quoted=False)
+
+    # --- literals ---
+
+    def _values(self) -> Iterator[Other]:
+        for term in self._terms:
+            names = sorted(references_of(term.word)) or self._names
+            for token in self._literals(term):
+                yield from self._of_literal(token, names)
+
+    def _literals(self, term: Token) -> Iterator[Token]:
+        parts = {part for name in self._names for part in (name.domain, name.id)} | drivers_of(self._expression)
+        for token in self._tokens:
+            is_inside = term.start <= token.start < term.end
+            before = self._expression[: token.start]
+            is_result = token.kind == "number" and AFTER_COMPARISON.search(before) is not None
+            if is_inside and token.kind != "name" and token.word not in parts and not is_result:
+                yield token
+
+    def _of_literal(self, token: Token, names: Sequence[Reference]) -> Iterator[Other]:
+        call = CALL_BEFORE.search(self._expression[: token.start])
+        known = [value for name in names for value in self._published.values(name)]
+        if token.kind == "string" and call is None:
+            yield from self._of_text(token, known)
+            return
+        candidates: Iterable[str] = ()
+        if token.kind == "number":
+            candidates = _near_numbers(token.word, known)
+        elif call is not None:
+            candidates = (_near_quantities if call[1] == "quantity" else _near_versions)(token.word, known)
+        found = 0
+        for new in candidates:
+            written = f'"{new}"' if token.kind == "string" else new
+            if found < MOST_VALUES and self._helps(after := self._written(token, written)):
+                found += 1
+                yield _instead(new, token.word, MEND, after, quoted=token.kind == "string")
+
+    def _of_text(self, token: Token, known: Sequence[str]) -> Iterator[Other]:
+        """A likely slip; of a value that is published elsewhere, and in this combination nowhere, another one."""
+        texts = [value for value in dict.fromkeys(known) if '"' not in value and "\\" not in value]
+        if token.word not in texts:
+            for new in likely_meant(token.word, texts)[:MOST_VALUES]:
+                yield _instead(new, token.word, MEND, self._written(token, f'"{new}"'))
+        elif len(self._terms) > 1:
+            for new in texts[:MOST_KINDS]:
+                if self._helps(after := self._written(token, f'"{new}"')):
+                    yield _instead(new, token.word, OTHER_VALUE, after)
+
+    def _of_other_types(self) -> Iterator[Other]:
+        """A literal as the type that devices publish: ``semver("1.2.3")`` for ``"1.2.3"``, ``5`` for ``"5"``."""
+        for term in self._terms:
+            for token in self._literals(term):
+                if CALL_BEFORE.search(self._expression[: token.start]):
+                    continue
+                for new in _retyped(token):
+                    if self._helps(after := self._written(token, new)):
+                        yield _instead(new, self._expression[token.start : token.end], MEND, after, quoted=False)
+
+    # --- less ---
+
+    def _guarded(self) -> Iterator[Other]:
+        """Only where a name is absent on some devices, and there on others."""
+        kinds = self._kinds if self._failing else []
+        read = [name for name in self._names if self._published.values(name)]
+        if not read or not any(not _has(kind[1], kind[0], name) for kind in kinds for name in read):
+            return
+        guard = " && ".join(f'"{one.id}" in device.{one.kind}["{one.domain}"]' for one in read)
+        after = f"{guard} && ({self._expression})"
+        yield Other(f"allow for devices without the name in {{where}}: {_braced(after)}", MEND, after)
+
+    def _without_a_term(self) -> Iterator[Other]:
+        if len(self._terms) < 2:
+            return
+        for term in self._terms:
+            if drivers_of(term.word) or "device.driver" in term.word:
+                continue
+            after = " && ".join(other.word for other in self._terms if other is not term)
+            if self._helps(after):
+                yield Other(f"remove {_braced(shortened(term.word))} from {{where}}", FEWER_TERMS, after)
 
 
-def _values(expression: str, read: Iterable[Reference], published: Published) -> Iterator[tuple[str, str]]:
-    """A literal that no device has, and values that devices have; the most similar first."""
-    literals = {found[1] if found[1] is not None else found[2] for found in LITERAL.finditer(expression)}
-    names = {part for one in read for part in (one.domain, one.id)}
-    known: dict[str, None] = {}
-    for one in sorted(read):
-        known.update(dict.fromkeys(published.values(one)))
-    for literal in sorted(literals - names - set(known) - set(published.drivers)):
-        if "device.driver" in expression:
-            similar = get_close_matches(literal, published.drivers, 1, TYPO_SIMILARITY)
-            yield from ((literal, driver) for driver in similar)
-        similar = get_close_matches(literal, known, MOST_VALUES, 0.4)
-        yield from ((literal, value) for value in dict.fromkeys([*similar, *known]) if '"' not in value)
+def _instead(new: str, old: str, effort: int, after: str, *, quoted: bool = True) -> Other:
+    mark = '"' if quoted else ""
+    return Other(f"write {mark}{_braced(new)}{mark} instead of {mark}{_braced(old)}{mark} in {{where}}", effort, after)
+
+
+def _near_numbers(word: str, known: Sequence[str]) -> list[str]:
+    """Published whole numbers, and those beside them for ``<`` and ``>``; the nearest first."""
+    if "." in word:
+        return []
+    published = {int(value) for value in known if re.fullmatch(r"-?\d+", value)}
+    every = published | {value + step for value in published for step in (-1, 1)}
+    return [str(it) for it in sorted(every, key=lambda it: (abs(it - int(word)), it not in published, it)) if it >= 0]
+
+
+def _near_quantities(word: str, known: Sequence[str]) -> list[str]:
+    """Published amounts, and one unit less or more for ``<`` and ``>``; the nearest first."""
+    found: dict[str, int] = {}
+    with suppress(ValueError):
+        asked = Quantity(word).nanos
+        for value in known:
+            with suppress(ValueError):
+                found.setdefault(value, Quantity(value).nanos)
+                if (parts := re.fullmatch(r"(\d+)(\D*)", value)) is not None:
+                    number, unit = int(parts[1]), parts[2]
+                    for other in (f"{number - 1}{unit}", f"{number + 1}{unit}"):
+                        found.setdefault(other, Quantity(other).nanos)
+        order = sorted(found, key=lambda text: (text not in known, abs(found[text] - asked), text))
+        return [text for text in order if found[text] >= 0]
+    return []
+
+
+def _near_versions(word: str, known: Sequence[str]) -> list[str]:
+    """Published versions, and the one before or after each; the nearest first."""
+    found: dict[str, tuple[int, ...]] = {}
+    for value in known:
+        if (parts := re.match(r"(\d+)\.(\d+)\.(\d+)", value)) is not None:
+            major, minor, patch = (int(part) for part in parts.groups())
+            found.setdefault(value, (major, minor, patch))
+            found.setdefault(f"{major}.{minor}.{patch + 1}", (major, minor, patch + 1))
+            below = (major, minor, patch - 1) if patch else (major, minor - 1, 0) if minor else (major - 1, 0, 0)
+            if min(below) >= 0:
+                found.setdefault(".".join(map(str, below)), below)
+    asked = re.match(r"(\d+)\.(\d+)\.(\d+)", word)
+    wanted = tuple(int(part) for part in asked.groups()) if asked is not None else (0, 0, 0)
+
+    def distance(text: str) -> tuple[bool, tuple[int, ...], str]:
+        return text not in known, tuple(abs(one - two) for one, two in zip(found[text], wanted, strict=True)), text
+
+    return sorted(found, key=distance)
+
+
+def _retyped(token: Token) -> Iterator[str]:
+    word = token.word
+    if token.kind == "number":
+        yield f'"{word}"'
+        return
+    if re.match(r"\d+\.\d+\.\d+", word):
+        yield f'semver("{word}")'
+    if re.fullmatch(r"v?\d+(\.\d+)*", word) and not re.fullmatch(r"\d+\.\d+\.\d+", word):
+        yield f'semver("{word}", true)'
+    if re.fullmatch(r"-?\d+|true|false", word):
+        yield word
+    with suppress(ValueError):
+        Quantity(word)
+        yield f'quantity("{word}")'
+
+
+def tokens_of(expression: str) -> list[Token]:
+    """Texts, names and numbers, in their order."""
+    found = []
+    for match in TOKEN.finditer(expression):
+        kind, text = match.lastgroup or "", match[0]
+        found.append(Token(kind, match.start(), match.end(), text[1:-1] if kind == "string" else text))
+    return found
+
+
+def terms(expression: str) -> list[Token]:
+    """The parts that ``&&`` joins on the top level; the whole if another operator of less rank is there."""
+    depth, start, cuts = 0, 0, []
+    texts = [(token.start, token.end) for token in tokens_of(expression) if token.kind == "string"]
+    for at, letter in enumerate(expression):
+        if any(begin <= at < end for begin, end in texts):
+            continue
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth == 0 and letter in "|?" and expression[at - 1 : at] not in (".", "["):
+            return [Token("term", 0, len(expression), expression)]
+        if depth == 0 and expression.startswith("&&", at):
+            cuts.append((start, at))
+            start = at + 2
+    cuts.append((start, len(expression)))
+    found = []
+    for begin, end in cuts:
+        text = expression[begin:end]
+        found.append(Token("term", begin + len(text) - len(text.lstrip()), end, text.strip()))
+    return found
+
+
+def _matches(expression: str, driver: str, device: Device) -> bool:
+    selector = compiled(expression)
+    if selector is None:
+        return False
+    with suppress(EvaluationError, RecursionError):
+        return selector.matches(prepare(driver, device, list_attributes=True))
+    return False
+
+
+def _has(device: Device, driver: str, name: Reference) -> bool:
+    members: Iterable[str] = (device.attributes if name.kind == "attributes" else device.capacity) or {}
+    return f"{name.domain}/{name.id}" in members or (driver == name.domain and name.id in members)
 
 
 def references_of(expression: str) -> frozenset[Reference]:
     """The names that a selector reads; none if it does not compile."""
-    selector = _compiled(expression)
+    selector = compiled(expression)
     return selector.references if selector is not None else frozenset()
 
 
 def drivers_of(expression: str) -> frozenset[str]:
     """The drivers that a selector names; none if it does not compile."""
-    selector = _compiled(expression)
+    selector = compiled(expression)
     return selector.drivers if selector is not None else frozenset()
 
 
-def _compiled(expression: str) -> Selector | None:
+def compiled(expression: str) -> Selector | None:
+    """The selector, or None if it does not compile."""
     try:
         return compile(expression, device_selectors(list_attributes=True))
     except CompileError:

@@ -1,9 +1,9 @@
-"""Makes a change in the pipeline's view, has the pod decided again, and takes the change back."""
+"""Makes changes in the pipeline's view, has the pod decided again, and takes the changes back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Final
 
@@ -26,11 +26,12 @@ class Trial:
     """One waiting pod, or the placeholder of an immediate claim, in a cluster that changes for a while."""
 
     def __init__(self, pipeline: Pipeline, pod: Pod) -> None:
-        self.cluster, self._pipeline, self._first = pipeline.cluster, pipeline, pod
+        self.cluster, self.pipeline, self._first = pipeline.cluster, pipeline, pod
         self.asked = 0
         """How many answers this has taken."""
         self.tried = 0
         """How many changes were made."""
+        self._untouched: dict[tuple[type[Object], str], Object] = {}
 
     @property
     def pod(self) -> Pod:
@@ -42,41 +43,55 @@ class Trial:
 
     def cycle_state(self) -> CycleState | None:
         """For which nodes can be asked; None if something comes first."""
-        found = pre_filter(self.pod, self.cluster.snapshot(self._pipeline.allocator, self._pipeline.now))
+        found = pre_filter(self.pod, self.cluster.snapshot(self.pipeline.allocator, self.pipeline.now))
         return found if isinstance(found, CycleState) else None
 
     def answer(self, node: str) -> NodeStatus | None:
         """What one node says."""
-        self._pipeline.pausing()
+        self.pipeline.pausing()
         self.asked += 1
         cycle_state = self.cycle_state()
         state = cycle_state.nodes.get(node) if cycle_state is not None else None
         if cycle_state is None or state is None:
             return None
         try:
-            return settled(PodFilter(cycle_state).filter(state), self._pipeline.pausing)
+            return settled(PodFilter(cycle_state).filter(state), self.pipeline.pausing)
         except AllocationError as error:
             return Faulty(error)
 
-    def fits(self) -> bool:
-        """Whether the attempt ends with a node: the proof of a fix."""
+    def node(self) -> str:
+        """The node that the whole attempt ends with, which proves a fix; empty if it ends without one."""
         cycle_state = self.cycle_state()
-        return cycle_state is not None and isinstance(decided(plan(cycle_state), self._pipeline.pausing), Plan)
+        if cycle_state is None:
+            return ""
+        found = decided(plan(cycle_state), self.pipeline.pausing)
+        return found.node if isinstance(found, Plan) else ""
 
     @contextmanager
-    def with_(self, change: Change) -> Iterator[None]:
-        """Inside the block the change is made."""
-        self.tried += 1
-        before = [(edit, self.cluster.store_of(edit.kind).get(edit.key)) for edit in change.edits]
-        try:
-            for edit, old in before:
-                if old is not None:
-                    self._put(_after(edit, old))
+    def with_(self, *changes: Change) -> Iterator[None]:
+        """Inside the block the changes are made."""
+        with ExitStack() as undoing:
+            for change in changes:
+                self.tried += 1
+                for patch in change.patches:
+                    old = self.cluster.store_of(patch.kind).get(patch.key)
+                    if old is not None:
+                        self._untouched.setdefault((patch.kind, patch.key), old)
+                        undoing.callback(self._put, old)
+                        self._put(_left(patch.make(old), old))
             yield
-        finally:
-            for _, old in reversed(before):
-                if old is not None:
-                    self._put(old)
+
+    def edits(self, changes: Iterable[Change]) -> list[Edit]:
+        """What becomes of each object, one after the other; nothing is made."""
+        left: dict[tuple[type[Object], str], Object | None] = {}
+        for change in changes:
+            for patch in change.patches:
+                place = patch.kind, patch.key
+                before = (
+                    left.get(place) or self._untouched.get(place) or self.cluster.store_of(patch.kind).get(patch.key)
+                )
+                left[place] = patch.make(before) if before is not None else None
+        return [Edit(kind, key, after) for (kind, key), after in left.items()]
 
     def _put(self, obj: Object) -> None:
         """As news: texts are no revisions, so that each differs from all others."""
@@ -84,10 +99,10 @@ class Trial:
         self.cluster.renew(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
 
 
-def _after(edit: Edit, old: Object) -> Object:
+def _left(after: Object | None, old: Object) -> Object:
     """What is gone stays in the view, without effect: it has to come back after the trial."""
-    if edit.after is not None:
-        return edit.after
+    if after is not None:
+        return after
     if isinstance(old, Pod):
         return replace(old, status=replace(old.status, phase="Succeeded"))
     if isinstance(old, ResourceClaim):

@@ -1,0 +1,346 @@
+"""Advice of ``kubectl dra why`` works when it is followed to the letter, and what cannot work is not given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scheduling_causes import (
+    DRIVER,
+    asks,
+    cel,
+    claim,
+    device,
+    device_class,
+    model,
+    node,
+    pod,
+    slice_,
+)
+from told import Json, told
+
+NIC = "nic.example.com"
+
+
+def waiting(*names: str, **spec: Any) -> Json:
+    """The pod that waits, with these claims."""
+    entries = [{"name": name, "resourceClaimName": name} for name in names or ("c",)]
+    return pod("waits", schedulerName="dra-scheduler", **{"resourceClaims": entries} | spec)
+
+
+def cluster(*more: Json, claims: tuple[Json, ...] = (), **spec: Any) -> list[Json]:
+    """The class, the objects, and the pod with its claims."""
+    has_class = any(it["kind"] == "DeviceClass" and it["metadata"]["name"] == "gpu" for it in more)
+    names = [it["metadata"]["name"] for it in claims]
+    return [*([] if has_class else [device_class()]), *more, *claims, waiting(*names, **spec)]
+
+
+def selecting(expression: str) -> tuple[Json]:
+    """A claim for one device with this selector."""
+    return (claim(asks(selectors=[cel(expression)])),)
+
+
+def holder(name: str, device_path: str, *, node_name: str = "gpu-1", driver: str = DRIVER, **spec: Any) -> list[Json]:
+    """A claim with a device, and the pod that uses it."""
+    held = claim(asks(), name=f"{name}-claim", held=[device_path], node_name=node_name, users=[name])
+    held["status"]["allocation"]["devices"]["results"][0]["driver"] = driver
+    user = pod(name, nodeName=node_name, **spec)
+    user["status"] = {"phase": "Running"}
+    user["metadata"]["uid"] = f"uid-{name}"
+    return [held, user]
+
+
+def gpus(*models: str, node_name: str = "gpu-1", **more: Any) -> Json:
+    """A slice with a device of each model."""
+    return slice_(node_name, [device(f"gpu-{number}", model=it, **more) for number, it in enumerate(models)])
+
+
+MODEL = f'device.attributes["{DRIVER}"].model'
+MEMORY = f'device.capacity["{DRIVER}"].memory'
+
+
+@pytest.mark.parametrize(
+    ("asked", "published", "said"),
+    [
+        ("A100", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "A100"']),
+        ("a010", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "a010"']),
+        ("a10", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "a10"']),
+        ("h100", {"gpu-1": "h100-sxm", "gpu-2": "l4"}, ['on gpu-1: write "h100-sxm" instead of "h100"']),
+        ("b200", {"gpu-1": "h100", "gpu-2": "a100"}, []),
+        ("t4", {"gpu-1": "l4"}, []),
+    ],
+)
+def test_a_value_is_proposed_only_for_a_likely_slip(asked: str, published: dict[str, str], said: list[str]) -> None:
+    objects = [it for name, model_ in published.items() for it in (node(name), gpus(model_, node_name=name))]
+    found = told(cluster(*objects, claims=selecting(f'{MODEL} == "{asked}"')))
+    written = [text.partition(" in selector")[0] for text in found.advice if "write" in text]
+    assert written == said, found.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "domain", "capacity"),
+    [("A", DRIVER, "40Gi"), ("h100", "gpu.nvidia.com", "40Gi"), ("h100", DRIVER, "99Gi")],
+)
+def test_a_fix_names_the_node_that_the_pod_then_gets(wrong: str, domain: str, capacity: str) -> None:
+    wants = f'device.attributes["{domain}"].?model.orValue("") == "{wrong}"'
+    wants += f' && {MEMORY}.compareTo(quantity("{capacity}")) >= 0'
+    objects = [node("n0"), node("n1"), gpus("a100", node_name="n0"), gpus("h100", node_name="n1")]
+    found = told(cluster(*objects, claims=selecting(wants)))
+    for fix in found.fixes:
+        if "instead of" in fix["text"] and wrong == "h100":
+            assert fix["node"] == "n1", found.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "there"),
+    [("gpu.intel.com", "npu.intel.com"), ("tpu.google.com", "gpu.google.com"), ("gpu.nvidia.com", "gpu.amd.com")],
+)
+def test_a_driver_that_publishes_nothing_is_to_be_started_and_no_other_one_taken(asked: str, there: str) -> None:
+    runs = pod("intel-gpu-plugin-x", nodeName="gpu-1")
+    runs["metadata"] |= {
+        "namespace": "kube-system",
+        "ownerReferences": [
+            {
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "name": asked.replace(".", "-"),
+                "uid": "d",
+                "controller": True,
+            }
+        ],
+    }
+    runs["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    found = told(
+        cluster(device_class("gpu", asked), node("gpu-1"), slice_("gpu-1", driver=there), runs, claims=(claim(),))
+    )
+    wanted = (
+        f"driver {asked} publishes nothing: start it (pods of its DaemonSet: kube-system/intel-gpu-plugin-x on gpu-1"
+    )
+    assert wanted in found.text
+    assert found.advice == []
+    assert "instead of" not in found.text
+
+
+def test_a_mistyped_driver_is_mended_in_the_class() -> None:
+    found = told(cluster(device_class("gpu", "gpu.exmaple.com"), node("gpu-1"), slice_("gpu-1"), claims=(claim(),)))
+    assert found.advice == [f'on gpu-1: write "{DRIVER}" instead of "gpu.exmaple.com" in selector #0 of class gpu']
+
+
+def test_of_many_drivers_with_an_attribute_of_that_name_the_domain_of_the_class_is_meant() -> None:
+    others = [slice_(f"n{it}", driver=f"d{it}.example.org") for it in range(50)]
+    nodes = [node(f"n{it}") for it in range(50)]
+    wants = 'device.attributes["nvidia.com"].?model.orValue("") == "a100"'
+    found = told(cluster(*nodes, *others, node("gpu-1"), slice_("gpu-1"), claims=selecting(wants)))
+    assert found.advice[0] == (
+        f'on gpu-1: write "{DRIVER}" instead of "nvidia.com" in selector #0 of request "gpu" of claim ns/c'
+    )
+    assert all(", and " not in text for text in found.advice)
+
+
+def numbered(number: int, version: str = "535.104.5") -> Json:
+    """A device with a number and a version."""
+    attributes = {"model": {"string": "a100"}, "numa": {"int": number}, "driverVersion": {"version": version}}
+    return device(f"gpu-{number}", attributes=attributes)
+
+
+NUMA = f'device.attributes["{DRIVER}"].numa'
+VERSION = f'device.attributes["{DRIVER}"].driverVersion'
+
+
+@pytest.mark.parametrize(
+    ("wants", "said"),
+    [
+        (f"{NUMA} == 5", "write 1 instead of 5"),
+        (f"{NUMA} > 1", "write 0 instead of 1"),
+        (f'{NUMA} == "1"', 'write 1 instead of "1"'),
+        (f'{MEMORY}.isGreaterThan(quantity("40Gi"))', 'write "39Gi" instead of "40Gi"'),
+        (f'{MEMORY}.compareTo(quantity("40Gi")) > 0', 'write "39Gi" instead of "40Gi"'),
+        (f'{MEMORY}.compareTo(quantity("80Gi")) >= 0', 'write "40Gi" instead of "80Gi"'),
+        (f'{VERSION} == "535.104.5"', 'write semver("535.104.5") instead of "535.104.5"'),
+        (f'{VERSION}.isGreaterThan(semver("550.0.0"))', 'write "535.104.4" instead of "550.0.0"'),
+        (f'{MODEL} == "a100" && {NUMA} == 7', "write 1 instead of 7"),
+        (f'device.attributes["{DRIVER}"].modle == "a100"', "write model instead of modle"),
+    ],
+)
+def test_a_mistake_in_one_literal_is_mended_in_the_literal(wants: str, said: str) -> None:
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", [numbered(0), numbered(1)]), claims=selecting(wants)))
+    assert found.advice, found.text
+    assert said in found.advice[0], found.text
+
+
+def test_two_conditions_that_each_hold_on_another_node_lose_as_little_as_possible() -> None:
+    objects = [
+        node("n0"),
+        node("n1"),
+        gpus("h100", memory="40Gi", node_name="n0"),
+        gpus("a100", memory="80Gi", node_name="n1"),
+    ]
+    wants = f'{MODEL} == "h100" && {MEMORY}.compareTo(quantity("80Gi")) >= 0'
+    found = told(cluster(*objects, claims=selecting(wants)))
+    assert found.advice[0].startswith('on n0: write "40Gi" instead of "80Gi"'), found.text
+    assert not any(it.partition(": ")[2].startswith("remove selector") for it in found.advice[:1])
+
+
+def test_only_holders_of_devices_that_match_are_tried() -> None:
+    nics = [device(f"nic-{it:02}") for it in range(20)]
+    held = [it for number in range(20) for it in holder(f"nic-{number:02}", f"gpu-1/nic-{number:02}", driver=NIC)]
+    objects = [node("gpu-1"), gpus("a100"), slice_("gpu-1", nics, driver=NIC), *held, *holder("train", "gpu-1/gpu-0")]
+    for it in objects:
+        if it["kind"] == "Node":
+            it["status"]["allocatable"]["pods"] = "110"
+    found = told(cluster(*objects, claims=(claim(),)))
+    assert [text for text in found.advice if "ns/train" in text], found.text
+    assert "were not tried" not in found.text
+
+
+def test_holders_that_were_not_tried_are_named() -> None:
+    names = [f"gpu-{it:02}" for it in range(20)]
+    held = [it for name in names for it in holder(f"train-{name}", f"gpu-1/{name}")]
+    first = node("gpu-1")
+    first["status"]["allocatable"]["pods"] = "110"
+    objects = [first, slice_("gpu-1", [device(name) for name in names]), *held]
+    found = told(cluster(*objects, claims=(claim(asks(count=20)),)))
+    assert "gpu-1: 8 other holders of devices that match were not tried: claim ns/train-gpu-12-claim" in found.text
+
+
+def test_only_rules_for_devices_that_are_asked_for_are_named() -> None:
+    def rule(name: str, driver: str) -> Json:
+        taint = {"key": name, "effect": "NoSchedule"}
+        spec = {"deviceSelector": {"driver": driver}, "taint": taint}
+        return {
+            "apiVersion": "resource.k8s.io/v1beta2",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+
+    tainted: Json = {"taints": [{"key": "flaky", "effect": "NoSchedule"}]}
+    objects = [node("gpu-1"), gpus("a100", **tainted), slice_("gpu-1", driver=NIC), rule("nic-maintenance", NIC)]
+    found = told(cluster(*objects, claims=(claim(),)))
+    assert "nic-maintenance" not in found.text
+    found = told(cluster(*objects, rule("gpu-maintenance", DRIVER), claims=(claim(),)))
+    assert (
+        "taint gpu-maintenance:NoSchedule on 1 of these devices comes from DeviceTaintRule gpu-maintenance"
+        in found.text
+    )
+
+
+def unreachable(name: str) -> Json:
+    """A node whose kubelet has stopped to answer."""
+    made = node(name, taints=[{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}])
+    made["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    return made
+
+
+def test_a_holder_on_an_unreachable_node_cannot_be_waited_for() -> None:
+    lost = holder("train", "net/gpu-0", node_name="gpu-2")
+    lost[1]["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["example.com/x"]}
+    del lost[0]["status"]["allocation"]["nodeSelector"]
+    objects = [node("gpu-1"), unreachable("gpu-2"), slice_("net", [device("gpu-0")], allNodes=True), *lost]
+    found = told(cluster(*objects, claims=(claim(),)))
+    assert found.advice, found.text
+    assert "wait until pod ns/train" not in found.text
+    assert "node gpu-2, which is unreachable and is being deleted for 60m, and cannot end there" in found.advice[0]
+    assert "kubectl taint nodes -- gpu-2 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in found.advice[0]
+
+
+def test_fixes_on_other_nodes_are_told_beside_one_that_takes_an_operator() -> None:
+    lost = holder("lost", "gpu-2/gpu-0", node_name="gpu-2")
+    lost[1]["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["example.com/x"]}
+    objects = [node("gpu-1"), unreachable("gpu-2"), gpus("a100"), gpus("a100", node_name="gpu-2")]
+    found = told(cluster(*objects, *lost, *holder("train", "gpu-1/gpu-0"), claims=(claim(),)))
+    assert found.advice[0] == "on gpu-1: wait until pod ns/train ends, or delete it (frees gpu.example.com/gpu-1/gpu-0)"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_holder_that_has_finished_is_not_waited_for(phase: str) -> None:
+    done = holder("old", "gpu-1/gpu-0")
+    done[1]["status"] = {"phase": phase}
+    found = told(cluster(node("gpu-1"), gpus("a100"), *done, claims=(claim(),)))
+    assert "wait until pod" not in found.text
+    assert "pod ns/old has finished, and one of these releases its claim" in found.advice[0]
+
+
+def test_holders_that_are_made_again_before_the_pod_are_scaled_down() -> None:
+    held = holder("web-1", "gpu-1/gpu-0", priority=1000)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
+    held[1]["metadata"]["ownerReferences"] = [owner]
+    found = told(cluster(node("gpu-1"), gpus("a100"), *held, claims=(claim(),)))
+    assert "scale down ReplicaSet web, which makes it again" in found.advice[0]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    ],
+)
+def test_no_pod_tolerates_that_its_node_goes_or_is_not_there_yet(key: str) -> None:
+    tainted = node("gpu-1", taints=[{"key": key, "effect": "NoSchedule"}])
+    found = told(cluster(tainted, gpus("a100"), claims=(claim(),)))
+    assert found.advice == []
+    assert "toleration" not in found.text
+    assert f"(taint {key})" in found.text
+
+
+def test_a_condition_that_no_node_has_does_not_end() -> None:
+    tainted = node(
+        "gpu-1", taints=[{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]
+    )
+    found = told(cluster(tainted, gpus("a100"), claims=(claim(),)))
+    assert "condition" not in found.text
+    assert found.advice == [
+        "on gpu-1: remove the taint node.kubernetes.io/out-of-service from node gpu-1 "
+        "(kubectl taint nodes -- gpu-1 node.kubernetes.io/out-of-service:NoExecute-) if the machine is repaired"
+    ]
+
+
+@pytest.mark.parametrize(
+    "label", ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "node.kubernetes.io/instance-type"]
+)
+def test_labels_that_say_which_machine_it_is_are_not_written(label: str) -> None:
+    found = told(cluster(node("gpu-1"), gpus("a100"), claims=(claim(),), nodeSelector={label: "x"}))
+    assert found.advice == [f"on gpu-1: remove {label}=x from spec.nodeSelector of the pod"]
+    assert "kubectl label" not in found.text
+    assert "a pod cannot be changed: delete pod ns/waits, and create it again" in found.text
+
+
+def test_hardware_that_failed_is_tolerated_last() -> None:
+    failed = device("gpu-0", taints=[{"key": "gpu.example.com/xid-errors", "effect": "NoExecute"}])
+    objects = [node("gpu-1"), slice_("gpu-1", [failed, device("gpu-1")]), *holder("train", "gpu-1/gpu-1")]
+    found = told(cluster(*objects, claims=(claim(),)))
+    assert "wait until pod ns/train ends" in found.advice[0] or "repaired" in found.advice[0]
+    last = found.advice[-1]
+    assert "toleration" not in found.text or ("toleration" in last and "hardware is broken" in last)
+
+
+def test_a_claim_from_a_template_that_was_replaced_is_made_again() -> None:
+    template: Json = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t", "namespace": "ns"},
+        "spec": {"spec": {"devices": {"requests": [asks()]}}},
+    }
+    old = claim(
+        asks(selectors=[model("A100")]), name="waits-gpu", annotations={"resource.kubernetes.io/pod-claim-name": "gpu"}
+    )
+    old["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
+    ]
+    waits = pod(
+        "waits", schedulerName="dra-scheduler", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    )
+    waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "waits-gpu"}]}
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template, old, waits])
+    assert [text.partition(",")[0] for text in found.advice] == ["on gpu-1: create the pod again"]
+    assert "change ResourceClaimTemplate" not in found.text
+
+
+def test_an_init_container_that_asks_for_too_much_is_named_and_mended() -> None:
+    setup = {"name": "setup", "image": "busybox", "resources": {"requests": {"cpu": "12"}}}
+    found = told(cluster(node("gpu-1"), gpus("a100"), claims=(claim(),), initContainers=[setup]))
+    assert "init container setup asks for 12; gpu-1 has the most free: 8 of 8" in found.text
+    assert found.advice == ["on gpu-1: ask for at most 8 cpu instead of 12 in init container setup"]
