@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dra_api.meta import Object
+
+
+class Effort(IntEnum):
+    """What some changes ask of people: first that the devices are what the author meant, last that he wants less."""
+
+    MENDED_SELECTOR = 2
+    OTHER_VALUE = 4
+    WAIT_FOR_REPAIR = 5
+    FEWER_TERMS = 6
+    NO_SELECTOR = 8
+    TOLERATED_BREAKAGE = 8
 
 
 class Patch(NamedTuple):

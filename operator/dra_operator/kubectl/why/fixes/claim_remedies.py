@@ -28,7 +28,7 @@ from dra_operator.eviction import selects
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import LoadedNode
 
-from .change import Change, Patch
+from .change import Change, Effort, Patch
 from .fewer import fewer, left
 from .requests import Wanted, every_request, matching, with_fields, with_request, without_constraint
 
@@ -40,8 +40,6 @@ BROKEN: Final = re.compile(
     r"fail|broken|fault|defect|damage|unhealthy|degraded|dead|lost|error|fallen|xid|ecc(?![a-z])|overheat|repair", re.I
 )
 """What keys and values of taints say of hardware that does not work."""
-WAIT_FOR_REPAIR: Final = 5
-TOLERATED_BREAKAGE: Final = 8
 
 
 def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal, cluster: Cluster) -> Iterator[Change]:
@@ -88,7 +86,7 @@ def _tolerations(
             return replace(now, tolerations=(*(now.tolerations or ()), *more))
 
         patch = with_request(claim, name, make)
-        yield Change(text, (patch,), TOLERATED_BREAKAGE if is_broken else 1, f"tolerations {claim.key} {name}")
+        yield Change(text, (patch,), Effort.TOLERATED_BREAKAGE if is_broken else 1, f"tolerations {claim.key} {name}")
 
 
 def _untolerated(device: Device, wanted: Wanted) -> tuple[DeviceTaint, ...]:
@@ -120,7 +118,7 @@ def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Seque
         keys = " and ".join(dict.fromkeys(taint.key for taint in taints))
         names = " and ".join(f"DeviceTaintRule {it.metadata.name}" for it in rules)
         then = f"delete {names} then" if rules else f"its driver removes the taint {keys} then"
-        yield Change(f"wait until device {id_} is repaired ({then})", tuple(patches), WAIT_FOR_REPAIR, "repair")
+        yield Change(f"wait until device {id_} is repaired ({then})", tuple(patches), Effort.WAIT_FOR_REPAIR, "repair")
 
 
 def _without_effect(rule: DeviceTaintRule) -> DeviceTaintRule:

@@ -35,8 +35,8 @@ from dra_operator.scheduling.state import (
     untolerated,
 )
 
-from .change import Change, Patch
-from .claim_remedies import TOLERATED_BREAKAGE, WAIT_FOR_REPAIR, says_broken
+from .change import Change, Effort, Patch
+from .claim_remedies import says_broken
 from .holder_remedies import OUT_OF_SERVICE
 from .pod_changes import amount_of, containers_of, less_in, pod_change
 
@@ -178,13 +178,15 @@ def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
     text = f"add the toleration {{key: {taint.key}, {how}, effect: {taint.effect}}} to the pod"
     is_broken = says_broken(taint.key, taint.value)
     if is_broken:
-        yield Change(f"wait until node {name} is repaired and loses the taint {taint.key}", (patch,), WAIT_FOR_REPAIR)
+        yield Change(
+            f"wait until node {name} is repaired and loses the taint {taint.key}", (patch,), Effort.WAIT_FOR_REPAIR
+        )
         text = f"{text}, although the taint says that the hardware is broken"
 
     def tolerate(now: Pod) -> dict[str, Any]:
         return {"tolerations": (*(now.spec.tolerations or ()), added)}
 
-    yield pod_change(pod, text, TOLERATED_BREAKAGE if is_broken else 1, tolerate)
+    yield pod_change(pod, text, Effort.TOLERATED_BREAKAGE if is_broken else 1, tolerate)
 
 
 def _selector(pod: Pod, node: Node) -> Iterator[Change]:

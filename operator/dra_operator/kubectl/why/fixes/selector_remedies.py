@@ -23,7 +23,7 @@ from dra_operator.cache import Cluster
 from dra_operator.kubectl.why.published import Published, likely_meant
 from dra_operator.scheduling import CycleState
 
-from .change import Change, Patch
+from .change import Change, Effort, Patch
 from .claim_remedies import named
 from .requests import Wanted, every_request, with_request
 
@@ -38,8 +38,6 @@ MOST_VALUES: Final = 3
 """Published values that are tried in the place of a literal."""
 MOST_KINDS: Final = 400
 """Devices that differ in what the selectors read, on which other selectors are tried."""
-MEND, OTHER_VALUE, FEWER_TERMS, NO_SELECTOR = 2, 4, 6, 8
-"""Efforts: the devices are what the author means; he takes other devices; he gives up a condition, or all of them."""
 
 
 class Other(NamedTuple):
@@ -105,7 +103,7 @@ def _of_class(class_: DeviceClass, own: list[str], published: Published, *, fail
         others = expressions[:place] + expressions[place + 1 :] + own
         where = f"selector #{place} of class {name}"
         for other in Mending(expression, others, published, failing=failing).others():
-            if other.effort > MEND:
+            if other.effort > Effort.MENDED_SELECTOR:
                 continue  # a class of other devices, or of more, would be another class
 
             def make(now: DeviceClass, old: str = expression, new: str | None = other.after) -> DeviceClass:
@@ -151,7 +149,7 @@ class Mending:
         yield from self._guarded()
         yield from self._without_a_term()
         if not drivers_of(self._expression):
-            yield Other(f"remove {{where}} ({_braced(shortened(self._expression))})", NO_SELECTOR, None)
+            yield Other(f"remove {{where}} ({_braced(shortened(self._expression))})", Effort.NO_SELECTOR, None)
 
     # --- which devices the request can mean ---
 
@@ -207,7 +205,7 @@ class Mending:
     def _drivers(self) -> Iterator[Other]:
         for driver in sorted(drivers_of(self._expression)):
             for other in likely_meant(driver, self._published.drivers)[:MOST_VALUES]:
-                yield _instead(other, driver, MEND, self._everywhere(driver, other))
+                yield _instead(other, driver, Effort.MENDED_SELECTOR, self._everywhere(driver, other))
 
     def _domains(self) -> Iterator[Other]:
         """The domain in which the drivers that the request can mean publish a name, or one that was mistyped."""
@@ -219,14 +217,16 @@ class Mending:
             known = self._published.domains_of(name.kind, name.id)
             own = [it for it in known if named and self._published.publishers(name.kind, it, name.id) & its]
             for domain in dict.fromkeys([*own, *likely_meant(name.domain, known)]):
-                yield _instead(domain, name.domain, MEND, self._everywhere(name.domain, domain, ("string",)))
+                yield _instead(
+                    domain, name.domain, Effort.MENDED_SELECTOR, self._everywhere(name.domain, domain, ("string",))
+                )
 
     def _identifiers(self) -> Iterator[Other]:
         for name in self._names:
             if self._published.values(name):
                 continue
             for other in likely_meant(name.id, self._published.names_of(name.kind, name.domain))[:MOST_VALUES]:
-                yield _instead(other, name.id, MEND, self._everywhere(name.id, other), quoted=False)
+                yield _instead(other, name.id, Effort.MENDED_SELECTOR, self._everywhere(name.id, other), quoted=False)
 
     # --- literals ---
 
@@ -261,18 +261,18 @@ class Mending:
             written = f'"{new}"' if token.kind == "string" else new
             if found < MOST_VALUES and self._helps(after := self._written(token, written)):
                 found += 1
-                yield _instead(new, token.word, MEND, after, quoted=token.kind == "string")
+                yield _instead(new, token.word, Effort.MENDED_SELECTOR, after, quoted=token.kind == "string")
 
     def _of_text(self, token: Token, known: Sequence[str]) -> Iterator[Other]:
         """A likely slip; of a value that is published elsewhere, and in this combination nowhere, another one."""
         texts = [value for value in dict.fromkeys(known) if '"' not in value and "\\" not in value]
         if token.word not in texts:
             for new in likely_meant(token.word, texts)[:MOST_VALUES]:
-                yield _instead(new, token.word, MEND, self._written(token, f'"{new}"'))
+                yield _instead(new, token.word, Effort.MENDED_SELECTOR, self._written(token, f'"{new}"'))
         elif len(self._terms) > 1:
             for new in texts[:MOST_KINDS]:
                 if self._helps(after := self._written(token, f'"{new}"')):
-                    yield _instead(new, token.word, OTHER_VALUE, after)
+                    yield _instead(new, token.word, Effort.OTHER_VALUE, after)
 
     def _of_other_types(self) -> Iterator[Other]:
         """A literal as the type that devices publish: ``semver("1.2.3")`` for ``"1.2.3"``, ``5`` for ``"5"``."""
@@ -282,7 +282,9 @@ class Mending:
                     continue
                 for new in _retyped(token):
                     if self._helps(after := self._written(token, new)):
-                        yield _instead(new, self._expression[token.start : token.end], MEND, after, quoted=False)
+                        yield _instead(
+                            new, self._expression[token.start : token.end], Effort.MENDED_SELECTOR, after, quoted=False
+                        )
 
     # --- less ---
 
@@ -294,7 +296,7 @@ class Mending:
             return
         guard = " && ".join(f'"{one.id}" in device.{one.kind}["{one.domain}"]' for one in read)
         after = f"{guard} && ({self._expression})"
-        yield Other(f"allow for devices without the name in {{where}}: {_braced(after)}", MEND, after)
+        yield Other(f"allow for devices without the name in {{where}}: {_braced(after)}", Effort.MENDED_SELECTOR, after)
 
     def _without_a_term(self) -> Iterator[Other]:
         if len(self._terms) < 2:
@@ -304,7 +306,7 @@ class Mending:
                 continue
             after = " && ".join(other.word for other in self._terms if other is not term)
             if self._helps(after):
-                yield Other(f"remove {_braced(shortened(term.word))} from {{where}}", FEWER_TERMS, after)
+                yield Other(f"remove {_braced(shortened(term.word))} from {{where}}", Effort.FEWER_TERMS, after)
 
 
 def _instead(new: str, old: str, effort: int, after: str, *, quoted: bool = True) -> Other:
