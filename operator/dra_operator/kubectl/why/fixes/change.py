@@ -22,7 +22,7 @@ class Effort(IntEnum):
     WAIT_FOR_REPAIR = 5
     FEWER_TERMS = 6
     NO_SELECTOR = 8
-    TOLERATED_BREAKAGE = 8
+    TOLERATED_BREAKAGE = 9
 
 
 class Patch(NamedTuple):
