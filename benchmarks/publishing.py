@@ -1,4 +1,7 @@
-"""How fast slices are published, and what happens when a thousand nodes restart at once.
+"""How fast slices are published, how few a small change writes, and what a restart of a thousand nodes does.
+
+Of 10,000 devices in 79 slices the Go library (k8s.io/dynamic-resource-allocation/resourceslice, v0.36) writes all 79
+when the first device is gone, since each device behind it moves up by one place.
 
 The API server of the development cluster runs in a process of its own, all nodes in this one. Their publishers are
 those of the plugin library, with its usual rate limit. Lost slices end the benchmark with exit code 1.
@@ -15,15 +18,17 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from dra_api.resource import Device, DeviceTaint
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import Owner, Pool, Recoverable, SlicePublisher, device
+from msgspec import structs
 
 DRIVER = "gpu.example.com"
 DEVICES = 8
@@ -141,6 +146,35 @@ async def one_large_pool(api: Api, devices: int) -> Result:
     return Result(f"{devices:,} devices of one node are published", seconds, writes, len(pool.slices))
 
 
+async def small_changes(api: Api) -> list[Result]:
+    """Change little of 10,000 devices in 79 slices, one after the other, and publish them again."""
+    await new_node(api, "wide")
+    devices = [device(f"gpu-{number}", attributes={"index": number, "model": "A"}) for number in range(10_000)]
+    taint = (DeviceTaint(key="example.com/broken", effect="NoSchedule"),)
+    changes: list[tuple[str, Callable[[list[Device]], list[Device]]]] = [
+        ("10,000 devices are published", lambda now: now),
+        ("one attribute of them changes", lambda now: [*now[:-1], device("gpu-9999", attributes={"index": 1})]),
+        ("the first device is gone", lambda now: now[1:]),
+        ("one device is tainted", lambda now: [structs.replace(now[0], taints=taint), *now[1:]]),
+        ("another one is tainted", lambda now: [now[0], structs.replace(now[1], taints=taint), *now[2:]]),
+        ("the taints are removed", lambda now: [structs.replace(one, taints=None) for one in now]),
+        ("the driver restarts and publishes all", lambda now: now),
+    ]
+    results = []
+    for what, change in changes:
+        devices = change(devices)
+        async with SlicePublisher(api, DRIVER, owner=Owner.node("wide")) as publisher:  # each in a new process
+            began = time.perf_counter()
+            publisher.publish({"wide": Pool.of(devices)})
+            await publisher.settled()
+            statistics = publisher.statistics
+            writes = statistics.creates + statistics.updates + statistics.deletes
+            results.append(result(what, began, writes, 0))
+    await api.delete(NODES, "wide")
+    await api.delete_collection(RESOURCE_SLICES)
+    return results
+
+
 async def many_nodes(api: Api, count: int) -> list[Result]:
     """Start, restart, restart of kubelets, and slices that vanish without a word, on all nodes at once."""
     names = [f"node-{number:04}" for number in range(count)]
@@ -190,7 +224,8 @@ def written(nodes: list[Node]) -> int:
 async def measure(kubeconfig: Path, nodes: int) -> list[Result]:
     """All lines of the table."""
     async with Api(connection(kubeconfig)) as api:
-        return [await one_large_pool(api, 1_000), await one_large_pool_again(api), *await many_nodes(api, nodes)]
+        large = [await one_large_pool(api, 1_000), await one_large_pool_again(api)]
+        return [*large, *await small_changes(api), *await many_nodes(api, nodes)]
 
 
 async def one_large_pool_again(api: Api) -> Result:

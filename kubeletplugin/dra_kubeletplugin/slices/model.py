@@ -149,14 +149,17 @@ class Slice:
 class Pool:
     """A named set of slices that readers see as a whole.
 
-    ``generation`` raises the pool's generation to at least this; by itself it rises when a change touches more
-    than one slice. ``node_selector`` and ``all_nodes`` say which nodes reach the devices if no node owns the pool.
+    ``generation`` raises the pool's generation to at least this; by itself it rises when readers could take a mixture
+    of old and new slices for the pool. ``node_selector`` and ``all_nodes`` say which nodes reach the devices if no node
+    owns the pool. With ``devices_per_slice`` the publisher keeps devices in the slices where they are, of at most so
+    many devices (``layout``); None keeps the slices as they are given.
     """
 
     slices: tuple[Slice, ...] = (Slice(),)
     generation: int = 0
     node_selector: NodeSelector | None = None
     all_nodes: bool = False
+    devices_per_slice: int | None = None
 
     @classmethod
     def of(
@@ -166,11 +169,19 @@ class Pool:
         shared_counters: Iterable[CounterSet] = (),
         per_device_node_selection: bool = False,
         skip_node_operations: Sequence[str] = (),
+        devices_per_slice: int = DEVICES_PER_SLICE,
         **others: Any,
     ) -> Pool:
-        """A pool with as few slices as the limits of the API allow; ``others`` are fields of Pool."""
+        """Return a pool with as few slices as the limits of the API allow; ``others`` are fields of Pool.
+
+        Published again with other devices, those that stay keep their slices, so that little is written. A slice with
+        a tainted device holds 64 devices: with ``devices_per_slice=64`` each has room for taints, and a taint is one
+        write, in full slices of 128 it is two. Raises ValueError for a number that is not from 1 to 128.
+        """
+        if not 1 <= devices_per_slice <= DEVICES_PER_SLICE:
+            raise ValueError(f"devices_per_slice is {devices_per_slice}: use 1 to {DEVICES_PER_SLICE}")
         devices, counters = tuple(devices), tuple(shared_counters)
-        limit = RICH_DEVICES_PER_SLICE if any(map(_is_rich, devices)) else DEVICES_PER_SLICE
+        limit = min(devices_per_slice, RICH_DEVICES_PER_SLICE if any(map(is_rich, devices)) else DEVICES_PER_SLICE)
         slices = [Slice(shared_counters=part) for part in _parts(counters, COUNTER_SETS_PER_SLICE)]
         slices += [Slice(devices=part) for part in _parts(devices, limit)]
         alike = partial(
@@ -178,7 +189,7 @@ class Pool:
             per_device_node_selection=per_device_node_selection,
             skip_node_operations=tuple(skip_node_operations),
         )
-        return cls(slices=tuple(map(alike, slices or [Slice()])), **others)
+        return cls(slices=tuple(map(alike, slices or [Slice()])), devices_per_slice=devices_per_slice, **others)
 
 
 Resources = Mapping[str, Pool]
@@ -256,7 +267,8 @@ def _tidy_field(value: Any) -> Any:
     return value if all(map(is_, tidied.values(), value.values())) else tidied
 
 
-def _is_rich(device: Device) -> bool:
+def is_rich(device: Device) -> bool:
+    """Return whether a device has taints, counters or lists: 64 devices fit into a slice with one."""
     lists = (a.ints or a.bools or a.strings or a.versions for a in (device.attributes or {}).values())
     return bool(device.taints or device.consumes_counters or any(lists))
 

@@ -4,22 +4,29 @@ A slice knows its place in the pool by the hexadecimal index in front of its nam
 generation, without such an index, with one out of range or taken, are obsolete. The generation rises
 when readers could otherwise see a mixture of old and new slices as a complete pool. A create that had no answer may
 still add a slice, so what is created after it is of a newer generation.
+
+Where the publisher arranges devices (``layout``) and none draws from counters, a mixture is a pool that the driver
+might have published: each device is there as before, as wanted, or for a moment not at all, and never twice. So several
+slices change without a new generation, which would write them all. A slice that takes over a device is written after
+the one that had it.
 Spec: plugin-helper.md section 4.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_api.codec import to_dict
 from dra_api.resource import Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
+from .layout import arranged
 from .model import Owner, Pool, Slice, tidy
 from .taints import keep_times, same_device
 
 _INDEX_DIGITS = 5
+_MOST_SLICES = 100_000  # of a pool; a slice of another client may say any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +96,15 @@ def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[St
     if pool is None:
         return Plan(newest, delete=tuple(stored))
     current = _current(stored, newest, len(pool.slices))
-    changed = {
+    changed = [
         index
-        for index, item in current.items()
+        for index, item in sorted(current.items())
         if not _same_spec(_spec(publication, pool, index, newest, item), item.slice.spec)
-    }
+    ]
     missing = [index for index in range(len(pool.slices)) if index not in current]
-    generation = _generation(pool, newest, unanswered, missing=len(missing), changed=len(changed))
-    updated = sorted(current) if generation > newest else sorted(changed)
+    order = _one_by_one(pool, current, changed)
+    generation = _generation(pool, newest, unanswered, is_mixed=bool(missing) or order is None)
+    updated = sorted(current) if generation > newest or order is None else order
     kept = {item.name for item in current.values()}
     return Plan(
         generation,
@@ -158,7 +166,7 @@ def _current(stored: Sequence[Stored], generation: int, count: int) -> dict[int,
     current: dict[int, Stored] = {}
     for item in stored:
         index = _index(item.name, index_width(count))
-        if item.slice.spec.pool.generation == generation and index is not None and index < count:
+        if _is_of(item, generation) and index is not None and index < count:
             current.setdefault(index, item)
     return current
 
@@ -170,10 +178,59 @@ def _index(name: str, width: int) -> int | None:
     return int(prefix, 16)
 
 
-def _generation(pool: Pool, newest: int, unanswered: int, *, missing: int, changed: int) -> int:
+def stay_in_place(pool: Pool | None, existing: Sequence[Stored]) -> Pool | None:
+    """Return the pool with devices in the slices where they are, if the driver leaves that to the publisher."""
+    newest = max((item.slice.spec.pool.generation for item in existing), default=0)
+    stored = sorted(existing, key=lambda item: item.name)
+    count = max((item.slice.spec.pool.resource_slice_count for item in stored if _is_of(item, newest)), default=0)
+    if pool is None or not 0 < count <= _MOST_SLICES:
+        return pool
+    current = _current(stored, newest, count)
+    return arranged(
+        pool, [content(tidy(current[index].slice.spec)) if index in current else None for index in range(count)]
+    )
+
+
+def _is_of(item: Stored, generation: int) -> bool:
+    return item.slice.spec.pool.generation == generation
+
+
+def _one_by_one(pool: Pool, current: Mapping[int, Stored], changed: Sequence[int]) -> list[int] | None:
+    """Return the order in which slices can change without a new generation, or None if readers would see a mixture."""
+    if len(changed) <= 1:
+        return list(changed)
+    before = {index: tidy(current[index].slice.spec) for index in changed}
+    counted = any(part.shared_counters for part in pool.slices)
+    if pool.devices_per_slice is None or counted or not all(_same_frame(pool, i, before[i]) for i in changed):
+        return None
+    had = {index: {device.name for device in before[index].devices or ()} for index in changed}
+    gains = {index: {device.name for device in pool.slices[index].devices} - had[index] for index in changed}
+    order: list[int] = []
+    left = list(changed)
+    while left:
+        ready = [index for index in left if not any(gains[index] & had[other] for other in left if other != index)]
+        if not ready:
+            return None
+        order += ready
+        left = [index for index in left if index not in ready]
+    return order
+
+
+def _same_frame(pool: Pool, index: int, stored: ResourceSliceSpec) -> bool:
+    """Return whether a slice differs in its devices alone."""
+    wanted = pool.slices[index]
+    return (
+        pool.node_selector == stored.node_selector
+        and pool.all_nodes == bool(stored.all_nodes)
+        and stored.pool.resource_slice_count == len(pool.slices)
+        and same_slice(replace(wanted, devices=()), replace(content(stored), devices=()))
+    )
+
+
+def _generation(pool: Pool, newest: int, unanswered: int, *, is_mixed: bool) -> int:
     if pool.generation > max(newest, unanswered):
         return pool.generation
-    return newest if not missing and changed <= 1 else max(newest, unanswered) + 1
+    return max(newest, unanswered) + 1 if is_mixed else newest
 
 
 def _spec(

@@ -33,7 +33,7 @@ from dra_kubeletplugin.errors import (
 
 from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
 from .model import Owner, Pool, Resources, Slice
-from .plan import Plan, Publication, Stored, Write, plan_pool
+from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
 from .publish_errors import disabled_features
 from .view import SliceView, stored, text_at
 from .watching import follow_slices
@@ -324,5 +324,5 @@ class SlicePublisher:
 def _planned(
     publication: Publication, desired: DesiredPool | None, existing: list[Stored], unanswered: int
 ) -> tuple[Pool | None, Plan]:
-    pool = desired.pool() if desired else None
+    pool = stay_in_place(desired.pool() if desired else None, existing)
     return pool, plan_pool(publication, pool, existing, unanswered)

@@ -1,0 +1,118 @@
+"""Which slice of a pool has which devices.
+
+A change of one device writes all devices of its slice, and a pool of another number of slices is written as a whole,
+since each slice says how many there are. So devices stay in the slice where they are, at whatever place of the
+driver's list: a device that is gone leaves a gap, and a new one fills a gap. A slice that has a device with taints,
+counters or lists holds 64 devices, others 128: a device that is tainted in a larger slice moves to one that has room.
+The number of slices changes only when there is no room, or when half of them would do.
+
+The driver's order counts within a slice, and for a pool that has no slices yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_api.resource import Device
+
+from .model import RICH_DEVICES_PER_SLICE, Pool, Slice, is_rich
+from .taints import same_device
+
+_EMPTIER_FACTOR = 2
+"""So many times as many slices as are needed may stay; with fewer a pool would grow and shrink in turn."""
+
+
+def arranged(pool: Pool, before: Sequence[Slice | None]) -> Pool:
+    """Return the pool with its devices in the slices where they are; ``before`` has those by their place.
+
+    A pool whose slices are the driver's own choice (``devices_per_slice`` is None) stays as it is.
+    """
+    fixed = [part for part in pool.slices if part.shared_counters]
+    if pool.devices_per_slice is None or not _is_alike(fixed, before):
+        return pool
+    devices = [device for part in pool.slices for device in part.devices]
+    place = {device.name: index for index, device in enumerate(devices)}
+    slots = [_Slot(pool.devices_per_slice, part) for part in before[len(fixed) :]]
+    homes = {device.name: slot for slot in slots for device in (slot.before.devices if slot.before else ())}
+    homeless: list[Device] = []
+    for device in devices:
+        (homes[device.name].devices if device.name in homes else homeless).append(device)
+    for slot in slots:
+        homeless += slot.overflow()
+    _house(sorted(homeless, key=lambda device: place[device.name]), slots, pool.devices_per_slice)
+    while slots and slots[-1].before is None and not slots[-1].devices:
+        slots.pop()  # another client has changed the number of slices
+    fewest = len(pool.slices) - len(fixed)
+    if len(slots) > _EMPTIER_FACTOR * fewest or (len(slots) > len(before) - len(fixed) and len(slots) >= fewest):
+        return pool
+    template = next(part for part in pool.slices if not part.shared_counters)
+    for slot in slots:
+        slot.devices.sort(key=lambda device: place[device.name])
+    return replace(pool, slices=(*fixed, *(replace(template, devices=tuple(slot.devices)) for slot in slots)))
+
+
+def _is_alike(fixed: Sequence[Slice], before: Sequence[Slice | None]) -> bool:
+    """Return whether the slices that are there have the counters in front, in as many slices, and devices behind."""
+    if not any(before) or len(before) <= len(fixed) or any(part.devices for part in fixed):
+        return False
+    return all(
+        bool(part.shared_counters) == (index < len(fixed)) for index, part in enumerate(before) if part is not None
+    )
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A slice of at most ``most`` devices; ``before`` is None if it has to be made."""
+
+    most: int
+    before: Slice | None = None
+    devices: list[Device] = field(default_factory=list)
+    is_written: bool = True
+    """Whether it is written anyway, so that another device in it costs nothing."""
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether a device in it has what makes slices small."""
+        return any(map(is_rich, self.devices))
+
+    def overflow(self) -> list[Device]:
+        """Take out as few devices as possible, until the rest is a slice that the API takes."""
+        kept = self.before.devices if self.before else ()
+        self.is_written = len(self.devices) != len(kept) or not all(map(same_device, self.devices, kept))
+        rich = [device for device in self.devices if is_rich(device)]
+        plain = [device for device in self.devices if not is_rich(device)]
+        small = min(self.most, RICH_DEVICES_PER_SLICE)
+        if not rich or len(self.devices) <= small:
+            out = self.devices[self.most :]
+        elif len(plain) <= self.most and len(rich) <= len(self.devices) - small:
+            out = rich
+        else:
+            out = [*plain, *rich][: len(self.devices) - small]
+        gone = {device.name for device in out}
+        self.devices = [device for device in self.devices if device.name not in gone]
+        return out
+
+    def room(self, rich: bool) -> int:
+        """Return how many devices more it takes."""
+        most = min(self.most, RICH_DEVICES_PER_SLICE) if rich or self.is_rich else self.most
+        return most - len(self.devices)
+
+
+def _house(homeless: Iterable[Device], slots: list[_Slot], most: int) -> None:
+    """Put devices into slots with room, those first that are written anyway, or else into new ones."""
+    kinds: dict[bool, list[Device]] = {True: [], False: []}
+    for device in homeless:
+        kinds[is_rich(device)].append(device)
+    for rich, devices in kinds.items():
+        while devices:
+            rooms = {slot: slot.room(rich) for slot in slots}
+            if not any(room > 0 for room in rooms.values()):
+                slots.append(_Slot(most))
+                rooms[slots[-1]] = slots[-1].room(rich)
+            # Small slices for what makes them small, and the largest gap, so that few slices are written.
+            best = max(slots, key=lambda it: (rooms[it] > 0, it.is_written, it.is_rich == rich, rooms[it]))
+            best.is_written = True
+            count = max(1, best.room(rich))
+            best.devices += devices[:count]
+            del devices[:count]
