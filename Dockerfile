@@ -5,7 +5,9 @@ ARG BASE=docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa
 
 FROM ${BASE} AS build
 WORKDIR /src
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# The allocator is compiled to C (hatch_build.py). The compiler stays in this stage; it is Debian's, signed and not pinned.
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 KOPF_DRA_COMPILE=1
+RUN type gcc > /dev/null || { apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev; }
 # Dependencies before the source: a change of the source does not fetch them again. Each file is checked by its hash.
 COPY requirements-image.lock requirements-build.lock ./
 RUN python -m venv --without-pip /opt/kopf-dra && python -m venv /opt/build \

@@ -170,3 +170,8 @@ def give(account: Path, kubeconfig: dict[str, Any]) -> tuple[str, int]:
     assert address.hostname
     assert address.port
     return address.hostname, address.port
+
+
+def test_its_allocator_is_compiled() -> None:
+    compiled = list((FILES / "opt/kopf-dra").rglob("dra_operator/allocator/*.so"))
+    assert compiled, "KOPF_DRA_COMPILE=1 of the build stage had no effect"

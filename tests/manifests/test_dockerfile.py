@@ -57,6 +57,15 @@ def test_two_stages_and_the_last_takes_only_what_was_installed() -> None:
     assert any(text.startswith("PATH=/opt/kopf-dra/bin:") for text in texts(image, "ENV"))
 
 
+def test_the_allocator_of_the_image_is_compiled_with_locked_tools() -> None:
+    """The compiler is in the build stage only; mypyc and setuptools come from the lock of the build."""
+    build, image = stages()
+    assert any("KOPF_DRA_COMPILE=1" in text for text in texts(build, "ENV"))
+    assert any("gcc" in text for text in texts(build, "RUN"))
+    assert not any("gcc" in text for text in texts(image, "RUN"))
+    assert {"hatchling", "mypy", "setuptools", "msgspec"} <= versions("requirements-build.lock").keys()
+
+
 def test_it_does_not_run_as_root() -> None:
     (user,) = texts(stages()[-1], "USER")
     assert all(part.isdecimal() and int(part) > 0 for part in user.split(":")), (
