@@ -34,7 +34,6 @@ from dra_operator.scheduling import (
     decided,
     plan,
     pre_filter,
-    settled,
 )
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.state import LoadedNode
@@ -175,6 +174,6 @@ def _answers(cycle_state: CycleState, placement: Placement) -> Iterator[tuple[Lo
         pod_filter.device_order = placement.device_order(demands[0].program)
     for state in cycle_state.nodes:
         try:
-            yield state, settled(pod_filter.filter(state))
+            yield state, decided(pod_filter.filter(state))
         except AllocationError as error:
             yield state, Faulty(error)

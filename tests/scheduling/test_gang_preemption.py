@@ -11,6 +11,7 @@ from dra_api.core import Pod
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import Allocator
+from dra_operator.scheduling import InPieces
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.terms import Meter
@@ -302,14 +303,9 @@ def test_a_nomination_is_not_proven_if_a_node_or_a_device_of_it_changed_meanwhil
 def test_an_attempt_takes_few_questions_in_pieces_and_ends_when_its_steps_are_spent() -> None:
     pods = [low(f"p{number:03}", f"n{number % 50}", number % 3) for number in range(400)]
     scene = full(*pods, members=8)
-    pauses, working = 0, preempt_for_gang(scene.without(()), scene.same, scene.scene.terms)
-    while True:
-        try:
-            next(working)
-            pauses += 1
-        except StopIteration as end:
-            answer = end.value
-            break
+    working = InPieces(preempt_for_gang(scene.without(()), scene.same, scene.scene.terms))
+    pauses, answer = len(list(working)), working.answer
+    assert answer is not None
     assert {it.spec.priority for it in answer.victims} == {0}
     assert len(answer.victims) == 8
     assert pauses > 5

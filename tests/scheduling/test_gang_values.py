@@ -13,7 +13,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
-from dra_operator.scheduling import Nodes, NoPlace, Plan
+from dra_operator.scheduling import InPieces, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues, domains
 from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
@@ -109,13 +109,10 @@ def test_a_label_and_an_attribute_with_a_value_for_each_node_are_divided_in_piec
 
     def divided(topology: str = "") -> tuple[int, int]:
         """How many domains there are, and the pauses until then."""
-        pauses, dividing = 0, domains_of(members, SameValues(topology, DOMAIN))
-        while True:
-            try:
-                next(dividing)
-                pauses += 1
-            except StopIteration as end:
-                return len(end.value), pauses
+        dividing = InPieces(domains_of(members, SameValues(topology, DOMAIN)))
+        pauses = len(list(dividing))
+        assert not isinstance(dividing.answer, NoPlace)
+        return len(dividing.answer), pauses
 
     count, pauses = divided(RACK)
     assert count == 300

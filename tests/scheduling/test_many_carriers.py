@@ -10,7 +10,7 @@ import pytest
 from dra_api.core import Pod
 from dra_operator.scheduling import Nodes, counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS
+from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.state.pods_by_node import KEPT_ANSWERS, KEPT_ANSWERS_OF_NAMESPACE
 from dra_operator.scheduling.state.selection import AffinityTerm
 from dra_operator.scheduling.state.topology import Topology

@@ -13,7 +13,7 @@ from dra_api.meta import LabelSelector
 from dra_api.relations.label_selectors import Requirement, Selector
 from dra_operator.scheduling import counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS
+from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_name import NodeName
 from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, Rule, Surroundings

@@ -15,7 +15,7 @@ from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
 from dra_api.values.times import format_time
 from dra_operator.allocator import Allocator
-from dra_operator.scheduling import NoPlace, PostFilterResult, decided, plan
+from dra_operator.scheduling import InPieces, NoPlace, PostFilterResult, decided, plan
 from dra_operator.scheduling.preemption import Budget, preempt, seconds_left
 from dra_operator.scheduling.preemption.terms import Meter
 from msgspec.structs import replace as with_
@@ -505,14 +505,10 @@ def many(number: int, needed: int) -> Scene:
 
 
 def attempt(scene: Scene, meter: Meter) -> tuple[PostFilterResult | None, int]:
-    pauses = 0
-    waiting = plan(scene.without(()), post_filter=lambda failed: preempt(failed, scene.terms, meter))
-    while True:
-        try:
-            next(waiting)
-            pauses += 1
-        except StopIteration as end:
-            return end.value.nominated, pauses
+    waiting = InPieces(plan(scene.without(()), post_filter=lambda failed: preempt(failed, scene.terms, meter)))
+    pauses = len(list(waiting))
+    assert isinstance(waiting.answer, NoPlace)
+    return waiting.answer.nominated, pauses
 
 
 def test_three_thousand_candidates_take_few_questions_in_pieces() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from dra_operator.scheduling import CycleState, NoPlace, Pause
+from dra_operator.scheduling import CycleState, InPieces, NoPlace, Pause
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.gang.joint_search import Search
 from dra_operator.scheduling.gang.members import Frame
@@ -14,13 +14,9 @@ from dra_operator.scheduling.gang.members import Frame
 
 def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
     """The plan for all of them, or why there is none."""
-    planning = joint_plan(made, same)
-    while True:
-        try:
-            assert isinstance(next(planning), Pause)
-        except StopIteration as end:
-            answer: JointPlan | NoPlace = end.value
-            return answer
+    planning = InPieces(joint_plan(made, same))
+    assert all(isinstance(pause, Pause) for pause in planning)
+    return planning.answer
 
 
 def decided_with_pauses(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:

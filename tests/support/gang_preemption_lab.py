@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
-from dra_operator.scheduling import CycleState, NoPlace, Pause
+from dra_operator.scheduling import CycleState, NoPlace, decided
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.gang.domains import NOTHING_SAME
 from dra_operator.scheduling.preemption import GangNomination, preempt_for_gang
@@ -42,16 +42,6 @@ class GangScene:
     def answer(self, meter: Meter | None = None) -> GangNomination | None:
         """What preemption nominates."""
         return decided(preempt_for_gang(self.without(()), self.same, self.scene.terms, meter))
-
-
-def decided(planning: Generator[Pause, float | None, T]) -> T:
-    """The answer in one go."""
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
 
 
 def exhaustive(scene: GangScene) -> frozenset[str] | None:

@@ -27,7 +27,6 @@ from dra_operator.scheduling import (
     PostFilterResult,
     decided,
     plan,
-    settled,
 )
 from dra_operator.scheduling.preemption import Budget, PreemptionTerms, preempt, priority, seconds_left
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
@@ -158,7 +157,7 @@ class Scene:
     def fits_without(self, ended: Sequence[Pod], where: str) -> bool:
         after = self.without(ended)
         state = after.nodes.get(where)
-        return state is not None and isinstance(settled(PodFilter(after).filter(state)), Fits)
+        return state is not None and isinstance(decided(PodFilter(after).filter(state)), Fits)
 
 
 class Found(NamedTuple):

@@ -5,9 +5,8 @@ nodes before anything is asked of them), ``rules`` (reasons, hints, volumes), ``
 """
 
 from .claims.readiness import VolumesFailed, VolumesPending
-from .cycle.attempt import Planning, PostFilter, Unschedulable, decided, plan
-from .cycle.filter import PodFilter, counted, settled
-from .cycle.pause import Elapsed, Pause
+from .cycle.attempt import Planning, PostFilter, Unschedulable, plan
+from .cycle.filter import PodFilter, counted
 from .cycle.pre_filter import (
     ANY_DRIVER,
     ConflictCheckDue,
@@ -36,6 +35,7 @@ from .cycle.result import (
 )
 from .cycle.select_host import Placement, total
 from .nodes import STRATEGIES, Nodes
+from .pieces import Elapsed, InPieces, Pause, decided
 from .strategies import ANNOTATION as PLACEMENT_STRATEGY_ANNOTATION
 from .strategies import PLACEMENT_STRATEGIES
 
@@ -51,6 +51,7 @@ __all__ = [
     "Faulty",
     "Fits",
     "GettingReady",
+    "InPieces",
     "Lacking",
     "NoPlace",
     "NodeStatus",
@@ -78,6 +79,5 @@ __all__ = [
     "is_alone",
     "plan",
     "pre_filter",
-    "settled",
     "total",
 ]

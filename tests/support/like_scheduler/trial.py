@@ -32,7 +32,7 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, settled, total
+from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, total
 
 from .scene import Json, Probe, Scene
 
@@ -204,7 +204,7 @@ class Trial:
         if not isinstance(examined, CycleState):
             return Answer({}, {}, False, examined.text)
         question = PodFilter(examined)
-        answers = [(state, settled(question.filter(state))) for state in examined.nodes]
+        answers = [(state, decided(question.filter(state))) for state in examined.nodes]
         fits = [(state, answer) for state, answer in answers if isinstance(answer, Fits)]
         raw = [question.scores.raw(state) for state, _ in fits]
         scores = map(total, question.scores.weighted(raw)) if question.scores and fits else [0] * len(fits)

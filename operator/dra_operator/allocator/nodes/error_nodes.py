@@ -4,12 +4,13 @@ A fault of the claims ends an attempt on all nodes: it shows on any node, or whe
 meets a device (``find_faulty_claims``). Under the reference's semantics so does a fault of what one node sees
 (``find_error_nodes``):
 
-- A selector raises on one of their devices, or they see a pool that is malformed (all requests) or in trouble
-(requests for all devices): the device counts know. - Requests for all devices would take more of them than a claim may
-have. - A derived attribute may fail on any device: with one, any node may be one. - A request for all devices would
-violate a constraint, which is fatal (section 7). The search only notices when it gets   there, so the requests before
-it must find enough devices. ``ConstraintConflicts`` compares, per node, the devices that   the request collects with
-those that earlier requests may have taken. While they all agree, no error is possible.
+- A selector raises on one of their devices, or they see a pool that is malformed (all requests) or in trouble (requests
+  for all devices): the device counts know.
+- Requests for all devices would take more of them than a claim may have.
+- A derived attribute may fail on any device: with one, any node may be one.
+- A request for all devices would violate a constraint, which is fatal (section 7). The search only notices when it gets
+  there, so the requests before it must find enough devices. ``ConstraintConflicts`` compares, per node, the devices
+  that the request collects with those that earlier requests may have taken. While they all agree, no error is possible.
 
 Such a node need not fail: only the decision itself knows which devices are chosen before an error is met.
 """

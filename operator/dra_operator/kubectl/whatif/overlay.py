@@ -43,8 +43,8 @@ from dra_operator.scheduling import (
     Plan,
     PodFilter,
     PreFilterResult,
+    decided,
     pre_filter,
-    settled,
 )
 from dra_operator.scheduling.state import is_immediate
 
@@ -174,7 +174,7 @@ class Overlay:
         if state is None:
             return None
         try:
-            status = settled(PodFilter(cycle_state).filter(state), self.made.pausing)
+            status = decided(PodFilter(cycle_state).filter(state), self.made.pausing)
         except AllocationError:
             return None
         return status.plan if isinstance(status, Fits) else None

@@ -19,7 +19,7 @@ from dra_operator.scheduling import (
     NodeStatus,
     Obstructed,
     PodFilter,
-    settled,
+    decided,
 )
 from dra_operator.scheduling.rules import RESOURCE
 from dra_operator.scheduling.state import LoadedNode, Obstacle
@@ -110,9 +110,9 @@ def survey(
 def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None, pause: Callable[[], None]) -> Said:
     """What the node says. Raises AllocationError."""
     if obstacle is None:
-        return Said(settled(pod_filter.serve(state), pause))
+        return Said(decided(pod_filter.serve(state), pause))
     needs = bool(pod_filter.demands.on(state).claims)
-    return Said(Obstructed(obstacle), settled(pod_filter.serve(state), pause) if needs else None)
+    return Said(Obstructed(obstacle), decided(pod_filter.serve(state), pause) if needs else None)
 
 
 def promising(said: list[NodeSaid]) -> list[str]:

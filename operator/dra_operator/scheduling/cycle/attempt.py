@@ -35,7 +35,6 @@ from dra_operator.allocator import AllocationError, Candidates
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.claims.usable import CLAIM_ELSEWHERE, PodClaim
 from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, PodFilter
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import (
     TOO_FEW_DEVICES,
@@ -51,6 +50,7 @@ from dra_operator.scheduling.cycle.result import (
     Undecided,
 )
 from dra_operator.scheduling.cycle.select_host import Chosen, Fit, Placement, best, enough, ideal
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.scores import Raw
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
@@ -417,14 +417,3 @@ def plan(
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return replace(refusal, nominated=nominated)
-
-
-def decided(planning: Planning, pause: Callable[[], None] = lambda: None) -> Plan | NoPlace:
-    """The answer of a plan, in one go; ``pause`` is called every few milliseconds, and may raise."""
-    while True:
-        try:
-            next(planning)
-            pause()
-        except StopIteration as end:
-            answer: Plan | NoPlace = end.value
-            return answer

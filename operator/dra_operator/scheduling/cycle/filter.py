@@ -8,7 +8,7 @@ about all pods of the cluster. To compare them takes tens of milliseconds, in wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from copy import copy
 from dataclasses import replace
 from itertools import chain
@@ -21,10 +21,10 @@ from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, O
 from dra_operator.scheduling.claims.demand import Demand, Demands
 from dra_operator.scheduling.claims.node_allocatable import node_use, shortage
 from dra_operator.scheduling.claims.usable import Allocations
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Obstructed, Plan, Undecided
 from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.rules.every_rule import RULES, PodRules
 from dra_operator.scheduling.rules.rule import Rule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
@@ -196,14 +196,3 @@ class PodFilter:
     def _obstructed(self, state: LoadedNode, elsewhere: frozenset[str]) -> Obstructed | None:
         """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
         return Obstructed(self.allocations.obstacle(state.node, elsewhere), elsewhere) if elsewhere else None
-
-
-def settled(filtering: Generator[Pause, Elapsed, NodeStatus], pause: Callable[[], None] = lambda: None) -> NodeStatus:
-    """The answer in one go; ``pause`` is called every few milliseconds, and may raise."""
-    while True:
-        try:
-            next(filtering)
-            pause()
-        except StopIteration as end:
-            answer: NodeStatus = end.value
-            return answer

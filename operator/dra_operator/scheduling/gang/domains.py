@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import AttributeValue, DeviceId, Values, ValueSupply
-from dra_operator.scheduling.cycle.pause import Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NoPlace
+from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.node import LoadedNode
 
 from .members import is_open
@@ -97,13 +97,9 @@ def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Paus
             return NoPlace(f"no node has the label {same.topology}", "gang")
     if not same.attribute:
         return [Domain(nodes) for nodes in groups]
-    allocator, counting = states[0].allocator, states[0].allocator.supplies(same.attribute, states[0].usage)
-    while True:
-        try:
-            next(counting)
-        except StopIteration as end:
-            supplies: list[ValueSupply] = end.value
-            break
+    allocator = states[0].allocator
+    counting = InPieces(allocator.supplies(same.attribute, states[0].usage))
+    for _ in counting:
         yield Pause.SEARCHING
     common: Values | None = None
     for device in same.allocated(states):
@@ -114,7 +110,7 @@ def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Paus
                 why = "which has none" if not values else "which has another one than others of the gang"
                 text = f"its pods have devices without a common value of {same.attribute}, such as {device}, {why}"
                 return NoPlace(text, FIXED)
-    found = [it for it in supplies if common is None or it.value.value in common]
+    found = [it for it in counting.answer if common is None or it.value.value in common]
     if not found:
         return NoPlace(f"no published device has the attribute {same.attribute}", "gang")
     domains = yield from _divided(groups, found)

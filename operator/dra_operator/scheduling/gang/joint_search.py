@@ -31,11 +31,11 @@ from dra_operator.allocator import Allocated, AttributeValue, GaveUp, Usage
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
 from dra_operator.scheduling.cycle.filter import PodFilter, counted
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Plan, Undecided
 from dra_operator.scheduling.gang.domains import EVERYWHERE, Domain, SameValues
 from dra_operator.scheduling.gang.members import Frame, Kind, Member, Order, connects_nodes, with_devices
 from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.state.node import LoadedNode
@@ -93,18 +93,15 @@ class Overlay:
         """Do the work, with the members away at its pauses."""
         if not self._has_rules:
             return (yield from work)
-        elapsed: Elapsed = None
-        while True:
-            try:
-                pause = work.send(elapsed)
-            except StopIteration as end:
-                answer: T = end.value
-                return answer
+        pieces = InPieces(work)
+        for pause in pieces:
+            # Others are decided on at a pause, and must not meet members that are only planned.
             self.clear()
-            elapsed = yield pause
+            pieces.elapsed = yield pause
             for pod, node in self._placed.values():
                 self._enter(pod, node)
             self.returns += 1
+        return pieces.answer
 
     def clear(self) -> None:
         """Take all members from the nodes."""

@@ -10,8 +10,7 @@ from typing import Final
 
 from dra_operator.allocator import AllocationError
 from dra_operator.scheduling.cycle.attempt import Aborted, plan
-from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, settled
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import (
     TOO_FEW_DEVICES,
@@ -25,6 +24,7 @@ from dra_operator.scheduling.cycle.result import (
 from dra_operator.scheduling.gang.domains import EVERYWHERE, NOTHING_SAME, Domain, SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, Search, Work, Worth
 from dra_operator.scheduling.gang.members import Frame, Member, members_of
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
 from dra_operator.scheduling.state.obstacle import Obstacle
 
 EXPLAINED_GANG_NODES: Final = 16
@@ -41,7 +41,7 @@ def _suspects(failed: Frame) -> Iterator[NodeStatus]:
     names = dict.fromkeys(name for candidates in known for name in candidates.suspects() if name not in candidates)
     for name in islice(names, EXPLAINED_SUSPECT_NODES):
         state = nodes.get(name)
-        if state is not None and isinstance(answer := settled(failed.question.filter(state)), Faulty):
+        if state is not None and isinstance(answer := decided(failed.question.filter(state)), Faulty):
             yield answer
 
 

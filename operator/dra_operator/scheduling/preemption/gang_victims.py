@@ -32,7 +32,6 @@ from dra_operator.allocator import AllocationError, DeviceId, PoolId, Usage
 from dra_operator.scheduling.claims.demand import Demands
 from dra_operator.scheduling.claims.node_allocatable import shortage
 from dra_operator.scheduling.cycle.attempt import Aborted
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.gang.domains import SameValues, domains_of
@@ -40,6 +39,7 @@ from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node
 from dra_operator.scheduling.gang.members import Kind, Member, members_of
 from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
 
 from .bundles import Bundle, Bundles
@@ -297,15 +297,11 @@ class GangVictims(Reprieve[PlannedGang]):
             if not any(self.relies_on(bundle, found) for bundle in away if bundle not in self._away):
                 return found
         yield from self._meter.spend(STEPS_PER_QUESTION * len(self._members))
-        work, elapsed = self._joint_plan(), None
-        while True:
-            try:
-                pause = work.send(elapsed)
-            except StopIteration as end:
-                plans: JointPlan | None = end.value
-                return None if plans is None else PlannedGang.of(plans)
+        work = InPieces(self._joint_plan())
+        for pause in work:
             self._meter.charge(PAUSE_STEPS)
-            elapsed = yield pause
+            work.elapsed = yield pause
+        return None if work.answer is None else PlannedGang.of(work.answer)
 
     def _joint_plan(self) -> Generator[Pause, Elapsed, JointPlan | None]:
         domains = yield from domains_of(self._states, self._same)

@@ -31,8 +31,8 @@ from dra_api.core import Pod
 
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling.cycle.attempt import Unschedulable
-from dra_operator.scheduling.cycle.pause import Elapsed, Pause
 from dra_operator.scheduling.cycle.result import PostFilterResult
+from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.placeholder import is_placeholder
 
@@ -80,15 +80,14 @@ def proven(
     gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
     if state is None or gone != {pod.metadata.uid for pod in ending}:
         return None
-    search = VictimSearch(now, state, list(found), BudgetsOfPods(terms.budgets), Meter()).without_all()
-    try:
-        for _ in range(MOST_UNITS):
-            next(search)
-    except StopIteration as end:
-        return replace(nominated, plan=end.value) if end.value is not None else None
-    except StepsSpent:
-        pass
-    return None
+    search = InPieces(VictimSearch(now, state, list(found), BudgetsOfPods(terms.budgets), Meter()).without_all())
+    # Nothing else runs meanwhile: a proof that takes longer than a few pauses counts as none.
+    with suppress(StepsSpent):
+        for _ in zip(range(MOST_UNITS), search, strict=False):
+            pass
+    if not search.is_over or search.answer is None:
+        return None
+    return replace(nominated, plan=search.answer)
 
 
 Lowest = tuple[tuple[float, float], float]

@@ -20,7 +20,7 @@ from dra_api.resource import ResourceClaim
 from dra_api.values.times import parse_time
 
 from dra_operator.allocator import DeviceId
-from dra_operator.scheduling.cycle.pause import PAUSE_STEPS, Elapsed, Pause
+from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 
 
 @dataclass(frozen=True, slots=True, eq=False)

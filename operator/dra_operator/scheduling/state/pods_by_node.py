@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 from dra_api.core import Pod
 from dra_api.relations.label_selectors import Labels
 
+from dra_operator.scheduling.pieces import decided
 from dra_operator.scheduling.state.selection import (
     AffinityTerm,
     Anchors,
@@ -259,7 +260,7 @@ class PodsByNode:
 
     def count(self, selection: Selection) -> Population:
         """The pods of a selection."""
-        return _result(self.counting(selection))
+        return decided(self.counting(selection))
 
     def counting(self, selection: Selection) -> Generator[int, None, Population]:
         """As ``count``, in pieces: says after each how many pods it has looked at. They may come and go meanwhile."""
@@ -281,7 +282,7 @@ class PodsByNode:
     ) -> list[Labelled]:
         now = self._near(selection)
         old, there = {id(it) for it in seen}, {id(it) for it in now}
-        more = _result(selection.among([it for it in now if id(it) not in old]))
+        more = decided(selection.among([it for it in now if id(it) not in old]))
         return [it for it in selected if id(it) in there] + more
 
     def _forget_the_oldest(self, new: Selection) -> None:
@@ -308,11 +309,11 @@ class PodsByNode:
 
     def existing_anti_affinity(self, pod: Pod, keys: Collection[str]) -> Carried:
         """What keeps the pod away: the pods that have required anti-affinity to it. ``keys``: labels of nodes."""
-        return _result(self._anti_affinity.finding(pod, self.namespaces, keys))
+        return decided(self._anti_affinity.finding(pod, self.namespaces, keys))
 
     def existing_preferences(self, pod: Pod, keys: Collection[str]) -> Carried:
         """What prefers to have the pod near, or not: the pods that have such terms, with their weights."""
-        return _result(self._preferences.finding(pod, self.namespaces, keys))
+        return decided(self._preferences.finding(pod, self.namespaces, keys))
 
     def finding(self, pod: Pod, keys: Collection[str]) -> Generator[int, None, tuple[Carried, Carried]]:
         """What the two above say, in pieces: after each, how many labels were compared."""
@@ -358,16 +359,6 @@ class PodsByNode:
             self._preferences.add(term, node, number * REQUIRED_WEIGHT)
         for term, weight in preferred(pod):
             self._preferences.add(term, node, number * weight)
-
-
-def _result(work: Generator[int, None, T]) -> T:
-    """The result of work in pieces, in one go."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def counts_alike(one: Pod, other: Pod) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter, settled
+from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter
 from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
 
 from .change import Change, Edit
@@ -55,7 +55,7 @@ class Trial:
         if cycle_state is None or state is None:
             return None
         try:
-            return settled(PodFilter(cycle_state).filter(state), self.pipeline.pausing)
+            return decided(PodFilter(cycle_state).filter(state), self.pipeline.pausing)
         except AllocationError as error:
             return Faulty(error)
 
