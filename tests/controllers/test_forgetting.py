@@ -128,11 +128,8 @@ ELSEWHERE = {
         "State.evicting_rules",
     ),
     "tests/controllers/test_gangs.py": (
-        "Gangs._asked",
-        "Gangs._written",
-        "Gangs._mate_looks",
-        "Gangs._put_aside",
-        "Gangs._telling",
+        "GangProgress.asked",
+        "Gangs._in_hand",
     ),
     "tests/controllers/test_hard_pods.py": (
         "Dispatcher._postponed",
@@ -177,7 +174,6 @@ ELSEWHERE = {
         "OwnDevices._settling",
         "OwnDevices._trespassed",
     ),
-    "tests/controllers/test_unmade_claims.py": ("Gangs._unmade",),
     "tests/controllers/test_violation_log.py": (
         "ViolationLog._since",
         "ViolationLog._told",
@@ -199,7 +195,6 @@ BOUNDED = {
     "PodsByNode._counted": "512 selections: tests/scheduling/test_many_rules.py",
     "Anchors._keys": "those of the selections",
     "Topology.counts": "those of the selections",
-    "FreedDevices._free": "10,000 devices",
     "Deference._doublings": "drivers that lost devices in the last five minutes",
     "Deference._waiting": "pods that came in two minutes",
     "BindingMetrics._drivers": "names of drivers, of which metrics have so many",

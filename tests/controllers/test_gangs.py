@@ -32,14 +32,14 @@ from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, Key, check
 from dra_operator.cache.index import Index
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.scheduling import cycle, gang_attempt, gangs
-from dra_operator.controllers.scheduling.gang_attempt import GangAttempt
+from dra_operator.controllers.scheduling import cycle, gangs
+from dra_operator.controllers.scheduling import gang as gang_chapter
+from dra_operator.controllers.scheduling.gang import GangAttempt, GangTask
 from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.gang import joint_plan
-from dra_operator.scheduling.state import Gang
 from fake_api import Call
 from objects import Make, Obj
 from rounds import fewer
@@ -326,7 +326,7 @@ async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World)
 
 def leader_of_a_refused_gang(world: World) -> str:
     """Another pod may have led before, and have said the same."""
-    [refusal] = world.control.placer._gangs._refusals.values()
+    [refusal] = [it.refusal for it in world.control.placer._gangs._gangs.values() if it.refusal is not None]
     leader = refusal.leader.metadata.name
     assert said(world, leader).startswith("gang g: only 1 of 2")
     return leader
@@ -424,9 +424,9 @@ def attempts_of_gangs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     leaders: list[str] = []
 
     class Counted(GangAttempt):
-        def __init__(self, gang: Gang, leader: Pod, *others: Any) -> None:
-            super().__init__(gang, leader, *others)
-            leaders.append(leader.metadata.name)
+        def __init__(self, task: GangTask, *others: Any) -> None:
+            super().__init__(task, *others)
+            leaders.append(task.leader.metadata.name)
 
     monkeypatch.setattr(gangs, "GangAttempt", Counted)
     return leaders
@@ -549,7 +549,7 @@ async def test_after_an_error_in_the_plan_of_a_gang_it_is_tried_again(
             raise left.pop()
         return joint_plan(*args)
 
-    monkeypatch.setattr(gang_attempt, "joint_plan", broken)
+    monkeypatch.setattr(gang_chapter, "joint_plan", broken)
     await world.settle()
     assert world.bound() == ["g-0", "g-1"]
 

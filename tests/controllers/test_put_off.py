@@ -79,19 +79,20 @@ scheduling/gang_binding.py GangBinding._come_back look_again  said: gang-refused
 scheduling/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
 scheduling/gang_binding.py GangBinding._look_again look_again  said: gang-unseen-allocation
 scheduling/gangs.py Gangs.not_tried look_again  below 5 s: at once
-scheduling/gangs.py Gangs.begin Decided  said: gang-unanswered
+scheduling/gangs.py Gangs.begin Decided  said: gang-pauses
 scheduling/gangs.py Gangs.begin puts_off  said: gang-pauses
 scheduling/gangs.py Gangs.begin look_again  said: gang-joins
+scheduling/gangs.py Gangs._ask_later Decided  said: gang-unanswered, gang-joins
 scheduling/gangs.py Gangs._await_claims look_again  said: gang-lacks-claims
 scheduling/gangs.py Gangs._await_claims Decided  said: gang-lacks-claims
 scheduling/gangs.py Gangs._is_unsure look_again  below 5 s: at once
 scheduling/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
-scheduling/gangs.py Gangs.go_on Postponed  said: slow-plan
+scheduling/gangs.py Gangs._go_on Postponed  said: slow-plan
 scheduling/gangs.py Gangs._wait Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
-scheduling/gangs.py Gangs._tell_mate puts_off  warned: gang-unanswered
-scheduling/gangs.py Gangs._over look_again  below 5 s: at once
+scheduling/gangs.py Gangs._held puts_off  warned: gang-unanswered
+scheduling/gangs.py Gangs._look_at_asked look_again  below 5 s: at once
 claims/group.py GroupConditions.waits puts_off  said: refused
 scheduling/binding.py Permit.write _look_again  said: unseen-allocation
 scheduling/binding.py Permit.write wait  below 5 s: arithmetic of the conflict check

@@ -44,7 +44,7 @@ from dra_operator.controllers.errors import BoundElsewhere, ControllerError, Pla
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit, SchedulingContext
-from dra_operator.controllers.scheduling.gang_attempt import GangAttempt
+from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.gang_binding import GangBinding
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory

@@ -1,0 +1,292 @@
+"""One gang on its way to nodes: the states of its life here, and the attempt to place its pods together.
+
+A gang has one object, ``GangProgress``, with a state. One pod *leads*: its decision is that of all. What leads from one
+state to the next is in ``TRANSITIONS``, and nothing else does::
+
+    FREE ---------LEAD------> PLANNING --TAKE--> WRITING ---END--> FREE
+      |  ^                     ^ | |
+      |  +---------END---------|-+ +--REFUSE--> REFUSING --END--> REFUSED
+      |                        |                                     |
+      +--AWAIT--> AWAITING ----+-----------------LEAD----------------+
+      |
+      +--DISSOLVE--> DISSOLVING --END--> FREE
+
+In PLANNING, WRITING, REFUSING and DISSOLVING the gang *is led*: decisions about other pods of it do nothing, and these
+pods are looked at when that is over (``asked``). In AWAITING, REFUSED and FREE any pod may lead next.
+
+``GangAttempt`` is the plan in the making: the pods are looked at one by one, then planned together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from dra_api.core import Pod
+from dra_api.relations.references import is_reserved_for
+
+from dra_operator.cache import Cluster, TimesFreed
+from dra_operator.controllers.scheduling.planning import InProgress
+from dra_operator.controllers.scheduling.preemption import MakesRoom
+from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, PreFilterResult, Snapshot, pre_filter
+from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
+from dra_operator.scheduling.preemption import GangNomination
+from dra_operator.scheduling.state import Gang, Obstacle
+
+LOOKED_AT_PODS: Final = 8
+"""Pods that are looked at between two pauses."""
+NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
+
+
+class GangState(Enum):
+    """What is being done about a gang."""
+
+    FREE = "nothing"
+    AWAITING = "too few of its pods have their claims; one of them says so"
+    PLANNING = "the leader's plan for all is being made, at once or in pieces"
+    WRITING = "devices and nodes are taken, and the plan is being written"
+    REFUSING = "there is no plan, and its pods give devices back"
+    REFUSED = "the leader waits for what may help, and the others wait with it"
+    DISSOLVING = "the gang has too few pods, which give devices back"
+
+
+class GangEvent(Enum):
+    """What changes the state of a gang."""
+
+    LEAD = "a pod begins to plan for all"
+    AWAIT = "a pod finds that claims are not made"
+    TAKE = "the plan has its devices"
+    REFUSE = "there is no plan"
+    DISSOLVE = "a pod finds that the gang has too few pods"
+    FORGET = "the reason to wait does not count any more"
+    END = "what the leader has begun is over"
+
+
+_WHILE_NOT_LED: Final = {
+    GangEvent.LEAD: GangState.PLANNING,
+    GangEvent.AWAIT: GangState.AWAITING,
+    GangEvent.DISSOLVE: GangState.DISSOLVING,
+}
+TRANSITIONS: Final[Mapping[GangState, Mapping[GangEvent, GangState]]] = {
+    GangState.FREE: _WHILE_NOT_LED,
+    GangState.AWAITING: {**_WHILE_NOT_LED, GangEvent.FORGET: GangState.FREE},
+    GangState.REFUSED: {**_WHILE_NOT_LED, GangEvent.FORGET: GangState.FREE},
+    GangState.PLANNING: {
+        GangEvent.TAKE: GangState.WRITING,
+        GangEvent.REFUSE: GangState.REFUSING,
+        GangEvent.END: GangState.FREE,
+    },
+    GangState.WRITING: {GangEvent.END: GangState.FREE},
+    GangState.REFUSING: {GangEvent.END: GangState.REFUSED},
+    GangState.DISSOLVING: {GangEvent.END: GangState.FREE},
+}
+LED: Final = frozenset({GangState.PLANNING, GangState.WRITING, GangState.REFUSING, GangState.DISSOLVING})
+
+
+class OutOfTurn(RuntimeError):
+    """What happened to a gang is not possible in its state: a bug."""
+
+
+class GangProgress:
+    """The life of one gang. Each method is an event, and raises OutOfTurn in states that do not have it.
+
+    ``leader`` is the key of the pod that leads, or empty. ``asked`` are keys of pods that were to be decided on
+    meanwhile. ``mate_looks_at``: when one of its pods looks whether the write for another one is over.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.state = GangState.FREE
+        self.leader = ""
+        self.attempt: GangAttempt | None = None
+        """The plan, while it is put aside until the leader's next turn."""
+        self.refusal: GangRefusal | None = None
+        """Why the gang has no place: in REFUSING and REFUSED."""
+        self.awaited: AwaitedClaims | None = None
+        """For which claims it waits: in AWAITING."""
+        self.pods: Sequence[str] = ()
+        """Keys of the pods of which the gang has the next write: the leader, or all that are being bound."""
+        self.asked: set[str] = set()
+        self.mate_looks_at = 0.0
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a pod decides or writes for all."""
+        return self.state in LED
+
+    @property
+    def waits_because(self) -> GangRefusal | AwaitedClaims | None:
+        """For what the gang waits, while no pod leads."""
+        return None if self.is_led else self.refusal or self.awaited
+
+    def lead(self, pod: Pod) -> None:
+        """The pod plans for all. An attempt that comes to no end leaves no refusal to wait with."""
+        self._move(GangEvent.LEAD)
+        self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
+
+    def await_claims(self, awaited: AwaitedClaims) -> None:
+        """Too few pods have their claims."""
+        self._move(GangEvent.AWAIT)
+        self.refusal, self.awaited = None, awaited
+
+    def dissolve(self, pod: Pod) -> None:
+        """The pod has the others give up what they have."""
+        self._move(GangEvent.DISSOLVE)
+        self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
+
+    def take(self, members: Iterable[Pod]) -> None:
+        """The devices and the room of these are taken; the leader is one of them."""
+        self._move(GangEvent.TAKE)
+        self.pods = [pod.key for pod in members]
+
+    def refuse(self, refusal: GangRefusal) -> None:
+        """There is no place for the gang."""
+        self._move(GangEvent.REFUSE)
+        self.refusal = refusal
+
+    def forget(self) -> None:
+        """The gang is not what it was when it was refused, or its claims are made."""
+        self._move(GangEvent.FORGET)
+        self.refusal = self.awaited = None
+
+    def end(self) -> None:
+        """What the leader has begun is over, with success or without: another pod may lead."""
+        self._move(GangEvent.END)
+        self.leader, self.pods, self.attempt = "", (), None
+
+    def _move(self, event: GangEvent) -> None:
+        after = TRANSITIONS[self.state].get(event)
+        if after is None:
+            raise OutOfTurn(f"gang {self.key} is {self.state.name}, led by {self.leader or 'no pod'}: no {event.name}")
+        self.state = after
+
+
+class GangRefusal:
+    """A gang that cannot be bound: its leader, and what each member asked for.
+
+    ``untried``: by key, what keeps a pod of the gang from being tried, if that is why.
+    """
+
+    def __init__(self, attempt: GangAttempt, untried: Mapping[str, Obstacle] = NO_OBSTACLES) -> None:
+        self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
+        self.untried, self._wanted = untried, attempt.wanted
+
+    def covers(self, gang: Gang, wanted: int, key: str, asked: Fingerprint) -> bool:
+        """Whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
+        return (self.gang, self._wanted) == (gang, wanted) and self.members.get(key) == asked
+
+
+@dataclass(slots=True, eq=False)
+class AwaitedClaims:
+    """A gang whose plan waits for claims of some of its pods to be made.
+
+    ``teller``: the pod that says so. ``lacking``: the pod of which it does. ``since``: by the loop's clock.
+    """
+
+    teller: Pod
+    lacking: Pod
+    since: float
+    is_told: bool = False
+
+
+class Unready(NamedTuple):
+    """Too few pods of the gang can be planned; this is the first one that cannot, and why."""
+
+    pod: Pod
+    found: PreFilterResult
+
+
+Fingerprint = tuple[object, ...]
+"""Of a pod and its claims: where it is the same, the pod asks for the same as before."""
+
+
+class GangTask(NamedTuple):
+    """What an attempt is to place: ``wanted`` pods of those that wait, the ``leader`` among them.
+
+    ``same``: what their places have in common with those of pods that run. ``tried_at``: how often something had come
+    free when the attempt began.
+    """
+
+    gang: Gang
+    leader: Pod
+    waiting: Sequence[Pod]
+    wanted: int
+    same: SameValues
+    tried_at: TimesFreed
+
+
+class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
+    """``leader`` is the pod whose decision this is; it is a member. ``members`` have ``states`` in the same order."""
+
+    def __init__(
+        self,
+        task: GangTask,
+        snapshot: Callable[[], Snapshot],
+        is_unsure: Callable[[Pod], bool],
+        makes_room: MakesRoom | None,
+    ) -> None:
+        super().__init__(self._plan())
+        self.gang, self.leader, self._waiting, self.wanted, self._same, self.tried_at = task
+        self._snapshot, self._is_unsure, self._makes_room = snapshot, is_unsure, makes_room
+        self.states: list[CycleState] = []
+        self.nominated: GangNomination | None = None
+        """How room is made, if the gang has no place."""
+        self._is_looked_at = False
+
+    @property
+    def without_load(self) -> list[Pod]:
+        """Pods that keep none of the gang from a node: those that are planned, or are the first to be looked at."""
+        return self.members if self._is_looked_at else self._in_order()[: self.wanted]
+
+    def _in_order(self) -> list[Pod]:
+        return [self.leader, *(pod for pod in self._waiting if pod.key != self.leader.key)]
+
+    @property
+    def members(self) -> list[Pod]:
+        """The pods that are planned."""
+        return [state.pod for state in self.states]
+
+    def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
+        snapshot, unready = self._snapshot(), None
+        for number, pod in enumerate(self._in_order()):
+            if len(self.states) == self.wanted:
+                break
+            if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
+                yield Pause.SEARCHING
+            found = pre_filter(pod, snapshot)
+            if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
+                self.states.append(found)
+            elif unready is None:
+                unready = Unready(pod, found)
+        if unready is not None and len(self.states) < self.wanted:
+            return unready
+        self._is_looked_at = True
+        answer = yield from joint_plan(self.states, self._same)
+        has_refusal = isinstance(answer, NoPlace) and not answer.is_error
+        if has_refusal and self._makes_room is not None and not self._holds_devices():
+            self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)
+        return answer
+
+    def _holds_devices(self) -> bool:
+        """Whether a pod has devices, which it gives back first: they may be what keeps the gang from a place."""
+        return any(is_reserved_for(state.pod, claim) for state in self.states for claim in state.resource_claims)
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """Whether all that was looked at is as it was."""
+        return all(
+            cluster.pods.get(state.pod.key) is state.pod
+            and all(cluster.claims.get(claim.key) is claim for claim in state.resource_claims)
+            for state in self.states
+        )
+
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
+        """By the key of the pod."""
+        return {state.pod.key: fingerprint(state) for state in self.states}
+
+
+def fingerprint(state: CycleState) -> Fingerprint:
+    """What the pod asks for. Claims are compared as objects, of which each change makes a new one."""
+    claims = tuple((claim.metadata.uid, claim.metadata.resource_version) for claim in state.resource_claims)
+    return state.pod.metadata.uid, state.pod.spec, state.pod.metadata.labels, claims
