@@ -249,12 +249,12 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
     ),
     "it is gated": (
         pod(schedulingGates=[{"name": "one"}, {"name": "two"}]),
-        [],
+        [claim()],
         ["pod ns/web waits for its scheduling gates to be removed: one, two"],
     ),
     "its gate is misspelt": (
         pod(schedulingGates=[{"name": "dra.kopf.dev/alocate"}]),
-        [],
+        [claim()],
         [
             "pod ns/web waits for its scheduling gates to be removed: dra.kopf.dev/alocate; dra.kopf.dev/alocate is "
             "not the operator's gate, which is dra.kopf.dev/allocate"
@@ -277,7 +277,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
     ),
     "it waits for its turn at our gate": (
         pod(schedulingGates=[{"name": "one"}, {"name": "dra.kopf.dev/allocate"}]),
-        [],
+        [claim()],
         [
             "pod ns/web waits for its scheduling gates to be removed: one; then the operator allocates its devices and "
             "removes dra.kopf.dev/allocate"
@@ -291,7 +291,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
                 {"name": "one"},
             ]
         ),
-        [],
+        [claim()],
         [
             "pod ns/web waits for its scheduling gates to be removed: one; then the operator allocates its devices and "
             "removes dra.kopf.dev/allocate; scheduling.volcano.sh/queue-allocation-gate is removed after that"

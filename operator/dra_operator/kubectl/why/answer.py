@@ -15,7 +15,7 @@ from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.wording import counted, listed
 
 from .claims import why_claim
-from .everything import is_waiting, pods_of, waiting_groups
+from .everything import idle_schedulers, is_waiting, pods_of, waiting_groups
 from .fixes.change import Fix
 from .limited import hidden, why_within_limits
 from .pods import why_pod
@@ -60,6 +60,8 @@ def _of_all(seen: Observed, settings: Settings, seconds: float) -> Answer:
         groups = waiting_groups(made, seen.every(Pod))
     number = sum(len(group.pods) for group in groups)
     lines = [f"{counted(number, 'pod')} with claims or extended resources {'waits' if number == 1 else 'wait'}"]
+    told = {group.reason for group in groups}
+    lines += [f"  {line}" for line in idle_schedulers(made, seen.every(Pod)) if line not in told]
     lines += [f"  {group.text}" for group in groups]
     code = ExitCode.CLEAR if all(group.is_clear for group in groups) else ExitCode.IN_THE_WAY
     names = [f"pod/{key}" for group in groups for key in group.pods]

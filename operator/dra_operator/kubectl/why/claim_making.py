@@ -14,6 +14,9 @@ from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.simulated.claims import ClaimQuotas, admin_refusal, made_from
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling.state import size_refusal
+from dra_operator.wording import listed
+
+from .supposed import names_in, similar_name
 
 EVENT = "FailedResourceClaimCreation"
 
@@ -40,7 +43,8 @@ def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
     key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
     template = made.cluster.templates.get(key)
     if template is None:
-        return f"ResourceClaimTemplate {key} does not exist: create it, or correct resourceClaimTemplateName"
+        said = f"ResourceClaimTemplate {key} does not exist: create it, or correct resourceClaimTemplateName"
+        return said + _similar_template(made, pod.metadata.namespace, entry.resource_claim_template_name or "")
     if (size := template.bytes_of_spec) is not None:
         return f"ResourceClaimTemplate {key} {size_refusal(size)}"
     if refusal := _refusal(made, pod, entry, template):
@@ -51,6 +55,16 @@ def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
         return f"{who} {about}; events of the group ({EVENT}) say why if they cannot"
     why = f"events of the pod ({EVENT}) say why if they cannot"
     return f"{who} from ResourceClaimTemplate {key}; {why}"
+
+
+def _similar_template(made: Pipeline, namespace: str, name: str) -> str:
+    """A template with a similar name, or with this one in another namespace, where it is of no use."""
+    every = made.cluster.templates
+    if similar := similar_name(name, names_in(every, namespace)):
+        return similar
+    others = sorted(it.metadata.namespace for it in every if it.metadata.name == name)
+    where = f"; there is one in namespace {listed(others)}, but a pod uses only templates of its own namespace"
+    return where if others else ""
 
 
 def _sharing(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> PodGroup | None:

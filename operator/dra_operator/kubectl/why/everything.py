@@ -12,13 +12,14 @@ from dra_api.relations.references import pod_is_done
 from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
-from dra_operator.scheduling import CycleState, Plan, pre_filter
+from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
 from .claim_making import refused_devices
 from .gang import together
-from .schedulers import idle_scheduler, was_looked_at
+from .schedulers import idle_scheduler, not_ours, refusal_of, was_looked_at
+from .supposed import Supposed, without
 
 NOT_LOOKED_AT: Final = "not looked at: the time limit was reached; kubectl dra why -A --time-limit gives more"
 END_OF_NAME: Final = r"(?![-\w]|\.\w)"
@@ -55,9 +56,18 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
                     is_cut = True
             if clear and (trouble := _idle(made, pod, idle)):
                 text, clear = trouble, False
+            if clear and not_ours(made, pod) and (said := refusal_of(pod)):
+                text, clear = said, False
             found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
     groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
     return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+
+
+def idle_schedulers(made: Pipeline, pods: Iterable[Pod]) -> list[str]:
+    """What is wrong with the schedulers of waiting pods, whatever else holds these back."""
+    known: dict[tuple[str, bool, bool], str] = {}
+    said = (_idle(made, pod, known) for pod in pods if is_waiting(pod) and pod.spec.resource_claims)
+    return list(dict.fromkeys(filter(None, said)))
 
 
 def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) -> str:
@@ -81,14 +91,17 @@ def is_waiting(pod: Pod) -> bool:
     return not pod.spec.node_name and not pod_is_done(pod)
 
 
-def _verdict(made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]]) -> tuple[str, bool]:
-    """``gangs`` has what was said of a gang, for its other pods."""
+def _verdict(
+    made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]], before: Supposed | None = None
+) -> tuple[str, bool]:
+    """``gangs`` has what was said of a gang, for its other pods; ``before``: what was thought out of its way."""
     if pod.spec.scheduling_gates and not is_at_gate(pod):
-        return gated_by_others(pod), False
+        return _with_the_rest(made, gated_by_others(pod), pod, None, gangs, before), False
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
-        return found.text, False
-    if refused := refused_devices(made, found.resource_claims):
+        return _with_the_rest(made, found.text, pod, found, gangs, before), False
+    known = before.templates if before is not None else {}
+    if refused := refused_devices(made, [it for it in found.resource_claims if it.key not in known]):
         return refused, False
     wish = made.cluster.gang_of(pod)
     if isinstance(wish, Gang) and wish.key in gangs:
@@ -98,6 +111,21 @@ def _verdict(made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]]) -> tu
         return said
     answer = made.planned(found)
     return ("nothing holds it back", True) if isinstance(answer, Plan) else (answer.message, False)
+
+
+def _with_the_rest(
+    made: Pipeline,
+    text: str,
+    pod: Pod,
+    found: PreFilterResult | None,
+    gangs: dict[str, tuple[str, bool]],
+    before: Supposed | None,
+) -> str:
+    with without(made, found, pod, before) as then:
+        if then is None:
+            return text
+        more, clear = _verdict(made, then.pod, gangs, then)
+        return text if clear else f"{text}; beside that: {_without_names(made, then.pod, more)}"
 
 
 def pods_of(pods: Sequence[Pod], kind: str, name: str, namespace: str) -> list[Pod]:

@@ -48,8 +48,9 @@ def node_report(
 def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[NodeSaid]) -> Iterator[str]:
     """Nodes that are obstructed, faulty or undecided, by the words for it."""
     groups: dict[str, list[NodeSaid]] = {}
+    has_some = any(not one.said.has_none for one in said)
     for one in said:
-        if not isinstance(one.said.answer, Fits | Lacking) and not one.said.has_none:
+        if not isinstance(one.said.answer, Fits | Lacking) and not (one.said.has_none and has_some):
             groups.setdefault(one.said.answer.text, []).append(one)
     for text, members in groups.items():
         yield f"{names([one.state.name for one in members])}: {text}"

@@ -13,7 +13,7 @@ from dra_operator.scheduling.state import GATE, is_at_gate
 from .bound import unknown_requests, why_bound
 from .report import Report
 from .schedulers import idle_scheduler, not_ours, refusal_of
-from .waiting import why_waiting
+from .waiting import why_besides, why_waiting
 
 
 def why_pod(made: Pipeline, pod: Pod) -> Report:
@@ -26,7 +26,7 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
         report = why_bound(made, pod)
     elif pod.spec.scheduling_gates and not is_at_gate(pod):
         report.object_to(f"pod {pod.key} {gated_by_others(pod)}", indent=0)
-        return report
+        report.take_in(why_besides(made, None, pod, places=False))
     else:
         who_else = not_ours(made, pod)
         if who_else:

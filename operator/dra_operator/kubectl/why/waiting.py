@@ -20,10 +20,11 @@ from dra_operator.scheduling import (
     NoPlace,
     NotTried,
     Plan,
+    PreFilterResult,
     pre_filter,
     total,
 )
-from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_UNMADE
+from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
 from dra_operator.scheduling.state import title
 from dra_operator.wording import counted
 
@@ -38,6 +39,7 @@ from .preemption import victims
 from .published import Published
 from .queue_place import ahead_in_line
 from .report import Report
+from .supposed import Supposed, names_in, similar_name, without
 from .survey import promising
 
 OUT_OF_TIME: Final = "the time limit was reached; kubectl dra why --time-limit gives more"
@@ -45,21 +47,23 @@ _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates
 """What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
 
 
-def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
-    """``places``: the operator gives it a node, or devices."""
+def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | None = None) -> Report:
+    """``places``: the operator gives it a node, or devices. ``supposed``: what was thought out of its way before."""
     report, cluster = Report(), made.cluster
     found = pre_filter(pod, cluster.snapshot(made.allocator, made.now, defers=partial(_defers, cluster, places)))
     if isinstance(found, Deferring):
         report.say(f"{title(pod)} {found.text}")
         found = found.cycle_state
     if not isinstance(found, CycleState):
-        report.object_to(f"{title(pod)} {_without_name(pod, found.text)}", indent=0)
+        report.object_to(f"{title(pod)} {_without_name(pod, found.text)}{_similar(made, pod, found)}", indent=0)
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
             report.add(unmade(made, pod))
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
             report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+        report.take_in(why_besides(made, found, pod, places=places, before=supposed))
         return report
-    if refused := refused_devices(made, found.resource_claims):
+    known = supposed.templates if supposed is not None else {}  # of these it was said before that they are refused
+    if refused := refused_devices(made, [it for it in found.resource_claims if it.key not in known]):
         report.object_to(f"{title(pod)} {refused}", indent=0)
         return report
     for binding in found.failed.values():
@@ -82,7 +86,7 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         return report
     if decision.error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
-    _tell_of_nodes(report, made, found, decision, places=places)
+    _tell_of_nodes(report, made, found, decision, places=places, supposed=supposed)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
         report.add(victims(made, answer.nominated))
     if isinstance(answer, Plan) and answer.strategy:
@@ -91,6 +95,37 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool) -> Report:
         scores = ", ".join(f"{name} {each}" for name, each in answer.scores)
         report.say(f"best is {answer.node} with a score of {total(answer.scores)}: {scores}", indent=2)
     return report
+
+
+def why_besides(
+    made: Pipeline, found: PreFilterResult | None, pod: Pod, *, places: bool, before: Supposed | None = None
+) -> Report:
+    """What else keeps the pod waiting behind what ``found`` says, or behind its scheduling gates if that is None."""
+    report = Report()
+    with without(made, found, pod, before) as then:
+        if then is None:
+            return report
+        rest = why_waiting(made, then.pod, places=places, supposed=then)
+        if not rest.is_clear:
+            report.object_to("beside that:")
+            report.take_in(rest, indent=4)
+        elif then.changes and (node := Trial(made, then.pod, then.templates).node()):
+            fix = Fix(node, then.changes, Trial(made, then.pod, then.templates).edits(then.changes))
+            report.fixes = [fix]
+            report.add(["it would fit with this change, which was tried:", f"  on {node}: {fix.text}"])
+    return report
+
+
+def _similar(made: Pipeline, pod: Pod, found: PreFilterResult) -> str:
+    """The name of a class or claim that may have been meant."""
+    if not isinstance(found, NotTried):
+        return ""
+    obstacle, cluster = found.obstacle, made.cluster
+    if obstacle.reason is CLASS_MISSING:
+        return similar_name(obstacle.detail, (it.metadata.name for it in cluster.classes))
+    if obstacle.reason is CLAIM_MISSING:
+        return similar_name(obstacle.subject, names_in(cluster.claims, pod.metadata.namespace))
+    return ""
 
 
 def _without_name(pod: Pod, text: str) -> str:
@@ -116,7 +151,13 @@ def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) 
 
 
 def _tell_of_nodes(
-    report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, *, places: bool
+    report: Report,
+    made: Pipeline,
+    cycle_state: CycleState,
+    decision: Decision,
+    *,
+    places: bool,
+    supposed: Supposed | None,
 ) -> None:
     published = _tell_what_nodes_said(report, made, cycle_state, decision)
     said = decision.said
@@ -132,8 +173,9 @@ def _tell_of_nodes(
         return
     if cycle_state.failed:
         return  # the operator takes the devices back, and then it is another case
-    trial = Trial(made, cycle_state.pod)
-    search = FixSearch(trial, promising(said), published)
+    trial = Trial(made, cycle_state.pod, supposed.templates if supposed is not None else None)
+    first = supposed.changes if supposed is not None else ()
+    search = FixSearch(trial, promising(said), published, first)
     report.fixes = search.fixes()
     report.add(_fixes(report.fixes, cycle_state, trial.tried, outdated(made.cluster, cycle_state)))
     report.add(search.not_tried)

@@ -9,13 +9,15 @@ from .readiness import (
     age_of_allocation,
     claim_readiness,
 )
-from .usable import CLAIM_DELETED, CLAIM_PARKED, CLAIM_UNMADE, PodClaim
+from .usable import CLAIM_DELETED, CLAIM_MISSING, CLAIM_PARKED, CLAIM_UNMADE, CLASS_MISSING, PodClaim
 
 __all__ = [
     "BINDING_TIMEOUT_SECONDS",
     "CLAIM_DELETED",
+    "CLAIM_MISSING",
     "CLAIM_PARKED",
     "CLAIM_UNMADE",
+    "CLASS_MISSING",
     "ClaimReadiness",
     "Demand",
     "ExtendedClaim",

@@ -40,10 +40,13 @@ MOST_EXTRA_EFFORT: Final = 5
 
 
 class FixSearch:
-    """``nodes``: which to look at, the most promising first."""
+    """``nodes``: which to look at, the most promising first. ``first``: changes that are made already, and part of each
+    fix."""
 
-    def __init__(self, trial: Trial, nodes: Sequence[str], published: Published) -> None:
-        self._trial, self._nodes, self._published = trial, nodes, published
+    def __init__(
+        self, trial: Trial, nodes: Sequence[str], published: Published, first: tuple[Change, ...] = ()
+    ) -> None:
+        self._trial, self._nodes, self._published, self._first = trial, nodes, published, first
         self._found: dict[frozenset[str], Fix] = {}
         self._again = self._made_again()
         self.is_cut = False
@@ -64,14 +67,15 @@ class FixSearch:
 
     def _least(self, fix: Fix) -> Fix:
         """Without the changes that the others do without: a change may be made before its use is known."""
-        for place in range(len(fix.changes) if len(fix.changes) > 1 else 0):
-            if fix.changes[place] is self._again:
+        made = fix.changes[len(self._first) :]
+        for place in range(len(made) if len(made) > 1 else 0):
+            if made[place] is self._again:
                 continue  # what follows changes the template as it is now
-            fewer = fix.changes[:place] + fix.changes[place + 1 :]
+            fewer = made[:place] + made[place + 1 :]
             with self._trial.with_(*fewer):
                 node = self._trial.node()
             if node:
-                return self._least(Fix(node, fewer, self._trial.edits(fewer)))
+                return self._least(self._fix(node, fewer))
         return fix
 
     def _search(self) -> None:
@@ -86,6 +90,10 @@ class FixSearch:
             if self._found:
                 break
         self.is_cut = False
+
+    def _fix(self, node: str, made: tuple[Change, ...]) -> Fix:
+        every = self._first + made
+        return Fix(node, every, self._trial.edits(every))
 
     def _made_again(self) -> Change | None:
         """Claims that were made before their template was replaced; what they say can be changed no other way."""
@@ -115,8 +123,7 @@ class FixSearch:
             return False
         answer = self._trial.answer(node)
         if made and (isinstance(answer, Fits) or self._removes_error(made)) and (chosen := self._trial.node()):
-            fix = Fix(chosen, made, self._trial.edits(made))
-            self._found.setdefault(frozenset(change.text for change in made), fix)
+            self._found.setdefault(frozenset(change.text for change in made), self._fix(chosen, made))
             return True
         if answer is None or len(made) == most or _is_same(answer, before):
             return False

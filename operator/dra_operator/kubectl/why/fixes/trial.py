@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Final
 
 from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.resource import ResourceClaim, ResourceClaimStatus
+from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError
@@ -17,21 +17,26 @@ from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter
 from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
 
-from .change import Change, Edit
+from .change import Change, Edit, Patch
 
 _VERSIONS: Final = count(1)
 
 
 class Trial:
-    """One waiting pod, or the placeholder of an immediate claim, in a cluster that changes for a while."""
+    """One waiting pod, or the placeholder of an immediate claim, in a cluster that changes for a while.
 
-    def __init__(self, pipeline: Pipeline, pod: Pod) -> None:
+    ``templates``: of claims that are in the view only, by their keys: what changes such a claim changes its template.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, pod: Pod, templates: Mapping[str, ResourceClaimTemplate] | None = None
+    ) -> None:
         self.cluster, self.pipeline, self._first = pipeline.cluster, pipeline, pod
+        self._templates = templates or {}
         self.asked = 0
         """How many answers this has taken."""
         self.tried = 0
         """How many changes were made."""
-        self._untouched: dict[tuple[type[Object], str], Object] = {}
 
     @property
     def pod(self) -> Pod:
@@ -76,27 +81,38 @@ class Trial:
                 for patch in change.patches:
                     old = self.cluster.store_of(patch.kind).get(patch.key)
                     if old is not None:
-                        self._untouched.setdefault((patch.kind, patch.key), old)
                         undoing.callback(self._put, old)
                         self._put(_left(patch.make(old), old))
             yield
 
     def edits(self, changes: Iterable[Change]) -> list[Edit]:
-        """What becomes of each object, one after the other; nothing is made."""
+        """What becomes of each object as it was observed; nothing is made."""
         left: dict[tuple[type[Object], str], Object | None] = {}
         for change in changes:
             for patch in change.patches:
-                place = patch.kind, patch.key
-                before = (
-                    left.get(place) or self._untouched.get(place) or self.cluster.store_of(patch.kind).get(patch.key)
-                )
-                left[place] = patch.make(before) if before is not None else None
+                template = self._templates.get(patch.key) if patch.kind is ResourceClaim else None
+                place = (ResourceClaimTemplate, template.key) if template is not None else (patch.kind, patch.key)
+                before = left[place] if place in left else self.pipeline.seen.one(*place)
+                if before is None:
+                    before = self.cluster.store_of(patch.kind).get(patch.key)
+                if isinstance(before, ResourceClaimTemplate):
+                    left[place] = _changed(before, patch)
+                elif before is not None:
+                    left[place] = patch.make(before)
         return [Edit(kind, key, after) for (kind, key), after in left.items()]
 
     def _put(self, obj: Object) -> None:
         """As news: texts are no revisions, so that each differs from all others."""
         version = f"trial-{next(_VERSIONS)}"
         self.cluster.renew(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
+
+
+def _changed(template: ResourceClaimTemplate, patch: Patch) -> ResourceClaimTemplate:
+    """The template with what the patch does to a claim that is made from it."""
+    claim = patch.make(ResourceClaim(metadata=template.metadata, spec=template.spec.spec))
+    if not isinstance(claim, ResourceClaim):
+        return template
+    return replace(template, spec=replace(template.spec, spec=claim.spec))
 
 
 def _left(after: Object | None, old: Object) -> Object:

@@ -1,0 +1,215 @@
+"""The pod as it would stand if what comes before any node were out of the way, so that all causes are told at once.
+
+A claim that is not made yet is made from its template; a name with a likely slip is corrected; what is missing
+otherwise, such as a PersistentVolumeClaim or a class, is left out. All of it happens in the view, and is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import count
+from typing import Any, Final
+
+from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
+from dra_api.meta import Object
+from dra_api.relations.references import ClaimReferenceError, claim_names
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from msgspec.structs import replace
+
+from dra_operator.cache import Cluster
+from dra_operator.commands.simulated.claims import made_from
+from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.scheduling import NotTried, PreFilterResult
+from dra_operator.scheduling.claims import CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
+from dra_operator.scheduling.state import Obstacle
+
+from .fixes.change import Change
+from .fixes.claim_remedies import named
+from .fixes.pod_changes import pod_change
+from .fixes.requests import every_request, with_fields, with_request
+from .published import likely_meant
+
+MOST_CAUSES: Final = 8
+"""Obstacles of one pod that are looked behind, one after the other."""
+_VERSIONS: Final = count(1)
+
+
+@dataclass(frozen=True)
+class Supposed:
+    """``pod`` stands in the view so. ``changes`` are corrections that a person has to make for it."""
+
+    pod: Pod
+    changes: tuple[Change, ...] = ()
+    templates: Mapping[str, ResourceClaimTemplate] = field(default_factory=dict)
+    """Of the claims that were made for the view, by their keys."""
+    depth: int = 0
+
+
+@contextmanager
+def without(
+    made: Pipeline, found: PreFilterResult | None, pod: Pod, before: Supposed | None
+) -> Iterator[Supposed | None]:
+    """What is left of the pod's trouble without what ``found`` says; None if it cannot be thought away.
+
+    ``found`` is None for scheduling gates.
+    """
+    before = before or Supposed(pod)
+    with ExitStack() as undoing:
+        if before.depth >= MOST_CAUSES:
+            yield None
+        elif found is None:
+            yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, scheduling_gates=None)), undoing)
+        elif not isinstance(found, NotTried):
+            yield None
+        elif found.obstacle.reason is CLASS_MISSING:
+            yield _with_class(made, found.obstacle, before, undoing)
+        elif found.obstacle.reason.is_about_volumes:
+            yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, volumes=None)), undoing)
+        else:
+            yield _with_claims(made, found.obstacle, before, undoing)
+
+
+def similar_name(word: str, known: Iterable[str]) -> str:
+    """``; there is gpu``: the known name that a person may have meant; empty if there is none."""
+    every = sorted(set(known))
+    similar = likely_meant(word, every) or get_close_matches(word, every, 1)
+    return f"; there is {similar[0]}" if similar else ""
+
+
+def names_in(objects: Iterable[Object], namespace: str) -> Iterator[str]:
+    """The names of the objects of a namespace."""
+    return (obj.metadata.name for obj in objects if obj.metadata.namespace == namespace)
+
+
+def _standing(
+    cluster: Cluster, before: Supposed, pod: Pod, undoing: ExitStack, *changes: Change, **more: Any
+) -> Supposed:
+    """With this version of the pod in the view."""
+    _put(cluster, pod, undoing)
+    now = cluster.pods.get(pod.key) or pod
+    templates = {**before.templates, **more.get("templates", {})}
+    return Supposed(now, (*before.changes, *changes), templates, before.depth + 1)
+
+
+def _put(cluster: Cluster, obj: Object, undoing: ExitStack) -> None:
+    old = cluster.store_of(type(obj)).get(obj.key)
+
+    def renew(it: Object) -> None:
+        cluster.renew(replace(it, metadata=replace(it.metadata, resource_version=f"supposed-{next(_VERSIONS)}")))
+
+    if old is not None:
+        undoing.callback(renew, old)
+        renew(obj)
+
+
+def _with_class(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: ExitStack) -> Supposed | None:
+    """With the class that was meant; without the claim if there is none."""
+    cluster, pod = made.cluster, before.pod
+    key = obstacle.subject.removeprefix("claim ").partition(",")[0]
+    claim = cluster.claims.get(key)
+    if claim is None:
+        return None
+    likely = likely_meant(obstacle.detail, (it.metadata.name for it in cluster.classes))
+    if not likely:
+        return _without_claim(cluster, claim.metadata.name, before, undoing)
+    patches = tuple(
+        with_request(claim, name, with_fields(device_class_name=likely[0]))
+        for name, wanted in every_request(claim)
+        if wanted.device_class_name == obstacle.detail
+    )
+    name = next(name for name, wanted in every_request(claim) if wanted.device_class_name == obstacle.detail)
+    text = f"write deviceClassName {likely[0]} instead of {obstacle.detail} in {named(claim, name)}"
+    changed: Any = claim
+    for patch in patches:
+        changed = patch.make(changed)
+    _put(cluster, changed, undoing)
+    return _standing(cluster, before, pod, undoing, Change(text, patches, 1))
+
+
+def _with_claims(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: ExitStack) -> Supposed | None:
+    if obstacle.reason is CLAIM_UNMADE:
+        return _with_made_claims(made, before, undoing)
+    known = names_in(made.cluster.claims, before.pod.metadata.namespace)
+    if obstacle.reason is CLAIM_MISSING and (likely := likely_meant(obstacle.subject, known)):
+        return _renamed(made.cluster, obstacle.subject, likely[0], before, undoing)
+    return _without_claim(made.cluster, obstacle.subject, before, undoing)
+
+
+def _renamed(cluster: Cluster, old: str, new: str, before: Supposed, undoing: ExitStack) -> Supposed:
+    """With an entry that names the claim, or the template, that was meant."""
+
+    def make(now: Pod) -> dict[str, Any]:
+        return {"resource_claims": tuple(_entry_named(it, old, new) for it in now.spec.resource_claims or ())}
+
+    is_claim = any(it.resource_claim_name == old for it in before.pod.spec.resource_claims or ())
+    what = "resourceClaimName" if is_claim else "resourceClaimTemplateName"
+    change = pod_change(before.pod, f"write {what} {new} instead of {old} in the pod", 1, make)
+    pod = change.patches[0].make(before.pod)
+    assert isinstance(pod, Pod)
+    return _standing(cluster, before, pod, undoing, change)
+
+
+def _entry_named(entry: PodResourceClaim, old: str, new: str) -> PodResourceClaim:
+    if entry.resource_claim_name == old:
+        return replace(entry, resource_claim_name=new)
+    if entry.resource_claim_template_name == old:
+        return replace(entry, resource_claim_template_name=new)
+    return entry
+
+
+def _without_claim(cluster: Cluster, subject: str, before: Supposed, undoing: ExitStack) -> Supposed | None:
+    """Without the entries that lead to a claim, by its name or key, or by the name of the entry."""
+    pod = before.pod
+    names = {subject, subject.rpartition("/")[2]}
+    name_of = claim_names(pod)
+
+    def leads(entry: PodResourceClaim) -> bool:
+        try:
+            return entry.name in names or name_of(entry)[0] in names
+        except ClaimReferenceError:
+            return entry.name in names
+
+    left = tuple(entry for entry in pod.spec.resource_claims or () if not leads(entry))
+    if len(left) == len(pod.spec.resource_claims or ()):
+        return None
+    return _standing(cluster, before, replace(pod, spec=replace(pod.spec, resource_claims=left or None)), undoing)
+
+
+def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> Supposed | None:
+    """With the claims of its templates, as a controller would make them; entries without a template are left out."""
+    cluster, pod = made.cluster, before.pod
+    every = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
+    namespace = pod.metadata.namespace
+    statuses = {it.name: it for it in pod.status.resource_claim_statuses or ()}
+    entries: list[PodResourceClaim] = []
+    templates: dict[str, ResourceClaimTemplate] = {}
+    for entry in pod.spec.resource_claims or ():
+        recorded = statuses.get(entry.name)
+        name = recorded.resource_claim_name if recorded is not None else None
+        is_there = recorded is not None and (name is None or f"{namespace}/{name}" in cluster.claims)
+        if entry.resource_claim_template_name is None or is_there:
+            entries.append(entry)
+            continue
+        template = every.get(f"{namespace}/{entry.resource_claim_template_name}")
+        if template is None:
+            if likely := likely_meant(entry.resource_claim_template_name, names_in(every.values(), namespace)):
+                return _renamed(cluster, entry.resource_claim_template_name, likely[0], before, undoing)
+            continue
+        claim = made_from(template, f"{pod.metadata.name}-{entry.name}", pod, entry.name)
+        if claim.key in cluster.claims:
+            continue
+        cluster.apply(claim)
+        undoing.callback(cluster.retract, ResourceClaim, claim.key)
+        templates[claim.key] = template
+        statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=claim.metadata.name)
+        entries.append(entry)
+    if len(entries) == len(pod.spec.resource_claims or ()) and not templates:
+        return None
+    spec = replace(pod.spec, resource_claims=tuple(entries) or None)
+    after = replace(
+        pod, spec=spec, status=replace(pod.status, resource_claim_statuses=tuple(statuses.values()) or None)
+    )
+    return _standing(cluster, before, after, undoing, templates=templates)
