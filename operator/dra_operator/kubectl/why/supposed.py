@@ -32,8 +32,8 @@ from .fixes.pod_changes import pod_change
 from .fixes.requests import every_request, with_fields, with_request
 from .published import likely_meant
 
-MOST_CAUSES: Final = 8
-"""Obstacles of one pod that are looked behind, one after the other."""
+MOST_LOOKS: Final = 8
+"""How often one look at a pod goes on behind an obstacle."""
 _VERSIONS: Final = count(1)
 
 
@@ -58,7 +58,7 @@ def without(
     """
     before = before or Supposed(pod)
     with ExitStack() as undoing:
-        if before.depth >= MOST_CAUSES:
+        if before.depth >= MOST_LOOKS:
             yield None
         elif found is None:
             yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, scheduling_gates=None)), undoing)
