@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from dra_operator.quality.study import Cluster, Mean, result
+from dra_operator.quality.study import Mean, StudiedCluster, result
 from dra_operator.quality.trace import read_nodes, read_pods
 from dra_operator.quality.workload import read_seeds
 
@@ -116,7 +116,7 @@ def played(folder: Path, key: Key) -> tuple[Key, Figures]:
     trace, policy, seed = key
     with (folder / "csv/openb_node_list_gpu_node.csv").open() as nodes:
         with (folder / f"csv/openb_pod_list_{trace}.csv").open() as pods:
-            cluster = Cluster(read_pods(pods), read_nodes(nodes), INFLATE)
+            cluster = StudiedCluster(read_pods(pods), read_nodes(nodes), INFLATE)
     curve = result(cluster, policy, seed).curve
     return key, Figures(curve.allocated.tolist(), curve.lost.tolist())
 

@@ -14,7 +14,7 @@ import numpy as np
 from dra_operator.commands.object_files import BadInput
 from dra_operator.quality.moves import Moves
 from dra_operator.quality.states import Floats
-from dra_operator.quality.study import Cluster, Mean, RunResult, result
+from dra_operator.quality.study import Mean, RunResult, StudiedCluster, result
 from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_trace
 from dra_operator.quality.workload import read_seeds, workload
 
@@ -176,7 +176,7 @@ def _policies(text: str) -> list[str]:
     return names
 
 
-def _cluster(options: argparse.Namespace) -> Cluster:
+def _cluster(options: argparse.Namespace) -> StudiedCluster:
     if not options.nodes:
         raise BadInput("--nodes is missing: a CSV file with the nodes that the pods of --trace run on")
     inflate = 0.0 if options.inflate is None else options.inflate
@@ -187,7 +187,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
         raise BadInput(f"--moves: expected a percentage above 0, up to {MOST_MOVED_PERCENT:g}; got {percent:g}")
     if options.moves is not None and options.gangs:
         raise BadInput("--moves, --gangs: not together; members of gangs are not moved")
-    cluster = Cluster(
+    cluster = StudiedCluster(
         _read(options.trace, read_trace), _read(options.nodes, read_nodes), inflate, bool(options.gangs), percent
     )
     if not any(node.gpus for node in cluster.nodes):
@@ -197,7 +197,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     return cluster
 
 
-def _check_arrivals(cluster: Cluster, seeds: Sequence[int]) -> None:
+def _check_arrivals(cluster: StudiedCluster, seeds: Sequence[int]) -> None:
     """Which pods ``--inflate`` removes depends on the seed. Raises BadInput if none is left that asks for a GPU."""
     goal = cluster.inflate * WHOLE_MILLI * sum(node.gpus for node in cluster.nodes)
     if not goal or goal >= max(pod.shape.total for pod in cluster.pods):
@@ -223,5 +223,5 @@ def _read(path: str, reader: Callable[[Iterable[str]], T]) -> T:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _one(cluster: Cluster, wanted: tuple[str, int]) -> RunResult:
+def _one(cluster: StudiedCluster, wanted: tuple[str, int]) -> RunResult:
     return result(cluster, *wanted)

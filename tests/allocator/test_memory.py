@@ -135,7 +135,7 @@ def test_a_class_configures_claims_that_ask_for_the_same_until_it_changes() -> N
 def test_what_pruning_adds_to_requests_stays_in_its_problem() -> None:
     made = lab(pool(device("a"), device("b")), [claim(request("r0"), request("r1"), request("r2"))])
     inventory, program = made.allocator.inventory, made.allocator.compile(made.claims)
-    states = NodeStates(inventory.features, inventory.compiled, errors_stay=True)
+    states = NodeStates(inventory)
     state = states.get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
     pruned, later = Problem(state, program), Problem(state, program)
     Pruner(pruned)
@@ -191,9 +191,7 @@ def test_what_a_node_keeps_of_claims_is_bounded_by_their_alternatives(monkeypatc
     ]
     made = lab(pool(*(device(f"d{number}") for number in range(4))), wanted)
     inventory = made.allocator.inventory
-    state = NodeStates(inventory.features, inventory.compiled, errors_stay=True).get(
-        inventory.view(make_node("n1")), made.usage, admin_exempt=False
-    )
+    state = NodeStates(inventory).get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
     two, one, other, four = (made.allocator.compile([it]) for it in made.claims)
     for program in (two, one, other, four):
         Problem(state, program)

@@ -13,7 +13,7 @@ from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, AllocationError, Usage
-from dra_operator.allocator.search.state import State
+from dra_operator.allocator.search.state import BranchState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer
@@ -215,7 +215,7 @@ def test_giving_back_is_the_exact_inverse_of_taking(
         stated = made.problem()
     except AllocationError:
         return  # fatal before any search
-    state = State(stated)
+    state = BranchState(stated)
     domains = [domain for domains in stated.domains for domain in domains]
     ledgers = [ledger for domain in domains for ledger in domain.ledgers]
 

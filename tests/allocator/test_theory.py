@@ -8,7 +8,7 @@ from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, Failed, Refused
 from dra_operator.allocator.pruning.pruner import Pruner
-from dra_operator.allocator.search.state import State
+from dra_operator.allocator.search.state import BranchState
 
 DEVICES = (
     device("d0", model="A", numa=0),
@@ -41,7 +41,7 @@ def test_propagation_leaves_what_agrees_with_all() -> None:
 def test_devices_that_nothing_tells_apart_are_interchangeable() -> None:
     stated = example().problem()
     pruner = Pruner(stated)
-    state = State(stated)
+    state = BranchState(stated)
     assert names(pruner.interchangeable_with(state, 1)) == "d1 d2"
     assert names(pruner.interchangeable_with(state, 3)) == ""
 

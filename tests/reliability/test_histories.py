@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election
-from dra_operator.allocator.problem.ledgers import Counters, Shares
+from dra_operator.allocator.problem.ledgers import CapacityShares, Counters
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
 from dra_operator.controllers.scheduling import binding
@@ -104,7 +104,7 @@ def test_an_operator_that_binds_pods_before_their_devices_are_attached_is_found_
 
 
 def test_an_operator_that_gives_more_of_a_device_away_than_it_has_is_found_out() -> None:
-    with mock.patch.object(Shares, "admit", lambda _, devices, request: devices):
+    with mock.patch.object(CapacityShares, "admit", lambda _, devices, request: devices):
         assert any(play(seed).findings for seed in range(0, 1300, CONSUMABLE))
 
 

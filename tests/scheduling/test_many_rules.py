@@ -16,7 +16,7 @@ from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
 from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_name import NodeName
-from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, Rule, Surroundings
+from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, NodeRule, RuleSurroundings
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.pods_by_node import (
     KEPT_SELECTIONS,
@@ -38,7 +38,7 @@ def rules_of(number: int) -> PodRules:
     pods_by_node = PodsByNode()
     return PodRules(
         pod("p", affinity=away(*terms(number))),
-        Surroundings(pods_by_node, Topologies(lambda _name, _most: (), pods_by_node.forget)),
+        RuleSurroundings(pods_by_node, Topologies(lambda _name, _most: (), pods_by_node.forget)),
         BETWEEN_PODS,
     )
 
@@ -104,13 +104,13 @@ def test_the_pods_that_a_hundred_rules_ask_about_are_counted_in_pieces_and_then_
     assert passes_of(lambda: (nodes.rules_of(COMES[kind]), nodes.scores_of(COMES[kind]))) == 0
 
 
-class Crowd(Rule):
+class Crowd(NodeRule):
     """A rule that counts all pods that lack a label."""
 
     SELECTION = Selection((PodSet(Selector(frozenset((Requirement("k", "DoesNotExist"),))), None),))
 
     @classmethod
-    def of(cls, pod: Pod, around: Surroundings) -> Crowd:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> Crowd:
         around.pods_by_node.count(cls.SELECTION)
         return cls()
 
@@ -126,7 +126,7 @@ def test_what_is_counted_before_is_what_each_rule_of_the_list_says(monkeypatch: 
     monkeypatch.setattr("dra_operator.scheduling.cycle.filter.COUNTING", counting((Crowd, NodeName)))
     nodes = three_nodes(*(pod(f"r{number}", on="a1") for number in range(3)))
     comes = pod("p", affinity={})
-    around = Surroundings(nodes.pods_by_node, Topologies(lambda _name, _most: (), nodes.pods_by_node.forget))
+    around = RuleSurroundings(nodes.pods_by_node, Topologies(lambda _name, _most: (), nodes.pods_by_node.forget))
     assert passes_of(lambda: list(counted(comes, nodes))) == 1
     assert passes_of(lambda: PodRules(comes, around, (Crowd,))) == 0
 

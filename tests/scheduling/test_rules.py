@@ -12,7 +12,7 @@ import pytest
 from dra_operator.scheduling import Nodes
 from dra_operator.scheduling.rules.every_rule import RULES
 from dra_operator.scheduling.rules.pod_os import OTHER_OS
-from dra_operator.scheduling.rules.rule import Rule
+from dra_operator.scheduling.rules.rule import NodeRule
 from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state import Obstacle
 from dra_operator.scheduling.state.obstacle import Reason
@@ -31,7 +31,7 @@ def test_every_rule_that_exists_is_asked() -> None:
         value
         for module in modules()
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Rule) and value is not Rule
+        if isinstance(value, type) and issubclass(value, NodeRule) and value is not NodeRule
     }
     assert existing == set(RULES)
 

@@ -80,9 +80,7 @@ class Lab:
     def problem(self) -> Problem:
         """The problem that a search on ``n1`` would begin with. Raises AllocationError."""
         inventory = self.allocator.inventory
-        stays = inventory.semantics.errors_stay_on_node
-        states = NodeStates(inventory.features, inventory.compiled, errors_stay=stays)
-        state = states.get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
+        state = NodeStates(inventory).get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
         return Problem(state, self.allocator.compile(self.claims, self.value))
 
     def devices(self, node: Node | None = None) -> Answer:

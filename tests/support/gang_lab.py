@@ -8,8 +8,8 @@ from unittest import mock
 
 from dra_operator.scheduling import CycleState, InPieces, NoPlace, Pause
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
-from dra_operator.scheduling.gang.joint_search import Search
-from dra_operator.scheduling.gang.members import Frame
+from dra_operator.scheduling.gang.joint_search import JointSearch
+from dra_operator.scheduling.gang.members import MemberFrame
 
 
 def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
@@ -21,11 +21,11 @@ def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan 
 
 def decided_with_pauses(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
     """The same, with a pause before each member is asked about nodes: all members leave the nodes meanwhile."""
-    original = Search._advance
+    original = JointSearch._advance
 
-    def pausing(search: Search, frame: Frame) -> Any:
+    def pausing(search: JointSearch, frame: MemberFrame) -> Any:
         yield Pause.SEARCHING
         return (yield from original(search, frame))
 
-    with mock.patch.object(Search, "_advance", pausing):
+    with mock.patch.object(JointSearch, "_advance", pausing):
         return decided_together(made, same)

@@ -62,7 +62,6 @@ class Decision:
 
     def __init__(
         self,
-        inventory: Inventory,
         states: NodeStates,
         node: Node,
         program: ClaimProgram,
@@ -71,7 +70,7 @@ class Decision:
         new_share_id: NewShareId,
         order: DeviceOrder | None,
     ) -> None:
-        self._inventory = inventory
+        self._inventory = inventory = states.inventory
         self._states = states
         self._node = node
         self._program = program
@@ -179,9 +178,7 @@ class Allocator:
         self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
         self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
-        self._states = NodeStates(
-            inventory.features, inventory.compiled, errors_stay=inventory.semantics.errors_stay_on_node
-        )
+        self._states = NodeStates(inventory)
 
     def _kinds_of_mix(self) -> Kinds:
         if self._kinds.mix is not self.learned.mix:
@@ -252,7 +249,6 @@ class Allocator:
         """
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return Decision(
-            self.inventory,
             self._states,
             node,
             program,

@@ -201,7 +201,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenAlternative:
     """Which subrequest of a ``firstAvailable`` request was used; ``index`` 0 is the most preferred."""
 
     claim: int
@@ -215,7 +215,7 @@ class Allocated:
 
     node: str
     results: tuple[AllocationResult, ...]
-    chosen: tuple[Chosen, ...] = ()
+    chosen: tuple[ChosenAlternative, ...] = ()
     steps: int = 0
 
     @property

@@ -28,7 +28,7 @@ from dra_ledger.slices import Slice
 from msgspec.structs import replace
 
 from dra_operator.allocator.claim_program import Alternative, CompiledRequests
-from dra_operator.allocator.outcome import Chosen
+from dra_operator.allocator.outcome import ChosenAlternative
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.state import Grant
@@ -122,12 +122,12 @@ class Results:
             position = end
         return tuple(made)
 
-    def chosen(self) -> tuple[Chosen, ...]:
+    def chosen(self) -> tuple[ChosenAlternative, ...]:
         """Which subrequests were used."""
         stages = self._problem.program.stages
         return tuple(
             [
-                Chosen(stage.claim, stage.request, pick)
+                ChosenAlternative(stage.claim, stage.request, pick)
                 for stage, pick in zip(stages, self._picks, strict=True)
                 if stage.prioritized
             ]

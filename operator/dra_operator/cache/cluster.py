@@ -62,7 +62,7 @@ from .index import (
     volume_claims_used,
 )
 from .key import NOTHING, Keys
-from .state import State
+from .state import ClusterState
 from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
@@ -70,7 +70,7 @@ T = TypeVar("T", bound=Object)
 SCHEDULER_NAME = "dra-scheduler"
 
 
-class Cluster(State):
+class Cluster(ClusterState):
     """The newest version of every object, and what follows from it."""
 
     def __init__(

@@ -18,7 +18,7 @@ from msgspec import structs
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.pools import newest_slices
-from dra_operator.cache.state import State
+from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
 
@@ -27,7 +27,7 @@ OBJECTS_IN_A_ROW: Final = 100
 """Claims or devices looked at in a row: some milliseconds."""
 
 
-def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
+def on_slice(cluster: ClusterState, change: Change[ResourceSlice]) -> Keys:
     """Pods on devices whose taints changed, in this slice or, by a new generation, in others of the pool."""
     if not cluster.features.device_taints:
         return NOTHING
@@ -36,7 +36,7 @@ def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
     return _users(cluster, claims)
 
 
-def on_rule(cluster: State, change: Change[DeviceTaintRule]) -> Keys:
+def on_rule(cluster: ClusterState, change: Change[DeviceTaintRule]) -> Keys:
     """The rule itself: its status may have to change, and pods on devices that it selects or did select are named by
     ``users_of_changed``, since they may be many."""
     old, new = change
@@ -52,14 +52,14 @@ def on_rule(cluster: State, change: Change[DeviceTaintRule]) -> Keys:
     return (Key("taint-rules", name),)
 
 
-def users_of_changed(cluster: State, name: str) -> Iterator[Keys]:
+def users_of_changed(cluster: ClusterState, name: str) -> Iterator[Keys]:
     """The pods on devices that a rule selects, or did select before it changed or went; in parts."""
     rules = cluster.changed_rules.pop(name, ())
     for claims in parts(list(cluster.claims) if rules else ()):
         yield _users(cluster, (claim.key for claim in claims if _is_selected(claim, rules)))
 
 
-def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
+def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
     if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
         return NOTHING
@@ -67,7 +67,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
 
 
-def on_pod(cluster: State, change: Change[Pod]) -> Keys:
+def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
     """The pod, if it has tainted devices and came, went, got a node or other claims, ended, or is being deleted."""
     if not has_evicting_taints(cluster) or _state(change.old) == _state(change.new):
         return NOTHING
@@ -83,7 +83,7 @@ def is_same_rule(change: Change[DeviceTaintRule]) -> bool:
     return old is not None and new is not None and old.metadata.uid == new.metadata.uid and old.spec == new.spec
 
 
-def everything(cluster: State) -> Iterator[Keys]:
+def everything(cluster: ClusterState) -> Iterator[Keys]:
     """All rules, whose pods ``users_of_changed`` names, and all pods on devices that drivers taint: when evictions
     become ours. In parts."""
     for name, rule in cluster.evicting_rules.items():
@@ -93,7 +93,7 @@ def everything(cluster: State) -> Iterator[Keys]:
         yield _users(cluster, (claim for device in devices for claim in cluster.claims_by_device.keys(device)))
 
 
-def eviction_of(cluster: State, pod: Pod, undated: datetime, now: datetime) -> Eviction | None:
+def eviction_of(cluster: ClusterState, pod: Pod, undated: datetime, now: datetime) -> Eviction | None:
     """When the pod has to go, and why. ``undated``: since when a taint without a time counts.
 
     A pod of a PodGroup that ends as one goes with the first one of the others, whose key is handled when that is due.
@@ -111,13 +111,13 @@ def eviction_of(cluster: State, pod: Pod, undated: datetime, now: datetime) -> E
     return found
 
 
-def own_eviction(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
+def own_eviction(cluster: ClusterState, pod: Pod, undated: datetime) -> Eviction | None:
     """As ``eviction_of``, for devices of the pod itself."""
     rules = cluster.evicting_rules.values()
     return pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, rules, undated)
 
 
-def counts_of(cluster: State, rule: DeviceTaintRule, now: datetime) -> Generator[None, None, RuleCounts]:
+def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Generator[None, None, RuleCounts]:
     """What a rule affects; a rule with the effect None counts as if it had ``NoExecute``, and as if there were no other
     rule. Yields between parts of the work."""
     is_dry_run = rule.spec.taint.effect == "None"
@@ -142,12 +142,12 @@ def counts_of(cluster: State, rule: DeviceTaintRule, now: datetime) -> Generator
     return RuleCounts(len(pods), len({pod.metadata.namespace for pod in pods}), published, allocated)
 
 
-def has_evicting_taints(cluster: State) -> bool:
+def has_evicting_taints(cluster: ClusterState) -> bool:
     """Whether any taint that evicts is in force."""
     return bool(cluster.device_taints or cluster.evicting_rules)
 
 
-def is_tainted(cluster: State, claim: ResourceClaim) -> bool:
+def is_tainted(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether a device of the claim has a taint that evicts, tolerated or not."""
     allocation = claim.status.allocation
     if allocation is None or not has_evicting_taints(cluster):
@@ -155,7 +155,7 @@ def is_tainted(cluster: State, claim: ResourceClaim) -> bool:
     return may_evict(allocation, cluster.device_taints, cluster.evicting_rules.values())
 
 
-def _pending(cluster: State, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
+def _pending(cluster: ClusterState, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
     """The pod, if it has to go because of the rule and nothing has ended it yet."""
     pod = cluster.pods.get(key)
     if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
@@ -176,12 +176,12 @@ def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
         yield everything[start : start + OBJECTS_IN_A_ROW]
 
 
-def _users(cluster: State, claims: Iterable[str]) -> Keys:
+def _users(cluster: ClusterState, claims: Iterable[str]) -> Keys:
     pods = dict.fromkeys(pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
     return tuple(Key("eviction", pod) for pod in pods)
 
 
-def _published(cluster: State) -> Iterator[Iterable[DeviceId]]:
+def _published(cluster: ClusterState) -> Iterator[Iterable[DeviceId]]:
     """The devices of each slice that counts."""
     for (driver, pool), slices in newest_slices(cluster.slices).items():
         for slice_ in slices:

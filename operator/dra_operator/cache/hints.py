@@ -52,7 +52,7 @@ from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.index import owner_id
 from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey, place, place_users, place_widely
-from dra_operator.cache.state import State
+from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change, ClaimTemplate
 from dra_operator.cache.waiting import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
@@ -63,7 +63,7 @@ LOOKED_AT_CLAIMS: Final = 16
 """So many claims of a pod are looked at with each change of one, or of their template."""
 
 
-def on_pod(cluster: State, change: Change[Pod]) -> Keys:
+def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
     """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
@@ -90,7 +90,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
     return tuple(keys)
 
 
-def on_group(cluster: State, change: Change[PodGroup]) -> Keys:
+def on_group(cluster: ClusterState, change: Change[PodGroup]) -> Keys:
     """The PodGroup itself and its pods; the claims that it leaves when it goes, or that no pod needs when it comes."""
     old, new = change
     group = new or old
@@ -121,7 +121,7 @@ def _waits(pod: Pod) -> bool:
     return not pod.spec.node_name and not pod_is_done(pod) and pod.metadata.deletion_timestamp is None
 
 
-def _left_by(cluster: State, pod: Pod) -> Keys:
+def _left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """A pod of the gang that still waits, and one that could be tried: the gang may lack a pod now, or its leader."""
     gang = gang_key(pod) if cluster.to_wake else None
     members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
@@ -129,7 +129,7 @@ def _left_by(cluster: State, pod: Pod) -> Keys:
     return place(dict.fromkeys((*members[:1], *islice(ready, 1))))
 
 
-def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) -> Keys:
+def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | None) -> Keys:
     """Waiting pods with rules between pods, when a pod comes to a node, leaves it or changes there; None: nowhere."""
     if before is after:
         return NOTHING
@@ -143,7 +143,7 @@ def on_pod_of_node(cluster: State, before: Place | None, after: Place | None) ->
     return place_widely(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
 
 
-def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
+def on_namespace(cluster: ClusterState, change: Change[Namespace]) -> Keys:
     """Waiting pods with rules that select namespaces, when labels of namespaces changed."""
     old, new = change
     if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
@@ -151,7 +151,7 @@ def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
     return place_widely(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
 
 
-def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
+def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
     """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02).
 
     That a claim is gone helps none of its pods, but why they wait is another reason now.
@@ -178,7 +178,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     return tuple(keys)
 
 
-def _may_need_work(cluster: State, pod: Pod) -> bool:
+def _may_need_work(cluster: ClusterState, pod: Pod) -> bool:
     """As ``pod_needs_work``; a pod with many entries is looked at when its turn comes, as there may be hundreds."""
     return len(pod.spec.resource_claims or ()) > LOOKED_AT_CLAIMS or pod_needs_work(cluster, pod)
 
@@ -191,7 +191,7 @@ def _concerns(pod: Pod, change: Change[ResourceClaim]) -> bool:
     return bool(pod.spec.node_name) and new.status.allocation is not None and not is_reserved_for(pod, new)
 
 
-def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
+def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     """Who holds a device of the claim as well, and can still give way: waiting pods, and immediate claims."""
     holders = (
         key for device in cluster.allocated_devices.clashes(claim) for key in cluster.claims_by_device.keys(device)
@@ -200,7 +200,7 @@ def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
     return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
 
 
-def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
+def on_template(cluster: ClusterState, change: Change[ClaimTemplate]) -> Keys:
     """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
     if change.new is None:
         return NOTHING
@@ -209,7 +209,7 @@ def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
     return pods + groups_of_template(cluster, change.new.key)
 
 
-def on_node(cluster: State, change: Change[Node]) -> Keys:
+def on_node(cluster: ClusterState, change: Change[Node]) -> Keys:
     """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before.
 
     That a node is gone helps only where its pods stood in the way, or where it was the last of its topology domain.
@@ -222,7 +222,7 @@ def on_node(cluster: State, change: Change[Node]) -> Keys:
     return place_widely(key for key, wake_on in cluster.to_wake.items() if wake_on.nodes)
 
 
-def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
+def on_class(cluster: ClusterState, change: Change[DeviceClass]) -> Keys:
     """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
 
     That a class is gone helps no claim, but why its pods wait is another reason now, and another class may serve its
@@ -238,7 +238,7 @@ def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 
-def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
+def on_slice(cluster: ClusterState, change: Change[ResourceSlice]) -> Keys:
     """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
     old, new = change
     if old is not None and new is not None and old.spec == new.spec:
@@ -246,37 +246,37 @@ def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
     return devices_published(cluster)
 
 
-def devices_published(cluster: State) -> Keys:
+def devices_published(cluster: ClusterState) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
     return place_widely(
         key for key, wake_on in cluster.to_wake.items() if wake_on.devices and _needs_devices(cluster, key)
     )
 
 
-def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
+def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
     freed = {ANY_DRIVER, *drivers_in(allocation)}
     waiting = (key for key, wake_on in cluster.to_wake.items() if not freed.isdisjoint(wake_on.freed))
     return tuple(WeakKey("placement", key) for key in waiting if _needs_devices(cluster, key))
 
 
-def _needs_devices(cluster: State, key: str) -> bool:
+def _needs_devices(cluster: ClusterState, key: str) -> bool:
     return key in cluster.pods_by_claim or key in cluster.pods_by_resource
 
 
-def write_over(cluster: State, entry: AssumedAllocation) -> Keys:
+def write_over(cluster: ClusterState, entry: AssumedAllocation) -> Keys:
     """The other pods of a claim: while its allocation was under way they were not tried."""
     pods = cluster.pods_by_claim.keys(entry.claim.key)
     return place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
-def room_freed(cluster: State) -> Keys:
+def room_freed(cluster: ClusterState) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
     their turn comes."""
     return tuple(WeakKey("placement", key) for key, wake_on in cluster.to_wake.items() if wake_on.room)
 
 
-def pod_needs_work(cluster: State, pod: Pod) -> bool:
+def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:
     """Whether claims have to be made, recorded or reserved for the pod (claim-controller.md 5.2).
 
     A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
@@ -304,7 +304,7 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
     return _has_duplicates(cluster, pod)
 
 
-def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
+def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether the claim may have to be held, released or deleted (claim-controller.md 6 and 7).
 
     Not while all that it is reserved for, and the pod that it was made for, are there: their end wakes it.
@@ -322,7 +322,7 @@ def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
     return any(pod is None or pod_is_done(pod) for pod in known)
 
 
-def is_unprotected(cluster: State, claim: ResourceClaim) -> bool:
+def is_unprotected(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether nothing keeps the claim from vanishing although a pod that we placed uses it."""
     meta, status = claim.metadata, claim.status
     if status.allocation is None or meta.deletion_timestamp is not None:
@@ -333,7 +333,7 @@ def is_unprotected(cluster: State, claim: ResourceClaim) -> bool:
     return any(pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
 
 
-def _users(cluster: State, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> Iterator[Pod]:
+def _users(cluster: ClusterState, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> Iterator[Pod]:
     """The pods for which the consumer stands."""
     key = f"{claim.metadata.namespace}/{consumer.name}"
     if is_pod_group(consumer):
@@ -346,7 +346,7 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
 
 
-def _has_duplicates(cluster: State, pod: Pod) -> bool:
+def _has_duplicates(cluster: ClusterState, pod: Pod) -> bool:
     """Whether there may be some. Of far more claims than entries that is not found out here, with each of them."""
     claims = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid))
     if claims > max(LOOKED_AT_CLAIMS, 2 * len(pod.spec.resource_claims or ())):
@@ -354,7 +354,7 @@ def _has_duplicates(cluster: State, pod: Pod) -> bool:
     return claims > 1 and any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
-def _claims_left_by(cluster: State, pod: Pod) -> Keys:
+def _claims_left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
     used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
     used += claims_left_by_member(cluster, pod)
@@ -362,20 +362,20 @@ def _claims_left_by(cluster: State, pod: Pod) -> Keys:
     return tuple(Key("release", key) for key in dict.fromkeys(used + owned))
 
 
-def _made_in_vain(cluster: State, pod: Pod) -> Keys:
+def _made_in_vain(cluster: ClusterState, pod: Pod) -> Keys:
     """Claims for extended resources beside the one with which the pod got its node."""
     return tuple(
         Key("release", claim.key) for claim in cluster.claims_owned_by(pod) if is_for_extended_resources(claim)
     )
 
 
-def _left_to_placeholders(cluster: State, pod: Pod) -> Keys:
+def _left_to_placeholders(cluster: ClusterState, pod: Pod) -> Keys:
     """Placeholder pods of immediate claims without devices: until the pod had its node they left the decision to it."""
     placeholders = (placeholder_key(claim) for _, claim in cluster.claims_of(pod) if claim is not None)
     return place(key for key in placeholders if key in cluster.waiting)
 
 
-def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
+def _leftover_gone(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     """Its owner, if that waits for this (scheduling.md 4.3)."""
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
@@ -384,7 +384,7 @@ def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
     return place((key,) if waits else ())
 
 
-def _may_place_differently(cluster: State, old: Pod | None, new: Pod) -> bool:
+def _may_place_differently(cluster: ClusterState, old: Pod | None, new: Pod) -> bool:
     """Not on our own condition writes, which would chase their own tail."""
     return (
         old is None
@@ -426,31 +426,31 @@ def _offer(node: Node) -> object:
     return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
 
 
-def _existing(cluster: State, keys: Iterable[str]) -> Iterator[Pod]:
+def _existing(cluster: ClusterState, keys: Iterable[str]) -> Iterator[Pod]:
     for key in keys:
         pod = cluster.pods.get(key)
         if pod is not None:
             yield pod
 
 
-def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys:
+def on_pool_request(_: ClusterState, change: Change[ResourcePoolStatusRequest]) -> Keys:
     """The request itself: it may want an answer, and has a time at which it is old."""
     return tuple(Key("pool-status", request.key) for request in change if request is not None)
 
 
-def on_budget(_: State, __: Change[PodDisruptionBudget]) -> Keys:
+def on_budget(_: ClusterState, __: Change[PodDisruptionBudget]) -> Keys:
     """No pod: a budget decides which pods end, not whether one fits."""
     return NOTHING
 
 
-ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {
+ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, Change[Any]], Keys]]] = {
     ResourcePoolStatusRequest: on_pool_request,
     PodDisruptionBudget: on_budget,
 }
 """Kinds from which the cache derives nothing, and whom a change of one wakes."""
 
 
-def group_needs_work(cluster: State, group: PodGroup) -> bool:
+def group_needs_work(cluster: ClusterState, group: PodGroup) -> bool:
     """Whether claims have to be made or recorded for the group."""
     if group.metadata.deletion_timestamp is not None:
         return False
@@ -466,13 +466,13 @@ def group_needs_work(cluster: State, group: PodGroup) -> bool:
     return False
 
 
-def group_of_placed(cluster: State, pod: Pod) -> Keys:
+def group_of_placed(cluster: ClusterState, pod: Pod) -> Keys:
     """The PodGroup of a pod that has a node now: enough of its pods may run."""
     group = cluster.groups.of(pod)
     return NOTHING if group is None else (Key("group-conditions", group.key),)
 
 
-def groups_of_claim(cluster: State, key: str, claim: ResourceClaim | None) -> Keys:
+def groups_of_claim(cluster: ClusterState, key: str, claim: ResourceClaim | None) -> Keys:
     """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
     if not cluster.groups.store:
         return NOTHING
@@ -483,13 +483,13 @@ def groups_of_claim(cluster: State, key: str, claim: ResourceClaim | None) -> Ke
     return tuple(Key("pod-groups", it.key) for it in groups if it is not None and group_needs_work(cluster, it))
 
 
-def groups_of_template(cluster: State, key: str) -> Keys:
+def groups_of_template(cluster: ClusterState, key: str) -> Keys:
     """The PodGroups that wait for a claim from the template."""
     users = (cluster.groups.store.get(group) for group in cluster.groups.by_template.keys(key))
     return tuple(Key("pod-groups", it.key) for it in users if it is not None and group_needs_work(cluster, it))
 
 
-def is_shared(cluster: State, pod: Pod, entry_name: str) -> bool:
+def is_shared(cluster: ClusterState, pod: Pod, entry_name: str) -> bool:
     """Whether the entry of the pod means the claim of its PodGroup, which the pod does not make."""
     group = cluster.groups.of(pod)
     entry = next((it for it in pod.spec.resource_claims or () if it.name == entry_name), None)
@@ -501,13 +501,13 @@ def is_shared(cluster: State, pod: Pod, entry_name: str) -> bool:
         return True  # nothing can be made for such an entry
 
 
-def claims_left_by(cluster: State, group: PodGroup) -> Iterator[str]:
+def claims_left_by(cluster: ClusterState, group: PodGroup) -> Iterator[str]:
     """The keys of the claims that the group names, and of those made for it."""
     yield from (f"{group.metadata.namespace}/{name}" for name in claims_of_group(group))
     yield from (claim.key for claim in cluster.claims_owned_by(group))
 
 
-def claims_left_by_member(cluster: State, pod: Pod) -> Iterator[str]:
+def claims_left_by_member(cluster: ClusterState, pod: Pod) -> Iterator[str]:
     """The keys of the claims of the pod's group, if no other known pod of it is active."""
     name, group = group_name(pod), cluster.groups.of(pod)
     if name is None or group is None or cluster.groups.has_active(f"{pod.metadata.namespace}/{name}"):
@@ -515,7 +515,7 @@ def claims_left_by_member(cluster: State, pod: Pod) -> Iterator[str]:
     yield from claims_left_by(cluster, group)
 
 
-def is_reserved_in_vain(cluster: State, claim: ResourceClaim) -> bool:
+def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
     if not cluster.features.workload_resource_claims:
         return False
@@ -523,7 +523,7 @@ def is_reserved_in_vain(cluster: State, claim: ResourceClaim) -> bool:
     return any(not cluster.groups.needs(claim, group) for group in groups)
 
 
-def on_volume_claim(cluster: State, change: Change[PersistentVolumeClaim]) -> Keys:
+def on_volume_claim(cluster: ClusterState, change: Change[PersistentVolumeClaim]) -> Keys:
     """The waiting pods that use the claim."""
     if not _is_news(change):
         return NOTHING
@@ -531,21 +531,21 @@ def on_volume_claim(cluster: State, change: Change[PersistentVolumeClaim]) -> Ke
     return place_users(pod for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
 
 
-def on_storage(cluster: State, change: Change[Any]) -> Keys:
+def on_storage(cluster: ClusterState, change: Change[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
     return place_widely(pod for pod, wake_on in cluster.to_wake.items() if wake_on.volumes)
 
 
-def on_node_gone(cluster: State, name: str) -> Keys:
+def on_node_gone(cluster: ClusterState, name: str) -> Keys:
     """The pods that wait for their volumes to be bound on the node."""
     waiting = ((key, cluster.pods.get(key)) for key in cluster.to_wake)
     waits = ((key, cluster.storage.wait_of(pod.metadata.uid)) for key, pod in waiting if pod is not None)
     return place(key for key, wait in waits if wait is not None and wait.node == name)
 
 
-def volumes_left(cluster: State, pod: Pod) -> Keys:
+def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
     """The pods that wait for a claim which this one uses no longer."""
     waiting = cluster.to_wake
     if not waiting:

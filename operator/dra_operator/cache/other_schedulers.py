@@ -21,12 +21,12 @@ from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.index import claims_used
-from dra_operator.cache.state import State
+from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change
 from dra_operator.scheduling.state import GATED
 
 
-def on_pod(cluster: State, change: Change[Pod]) -> None:
+def on_pod(cluster: ClusterState, change: Change[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     is_alike = _counts_alike(change)
     _file_entering(cluster, change)
@@ -49,7 +49,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
         own.visitors.file(key, classes=classes if own.may_enter_nodes(pod) else entering, is_queued=is_queued)
 
 
-def _file_entering(cluster: State, change: Change[Pod]) -> None:
+def _file_entering(cluster: ClusterState, change: Change[Pod]) -> None:
     """Note for which claims another scheduler may look at our nodes, because a pod of theirs tolerates their taint."""
     own, new = cluster.own_devices, change.new
     if new is not None and _has_other_scheduler(cluster, new) and not pod_is_done(new) and own.may_enter_nodes(new):
@@ -73,7 +73,7 @@ def _meaning(pod: Pod) -> object:
     return pod.metadata.uid, scheduled, claims, spec.tolerations
 
 
-def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
+def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> None:
     """A claim counts as long as a pod of another scheduler uses it; its devices may come free."""
     old, new = change
     if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
@@ -90,7 +90,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> None:
         cluster.own_devices.visitors.file(old.key)
 
 
-def _file(cluster: State, claim: ResourceClaim) -> bool:
+def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """File the claim as what it is now; return whether a pod of another scheduler uses it."""
     key, visitors = claim.key, cluster.own_devices.visitors
     users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
@@ -111,12 +111,12 @@ def _file(cluster: State, claim: ResourceClaim) -> bool:
     return True
 
 
-def _has_other_scheduler(cluster: State, pod: Pod) -> bool:
+def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:
     """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
     return pod.spec.scheduler_name != cluster.scheduler_name and not pod.spec.scheduling_gates
 
 
-def _has_newer_version(cluster: State, pod: Pod, change: Change[Pod]) -> bool:
+def _has_newer_version(cluster: ClusterState, pod: Pod, change: Change[Pod]) -> bool:
     """Whether the change brings another version of the same pod, which replaces what is filed."""
     new = change.new
     return (
@@ -133,7 +133,7 @@ def _is_queued(pod: Pod) -> bool:
     return not pod.spec.node_name and all(entry.reason == GATED for entry in said)
 
 
-def _templates_ahead(cluster: State, pod: Pod) -> Iterator[ResourceClaimTemplateSpec]:
+def _templates_ahead(cluster: ClusterState, pod: Pod) -> Iterator[ResourceClaimTemplateSpec]:
     """The pod's templates whose claims the cache lacks: its scheduler may know these before we do."""
     namespace = pod.metadata.namespace
     name_of = claim_names(pod)

@@ -63,7 +63,7 @@ from dra_operator.scheduling.state import (
     pod_requests,
 )
 
-_Note = Callable[["State", Change[Any]], None]
+_Note = Callable[["ClusterState", Change[Any]], None]
 _MOST_LATE_CHANGES: Final = 1000
 """Batches of changes that may wait to be noted."""
 
@@ -82,7 +82,7 @@ class Stores:
         self.rules: Store[DeviceTaintRule] = Store()
 
 
-class State(Stores):
+class ClusterState(Stores):
     """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
 
     ``scoring_strategy``: see ``Nodes``.

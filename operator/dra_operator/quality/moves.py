@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from .run import NO_NODE_NUMBER, Placement, Run
+from .run import NO_NODE_NUMBER, Run, TracePlacement
 from .trace import WHOLE_MILLI, TracePod
 
 MOST_VICTIMS_COUNT: Final = 4
@@ -44,13 +44,13 @@ class _Plan(NamedTuple):
     cost: tuple[float, int]
     node: int
     wanted: TracePod
-    victims: tuple[Placement, ...]
+    victims: tuple[TracePlacement, ...]
 
 
 def moved(run: Run, percent: float) -> Moves:
     """Play the run up to full demand, then move up to ``percent`` of the pods that have a node."""
     capacity = sum(node.gpus for node in run.workload.nodes) * WHOLE_MILLI
-    placements: list[Placement] = []
+    placements: list[TracePlacement] = []
     asked = 0
     for it in run.placements():
         placements.append(it)
@@ -63,9 +63,9 @@ def moved(run: Run, percent: float) -> Moves:
 class _Mover:
     """The pods on each node, and the plans for each kind of refused pods."""
 
-    def __init__(self, run: Run, placements: Sequence[Placement]) -> None:
+    def __init__(self, run: Run, placements: Sequence[TracePlacement]) -> None:
         self._run = run
-        self._residents: list[list[Placement]] = [[] for _ in run.workload.nodes]
+        self._residents: list[list[TracePlacement]] = [[] for _ in run.workload.nodes]
         refused: Counter[TracePod] = Counter()
         for it in placements:
             if it.node != NO_NODE_NUMBER:
@@ -143,7 +143,7 @@ class _Mover:
         cost = (-shape.total / max(1, len(victims)), sum(it.pod.shape.total for it in victims))
         return _Plan(cost, node, pod, tuple(victims))
 
-    def _is_short(self, pod: TracePod, node: int, victims: Sequence[Placement]) -> bool:
+    def _is_short(self, pod: TracePod, node: int, victims: Sequence[TracePlacement]) -> bool:
         cpu = self._run.state(node).cpu + sum(it.pod.shape.cpu for it in victims)
         memory = self._run.memory(node) + sum(it.pod.memory for it in victims)
         return cpu < pod.shape.cpu or memory < pod.memory
@@ -164,10 +164,10 @@ class _Mover:
             run.fragmentation.of(run.table.states(after)).sum() - run.fragmentation.of(run.table.states(before)).sum()
         )
 
-    def _attempt(self, plan: _Plan) -> list[Placement] | None:
+    def _attempt(self, plan: _Plan) -> list[TracePlacement] | None:
         """The victims in their new places, and the pod in theirs; None if that cannot be, and all is as before."""
         run = self._run
-        done: list[Placement] = []
+        done: list[TracePlacement] = []
         self._vacate(plan.node, plan.victims)
         for pod, forbidden in [*((it.pod, plan.node) for it in plan.victims), (plan.wanted, NO_NODE_NUMBER)]:
             found = run.place(pod, forbidden)
@@ -193,6 +193,6 @@ class _Mover:
                 plans.pop(node, None)
             plans.update(self._plans_for(pod, changed))
 
-    def _vacate(self, node: int, victims: Sequence[Placement]) -> None:
+    def _vacate(self, node: int, victims: Sequence[TracePlacement]) -> None:
         """The node as it is without some of its pods."""
         self._run.refill(node, [it for it in self._residents[node] if it not in victims])

@@ -1,7 +1,7 @@
 """Policies: which of the nodes that have room a pod gets, and which GPU there.
 
 A policy gives each node a score, says which of the best nodes is taken, and on which device a share goes. Most are
-those of the study, whose figures they repeat; ``Emptiest`` is the operator's default, and ``Frag`` is our own.
+those of the study, whose figures they repeat; ``EmptiestPolicy`` is the default, ``FragPolicy`` our own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def whole(scores: Floats) -> Floats:
     return np.trunc(scores)
 
 
-class FirstFit(Policy):
+class FirstFitPolicy(Policy):
     """The first node with room, and on it the first device with room."""
 
     name = "first-fit"
@@ -72,7 +72,7 @@ def first_device(shape: Shape, state: State) -> int:
     return next(device for device, left in enumerate(state.gpus) if left >= shape.milli)
 
 
-class Emptiest(Policy):
+class EmptiestPolicy(Policy):
     """The emptiest node first, and on it the first device with room: the operator's default.
 
     Empty is a node by the mean of its free CPU and memory; GPUs do not count. The operator also looks at pod slots, of
@@ -97,7 +97,7 @@ class Emptiest(Policy):
         return first_device(shape, state)
 
 
-class BestFit(Policy):
+class BestFitPolicy(Policy):
     """The study's BestFit: the least CPU and GPU left, in equal parts, normed by the largest node."""
 
     name = "best-fit"
@@ -108,7 +108,7 @@ class BestFit(Policy):
         return whole((1.0 - (cpu + gpu)) * BEST_PUBLISHED_SCORE)
 
 
-class DotProduct(Policy):
+class DotProductPolicy(Policy):
     """The study's DotProd: nodes whose free CPU and GPUs point least where the request points.
 
     Both vectors are normed by the largest node.
@@ -122,7 +122,7 @@ class DotProduct(Policy):
         return whole(BEST_PUBLISHED_SCORE * (1 - (cpu + gpu) / 2))
 
 
-class Fgd(Policy):
+class FgdPolicy(Policy):
     """FGD of the study: the least growth of fragmentation, as a whole number from 0 to 100.
 
     A share is tried on every device; whole GPUs are the first ones that are free.
@@ -154,7 +154,7 @@ class Fgd(Policy):
 QUARTER = BEST_PUBLISHED_SCORE // 4
 
 
-class GpuClustering(Policy):
+class GpuClusteringPolicy(Policy):
     """The study's GpuClustering: pods of one kind (a share, or 1, 2, 4, 8 GPUs) together, on the fullest node.
 
     A quarter of the score by what is left, the others by the kinds of pods that are there.
@@ -177,7 +177,7 @@ ON_USED_NODES = BEST_PUBLISHED_SCORE // 2
 ON_EMPTY_NODES = BEST_PUBLISHED_SCORE // 3
 
 
-class GpuPacking(Policy):
+class GpuPackingPolicy(Policy):
     """The study's GpuPacking: first GPUs that are shared already, then nodes in use, then empty nodes.
 
     The pod takes the fullest GPUs that have room; a pod without GPU goes to the first node.
@@ -199,7 +199,7 @@ class GpuPacking(Policy):
         return found
 
 
-class Random(Policy):
+class RandomPolicy(Policy):
     """The study's Random: any node with room, on it any device with room.
 
     The stream goes on where the workload ends. The published runs draw from a list whose order is a race of threads, so
@@ -227,7 +227,7 @@ IDLE_MILLI_POINTS: Final = 0.02
 SCORE_DIGITS: Final = 6
 
 
-class Frag(Policy):
+class FragPolicy(Policy):
     """Our policy: the placement that leaves most room for the pods to come.
 
     It counts the growth of V (``Room``), the price of the kind of nodes for the pod (``prices``), and for pods without
@@ -266,5 +266,15 @@ class Frag(Policy):
 
 POLICIES: Final[Mapping[str, type[Policy]]] = {
     policy.name: policy
-    for policy in (Random, DotProduct, GpuClustering, GpuPacking, BestFit, Fgd, FirstFit, Emptiest, Frag)
+    for policy in (
+        RandomPolicy,
+        DotProductPolicy,
+        GpuClusteringPolicy,
+        GpuPackingPolicy,
+        BestFitPolicy,
+        FgdPolicy,
+        FirstFitPolicy,
+        EmptiestPolicy,
+        FragPolicy,
+    )
 }

@@ -21,7 +21,7 @@ MakePolicy = Callable[[Workload, StateTable, Fragmentation], Policy]
 NO_NODE_NUMBER = -1
 
 
-class Placement(NamedTuple):
+class TracePlacement(NamedTuple):
     """What became of a pod."""
 
     pod: TracePod
@@ -54,30 +54,30 @@ class Run:
         self.placed = 0
         """How many pods have a node."""
 
-    def placements(self) -> Iterator[Placement]:
+    def placements(self) -> Iterator[TracePlacement]:
         """One for each pod, in the order of arrival; of a gang one for each member."""
         for pod in self.workload.arrivals:
             yield from self._together(members(pod)) if self.workload.has_gangs else (self.place(pod),)
 
-    def _together(self, pods: Sequence[TracePod]) -> list[Placement]:
+    def _together(self, pods: Sequence[TracePod]) -> list[TracePlacement]:
         """All of them, or none."""
-        found: list[Placement] = []
+        found: list[TracePlacement] = []
         for pod in pods:
             found.append(self.place(pod))
             if found[-1].node == NO_NODE_NUMBER:
                 for it in reversed(found[:-1]):
                     self.take_back(it)
-                return [Placement(it, NO_NODE_NUMBER, (), 0, 0) for it in pods]
+                return [TracePlacement(it, NO_NODE_NUMBER, (), 0, 0) for it in pods]
         return found
 
-    def take_back(self, placement: Placement) -> None:
+    def take_back(self, placement: TracePlacement) -> None:
         """The last placement on its node did not happen."""
         self._at[placement.node] = placement.left
         self._memory[placement.node] += placement.pod.memory
         self._changed.append(placement.node)
         self.placed -= 1
 
-    def refill(self, node: int, placements: Sequence[Placement]) -> None:
+    def refill(self, node: int, placements: Sequence[TracePlacement]) -> None:
         """From now on the node has these, on their devices, and no others."""
         table, sees_memory = self.table, self._policy.looks_at_memory
         state = table.state(self.empty[node])
@@ -99,7 +99,7 @@ class Run:
         """MiB that a node has left."""
         return int(self._memory[node])
 
-    def place(self, pod: TracePod, forbidden: int = NO_NODE_NUMBER) -> Placement:
+    def place(self, pod: TracePod, forbidden: int = NO_NODE_NUMBER) -> TracePlacement:
         """The next pod, on any node but one."""
         scores = self._scores(pod.shape)
         if pod.memory:
@@ -109,7 +109,7 @@ class Run:
             scores[forbidden] = -np.inf
         node = self._policy.pick(scores)
         if scores[node] == -np.inf:
-            return Placement(pod, NO_NODE_NUMBER, (), 0, 0)
+            return TracePlacement(pod, NO_NODE_NUMBER, (), 0, 0)
         left = self._at[node]
         state = self.table.state(left)
         share = pod.shape.is_share
@@ -119,7 +119,7 @@ class Run:
         self._memory[node] -= pod.memory
         self._changed.append(node)
         self.placed += 1
-        return Placement(pod, node, tuple(devices), left, self._at[node])
+        return TracePlacement(pod, node, tuple(devices), left, self._at[node])
 
     def _scores(self, shape: Shape) -> Floats:
         known = self._known.get(shape)

@@ -84,7 +84,7 @@ T_95: Final = (
 T_VALUE_OF_MANY: Final = 1.96
 
 
-class Cluster(NamedTuple):
+class StudiedCluster(NamedTuple):
     """What all runs have in common."""
 
     pods: Sequence[TracePod]
@@ -121,7 +121,7 @@ class Mean(NamedTuple):
         return cls(statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(len(values)))
 
 
-def result(cluster: Cluster, policy: str, seed: int) -> RunResult:
+def result(cluster: StudiedCluster, policy: str, seed: int) -> RunResult:
     """Play one run."""
     its = workload(cluster.pods, cluster.nodes, seed, cluster.inflate, has_gangs=cluster.has_gangs)
     curve = measured(Run(its, POLICIES[policy]))

@@ -13,9 +13,9 @@ from typing import Final
 from dra_api.core import Node, Pod
 
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, OF_NODES, RULES, PodRules
-from dra_operator.scheduling.rules.rule import Surroundings
+from dra_operator.scheduling.rules.rule import RuleSurroundings
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
-from dra_operator.scheduling.scores import OF_NODES_SCORES, SCORES, Cluster, PodScores
+from dra_operator.scheduling.scores import OF_NODES_SCORES, SCORES, PodScores, ScoredCluster
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
 from dra_operator.scheduling.state.topology import Topologies
@@ -105,21 +105,21 @@ class Nodes:
 
     def rules_of(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
         """What the pod asks of any node."""
-        around = Surroundings(self.pods_by_node, self._topologies, volumes)
+        around = RuleSurroundings(self.pods_by_node, self._topologies, volumes)
         return PodRules(pod, around, RULES if self.minds_pods(pod) else OF_NODES)
 
     def rules_without_pods(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
         """What the pod asks of any node, whatever pods there are."""
-        return PodRules(pod, Surroundings(self.pods_by_node, self._topologies, volumes), OF_NODES)
+        return PodRules(pod, RuleSurroundings(self.pods_by_node, self._topologies, volumes), OF_NODES)
 
     def rules_between(self, pod: Pod) -> PodRules:
         """The rules between the pod and those on the nodes alone."""
-        around = Surroundings(self.pods_by_node, self._topologies)
+        around = RuleSurroundings(self.pods_by_node, self._topologies)
         return PodRules(pod, around, BETWEEN_PODS if self.minds_pods(pod) else ())
 
     def scores_of(self, pod: Pod) -> PodScores:
         """Which nodes the pod prefers."""
-        around = Cluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted))
+        around = ScoredCluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted))
         return PodScores(pod, around, SCORES if self.minds_pods(pod) else OF_NODES_SCORES)
 
     def prepare(self, query: DomainQuery) -> Iterator[int]:

@@ -19,7 +19,7 @@ from dra_api.core import Pod, PreferredSchedulingTerm, Toleration
 from dra_operator.allocator import NodeSelectionError, node_selectors
 from dra_operator.scheduling.rules.pod_topology_spread import (
     SCHEDULE_ANYWAY,
-    Constraint,
+    SpreadConstraint,
     constraints,
     queries_of_constraints,
 )
@@ -34,7 +34,7 @@ BEST_SCORE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ScoredCluster:
     """What scores look at, apart from the pod and the node."""
 
     pods_by_node: PodsByNode
@@ -56,7 +56,7 @@ class Score(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, pod: Pod, cluster: Cluster) -> Self | None:
+    def of(cls, pod: Pod, cluster: ScoredCluster) -> Self | None:
         """The score for the pod; None if the pod prefers no node in this respect."""
 
     @classmethod
@@ -82,7 +82,7 @@ class PreferNoScheduleScore(Score):
         self._tolerations = tolerations
 
     @classmethod
-    def of(cls, pod: Pod, cluster: Cluster) -> PreferNoScheduleScore | None:
+    def of(cls, pod: Pod, cluster: ScoredCluster) -> PreferNoScheduleScore | None:
         """Only where a node has such a taint."""
         return cls(pod.spec.tolerations or ()) if cluster.has_soft_taints else None
 
@@ -120,7 +120,7 @@ class PreferredAffinityScore(Score):
             self.best += max((*sums.values(), *(() if gained_by_all else (0,))), default=0)
 
     @classmethod
-    def of(cls, pod: Pod, cluster: Cluster) -> PreferredAffinityScore | None:
+    def of(cls, pod: Pod, cluster: ScoredCluster) -> PreferredAffinityScore | None:
         """Only for a pod with such terms, or that placed pods have terms about, if that tells any domains apart."""
         if is_placeholder(pod):
             return None
@@ -165,7 +165,7 @@ class PreferredNodeAffinityScore(Score):
         self.best = float(sum(weight for weight, _ in self._terms))
 
     @classmethod
-    def of(cls, pod: Pod, _: Cluster) -> PreferredNodeAffinityScore | None:
+    def of(cls, pod: Pod, _: ScoredCluster) -> PreferredNodeAffinityScore | None:
         """Only for a pod with such terms."""
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
         preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else None
@@ -194,14 +194,14 @@ class ScheduleAnywayScore(Score):
 
     name, weight = "topology spread", 2
 
-    def __init__(self, constraints: Sequence[Constraint]) -> None:
+    def __init__(self, constraints: Sequence[SpreadConstraint]) -> None:
         self._constraints = constraints
         # Many domains make each count small: the logarithm weighs zones and nodes alike.
         self._weights = [math.log(len(it.counts.topology.size) + 2) for it in self._constraints]
         self.best = -_rounded(self._cost(it, it.counts.fewest, weight) for it, weight in self._weighted())
 
     @classmethod
-    def of(cls, pod: Pod, cluster: Cluster) -> ScheduleAnywayScore | None:
+    def of(cls, pod: Pod, cluster: ScoredCluster) -> ScheduleAnywayScore | None:
         """Only for a pod with such constraints."""
         if not pod.spec.topology_spread_constraints:
             return None
@@ -229,11 +229,11 @@ class ScheduleAnywayScore(Score):
             return [0 if raw == -math.inf else BEST_SCORE for raw in raws]
         return [0 if raw == -math.inf else int(BEST_SCORE * (most + fewest + raw) / most) for raw in raws]
 
-    def _weighted(self) -> list[tuple[Constraint, float]]:
+    def _weighted(self) -> list[tuple[SpreadConstraint, float]]:
         return list(zip(self._constraints, self._weights, strict=True))
 
     @staticmethod
-    def _cost(constraint: Constraint, count: int, weight: float) -> float:
+    def _cost(constraint: SpreadConstraint, count: int, weight: float) -> float:
         return count * weight + constraint.max_skew - 1
 
 
@@ -253,7 +253,7 @@ WeightedScores = tuple[tuple[str, int], ...]
 class PodScores:
     """The scores that one pod uses; false if there are none."""
 
-    def __init__(self, pod: Pod, cluster: Cluster, scores: Sequence[type[Score]] = SCORES) -> None:
+    def __init__(self, pod: Pod, cluster: ScoredCluster, scores: Sequence[type[Score]] = SCORES) -> None:
         self._scores = tuple(score for kind in scores if (score := kind.of(pod, cluster)) is not None)
         self._best = tuple(it.best for it in self._scores)
 

@@ -49,7 +49,7 @@ class Strategy(Protocol):
         """How good the node is."""
 
 
-class Emptiest(Strategy):
+class EmptiestStrategy(Strategy):
     """The node whose devices have most left: load is spread, and so are failures."""
 
     name = "emptiest"
@@ -66,7 +66,7 @@ CORES_PER_DEVICE: Final = 16
 """A device weighs as much as so many cores: 8 and 128 of the largest nodes in the study of the trace openb."""
 
 
-class BestFit(Strategy):
+class BestFitStrategy(Strategy):
     """The node that has least left of devices and cpu: full nodes become full first."""
 
     name = "best-fit"
@@ -84,7 +84,7 @@ SHARED_SCORE, IN_USE_SCORE, WHOLE_SCORE = 100, 50, 33
 HALF_SCORE: Final = 50
 
 
-class Packing(Strategy):
+class PackingStrategy(Strategy):
     """Devices that are shared already first, then free ones of nodes in use, whole nodes last: whole nodes stay whole.
 
     As GpuPacking of the study "Beware of Fragmentation" has it.
@@ -115,7 +115,7 @@ _STEPS: Final = tuple(math.ceil(_UNIT * math.log(score / (100 - score))) for sco
 """The least decrease that gives each score from 1 to 99."""
 
 
-class FragmentationGradientDescent(Strategy):
+class FgdStrategy(Strategy):
     """Fragmentation gradient descent: the node where least becomes useless to the pods that usually come.
 
     A node's fragmentation is the idle part of devices that cannot serve a request, averaged over the mix. The score is
@@ -145,7 +145,7 @@ IDLE_DIVISOR: Final = 50
 """What is idle beside a pod without devices counts so many times less than what is in vain to all."""
 
 
-class Frag(Strategy):
+class FragStrategy(Strategy):
     """The node where least is wasted afterwards: lost to requests that fit no device, or more than requests could use.
 
     Six parts of ten are the amounts that requests of one class alone could not use, however they were placed, with the
@@ -174,7 +174,13 @@ def _in_vain(candidate: Candidate, totals: Totals, milli_cpu: int) -> int:
 
 FIRST_FIT: Final = "first-fit"
 """No strategy: the first node that fits, in the order of the room on the nodes."""
-_ALL: Final[tuple[Strategy, ...]] = (Emptiest(), BestFit(), Packing(), FragmentationGradientDescent(), Frag())
+_ALL: Final[tuple[Strategy, ...]] = (
+    EmptiestStrategy(),
+    BestFitStrategy(),
+    PackingStrategy(),
+    FgdStrategy(),
+    FragStrategy(),
+)
 BY_NAME: Final = {it.name: it for it in _ALL}
 PLACEMENT_STRATEGIES: Final = (FIRST_FIT, *BY_NAME)
 ANNOTATION: Final = "dra.kopf.dev/placement-strategy"

@@ -38,7 +38,7 @@ Value = tuple[str, object]
 MISSING: Final[Value] = ("missing", None)
 
 
-class Comparison(NamedTuple):
+class ComparedQueries(NamedTuple):
     """One constraint, and the requests whose devices meet under it."""
 
     queries: tuple[Query, ...]
@@ -58,7 +58,7 @@ class ValueCounts(NamedTuple):
 class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
     """One comparison over all pools."""
 
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, comparison: ComparedQueries) -> None:
         super().__init__(*comparison.queries)
         self._comparison = comparison
         self._nodes: dict[str, ValueCounts] = {}
@@ -139,7 +139,7 @@ class Meeting(NamedTuple):
 
     stage: int
     alternative: Alternative
-    comparison: Comparison
+    comparison: ComparedQueries
 
 
 class Counted(NamedTuple):
@@ -171,7 +171,7 @@ def _least_of_claim(program: ClaimProgram, number: int) -> int:
 def find_error_nodes(
     program: ClaimProgram,
     counts_of: CountsOf,
-    conflicts_of: Callable[[Comparison], ConstraintConflicts],
+    conflicts_of: Callable[[ComparedQueries], ConstraintConflicts],
     features: Features,
 ) -> ErrorNodes:
     """Return the nodes of a program for the reference's semantics; the counts and conflicts are up to date."""
@@ -206,7 +206,7 @@ def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
             for one in alternative.constraints if alternative.everything else ():
                 met = [other for other in before if one in other.constraints]
                 queries = tuple(Query.of(other) for other in (*met, alternative))
-                comparison = Comparison(queries, one.attribute, one.distinct, features.list_attributes)
+                comparison = ComparedQueries(queries, one.attribute, one.distinct, features.list_attributes)
                 yield Meeting(number, alternative, comparison)
 
 

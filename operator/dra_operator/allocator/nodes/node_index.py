@@ -19,7 +19,7 @@ from dra_ledger.usage import Usage
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.nodes.device_counts import DeviceCounts, Query
 from dra_operator.allocator.nodes.error_nodes import (
-    Comparison,
+    ComparedQueries,
     ConstraintConflicts,
     ErrorNodes,
     find_error_nodes,
@@ -119,7 +119,7 @@ class NodeIndex:
         self._inventory = inventory
         self._lineage: object = None
         self._device_counts: dict[Query, DeviceCounts] = {}
-        self._conflicts: dict[Comparison, ConstraintConflicts] = {}
+        self._conflicts: dict[ComparedQueries, ConstraintConflicts] = {}
 
     def candidates(self, program: ClaimProgram, usage: Usage) -> Candidates:
         """The nodes that the program's requests may fit."""
@@ -210,7 +210,7 @@ class NodeIndex:
     def _counts_of(self, alternative: Alternative) -> DeviceCounts:
         return _lately(self._device_counts, Query.of(alternative), DeviceCounts)
 
-    def _conflict(self, comparison: Comparison) -> ConstraintConflicts:
+    def _conflict(self, comparison: ComparedQueries) -> ConstraintConflicts:
         return _lately(self._conflicts, comparison, ConstraintConflicts)
 
     def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:

@@ -9,7 +9,7 @@ from dra_ledger.basics import each
 from dra_ledger.columns import Column
 
 from dra_operator.allocator.ordering.mix import Totals, wasted
-from dra_operator.allocator.ordering.supply import Kinds, Supply, Taken, supply_of
+from dra_operator.allocator.ordering.supply import Kinds, NodeSupply, Taken, supply_of
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import ConsumableCapacity
 from dra_operator.allocator.problem.problem import Problem
@@ -23,7 +23,7 @@ Rank = tuple[bool, bool, int]
 NO_GROUP: Final[Rank] = (True, True, 0)
 
 
-class Aligned:
+class AlignedOrder:
     """The order ``aligned``."""
 
     def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
@@ -58,7 +58,7 @@ WHOLE_MILLIONTHS: Final = 1_000_000
 """All of a capacity or counter."""
 
 
-class BestFit:
+class BestFitOrder:
     """The order ``best-fit``."""
 
     def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
@@ -108,11 +108,11 @@ ALL_BILLIONTHS: Final = 1_000_000_000
 """All requests of a class that a node could serve."""
 
 
-Loss = Callable[[Supply, Totals, Totals], int]
+Loss = Callable[[NodeSupply, Totals, Totals], int]
 """What it costs that a unit of a node changes: of the node, and of the unit before and after."""
 
 
-class LeastLoss:
+class LeastLossOrder:
     """The order ``least-loss``. ``kinds`` is asked for each time: the mix changes as pods come."""
 
     def __init__(self, kinds: Callable[[], Kinds], loss: Loss | None = None) -> None:
@@ -144,7 +144,7 @@ class LeastLoss:
         return Tried(compared + listed[COMPARED_DEVICES:], len(compared) * STEPS_PER_DEVICE)
 
 
-def destroyed(supply: Supply, now: Totals, then: Totals) -> int:
+def destroyed(supply: NodeSupply, now: Totals, then: Totals) -> int:
     """What a unit's change costs the node, in billionths of what the mix may ask of it, times weights. Exact."""
     cost, takes = 0, supply.totals.takes
     for number, it in enumerate(supply.mix.classes):
@@ -152,13 +152,13 @@ def destroyed(supply: Supply, now: Totals, then: Totals) -> int:
     return cost
 
 
-def depleted(supply: Supply, now: Totals, then: Totals) -> int:
-    """What a change of partitions costs the node: by how much each class gets scarcer (``Supply``). Exact."""
+def depleted(supply: NodeSupply, now: Totals, then: Totals) -> int:
+    """What a change of partitions costs the node: by how much each class gets scarcer (``NodeSupply``). Exact."""
     pairs = enumerate(zip(now.takes, then.takes, strict=True))
     return sum([supply.scarcer(number, before - after) for number, (before, after) in pairs if before != after])
 
 
-def fragmented(supply: Supply, now: Totals, then: Totals) -> int:
+def fragmented(supply: NodeSupply, now: Totals, then: Totals) -> int:
     """By how much the fragmentation of the study "Beware of Fragmentation" grows."""
     return wasted(supply.mix, then, lost=1, unused=0) - wasted(supply.mix, now, lost=1, unused=0)
 
@@ -181,12 +181,12 @@ def device_order(name: str, kinds: Callable[[], Kinds]) -> DeviceOrder | None:
     """The order of a name; None for that of the reference."""
     match name:
         case "best-fit":
-            return BestFit()
+            return BestFitOrder()
         case "least-loss":
-            return LeastLoss(kinds)
+            return LeastLossOrder(kinds)
         case "least-fragmentation":
-            return LeastLoss(kinds, fragmented)
+            return LeastLossOrder(kinds, fragmented)
         case "aligned":
-            return Aligned()
+            return AlignedOrder()
         case _:
             return None

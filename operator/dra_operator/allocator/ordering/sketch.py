@@ -19,7 +19,7 @@ from dra_operator.allocator.search.state import DeviceOrder, MakePruner
 
 from .mix import Totals
 from .orders import taken_by
-from .supply import Kinds, Supply, supply_of
+from .supply import Kinds, NodeSupply, supply_of
 
 SKETCH_STEPS: Final = 2_000
 """Steps after which a sketch gives up: where a decision is hard, nodes are tried without a score."""
@@ -55,7 +55,7 @@ def sketch(
 
 
 def _alike(
-    node: NodeState, program: ClaimProgram, kinds: Kinds, supply: Supply, order: DeviceOrder | None
+    node: NodeState, program: ClaimProgram, kinds: Kinds, supply: NodeSupply, order: DeviceOrder | None
 ) -> Hashable | None:
     """Equal for nodes that are alike; None if no other node is known to be."""
     kept = kinds.kept(node.view)

@@ -145,7 +145,7 @@ class _Unit(NamedTuple):
     kind: PartitionedKind
 
 
-class Supply:
+class NodeSupply:
     """The units of one node as the allocated state leaves it."""
 
     def __init__(self, node: NodeState, kinds: Kinds) -> None:
@@ -311,11 +311,11 @@ def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
     return Totals(idle, tuple(usable), tuple(lost), takes, whole, 1, tuple(served))
 
 
-def supply_of(node: NodeState, kinds: Kinds) -> Supply:
+def supply_of(node: NodeState, kinds: Kinds) -> NodeSupply:
     """The supply of a node; kept with the state of the node."""
     version = kinds.mix.version
-    known: Supply | None = node.supplies.get(version)
+    known: NodeSupply | None = node.supplies.get(version)
     if known is None:
-        known = Supply(node, kinds)
+        known = NodeSupply(node, kinds)
         node.supplies.put(version, known)
     return known

@@ -2,8 +2,8 @@
 
 Counters and groups belong to the pool. A device is charged to it once, however many shares of it are taken
 (``ChargedOnce``): ``Counters`` for shared counters (allocator.md section 10), ``Compatibility`` for devices that draw
-on one counter set and need a group in common (kubernetes-1.37.md section 9). ``Shares`` are of the device itself, if it
-allows multiple allocations (allocator.md section 9).
+on one counter set and need a group in common (kubernetes-1.37.md section 9). ``CapacityShares`` are of the device,
+if it allows multiple allocations (allocator.md section 9).
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Compatibility(ChargedOnce):
         return bits
 
 
-class Shares(Ledger):
+class CapacityShares(Ledger):
     """What is left of each device. ``start`` gives what the allocated state leaves of one.
 
     Filters have already dropped devices on which not even the first share fits, so only devices shared in this
@@ -266,7 +266,7 @@ class Shares(Ledger):
         self._holders: dict[int, int] = {}
 
     @property
-    def consumable_capacity(self) -> Shares:
+    def consumable_capacity(self) -> CapacityShares:
         return self
 
     def left(self, device: int) -> dict[str, int]:

@@ -15,6 +15,7 @@ from dra_ledger.basics import Memo
 from dra_ledger.columns import Column
 from dra_ledger.errors import AllocationError, CapacityError, SelectorError
 from dra_ledger.features import Features
+from dra_ledger.inventory import Inventory
 from dra_ledger.node_view import NodeView
 from dra_ledger.predicates import Compiled
 from dra_ledger.usage import PoolUsage, Usage
@@ -177,10 +178,11 @@ class NodeStates:
 
     _NODES: Final = 16_384
 
-    def __init__(self, features: Features, compiled: Compiled, *, errors_stay: bool) -> None:
-        self._features = features
-        self._compiled = compiled
-        self._errors_stay = errors_stay
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._features = inventory.features
+        self._compiled = inventory.compiled
+        self._errors_stay = inventory.semantics.errors_stay_on_node
         self._known: Memo[tuple[str, bool], NodeState] = Memo(self._NODES)
 
     def get(self, view: NodeView, usage: Usage, *, admin_exempt: bool) -> NodeState:

@@ -25,7 +25,7 @@ from dra_operator.allocator.problem.constraints import DerivedDistinct, DerivedM
 from dra_operator.allocator.problem.domain import Domain, Filtered, Wanted
 from dra_operator.allocator.problem.filters import CHOOSING, KEEPING, in_use, offer
 from dra_operator.allocator.problem.ledger import Ledger
-from dra_operator.allocator.problem.ledgers import Shares
+from dra_operator.allocator.problem.ledgers import CapacityShares
 from dra_operator.allocator.problem.node_state import NodeState
 
 
@@ -56,7 +56,7 @@ def shares(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """Consumable capacity, if the request may take a device that has any."""
     if not domain.usable & node.shareable or node.exempt(domain):
         return ()
-    return (("shares", partial(Shares, node.shareable, node.left)),)
+    return (("shares", partial(CapacityShares, node.shareable, node.left)),)
 
 
 def _constraint(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:

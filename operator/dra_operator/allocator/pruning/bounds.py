@@ -17,7 +17,7 @@ from dra_ledger.columns import Column
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.aggregate_bounds import AggregateBounds, CounterBounds
-from dra_operator.allocator.pruning.matching import Need, Supply, assignable, feasible
+from dra_operator.allocator.pruning.matching import LimitedSupply, Need, assignable, feasible
 from dra_operator.allocator.pruning.open_request import OpenRequest, Sharing
 from dra_operator.allocator.pruning.symmetry import split
 from dra_operator.allocator.search.state import Remaining
@@ -60,7 +60,7 @@ def _find_values(column: Column, groups: Sequence[Sequence[OpenRequest]], remain
     supplies = []
     for position, devices in enumerate(having):
         fitting = sorted(need for need, possible in zip(needs, values, strict=True) if possible >> position & 1)
-        supplies.append(Supply(1 << position, _fit(fitting, (devices & together).bit_count())))
+        supplies.append(LimitedSupply(1 << position, _fit(fitting, (devices & together).bit_count())))
     return feasible([Need(possible, 1) for possible in values], supplies)
 
 
@@ -153,17 +153,17 @@ class Bounds:
         for need in needs:
             together |= need.devices
         parts = split([together & ~shareable], {need.devices for need in needs})
-        supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
-        return feasible(needs, supplies + [Supply(part, part.bit_count()) for part in parts])
+        supplies = [LimitedSupply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
+        return feasible(needs, supplies + [LimitedSupply(part, part.bit_count()) for part in parts])
 
-    def _supplies(self, together: int, wanted: set[int], numbers: set[int]) -> list[Supply]:
+    def _supplies(self, together: int, wanted: set[int], numbers: set[int]) -> list[LimitedSupply]:
         """What the devices can supply; plain devices that the same requests want count together.
 
         A ledger limits nothing when some of the alternatives take devices without it.
         """
         unlimited = not numbers.isdisjoint(self._sharing.outside)
         supplies = [
-            Supply(1 << device, len(self._problem.domains) if unlimited else self._sharing.most(device))
+            LimitedSupply(1 << device, len(self._problem.domains) if unlimited else self._sharing.most(device))
             for device in each(together & self.several)
         ]
         single = together & ~self.several
@@ -171,9 +171,9 @@ class Bounds:
             if not numbers.isdisjoint(counter_bound.outside):
                 continue
             for devices, limit in counter_bound.bottlenecks(single):
-                supplies.append(Supply(devices, limit))
+                supplies.append(LimitedSupply(devices, limit))
                 single &= ~devices
-        supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
+        supplies.extend(LimitedSupply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
 
     def values_suffice(self, ledger: Ledger, column: Column, remaining: Remaining, opened: list[OpenRequest]) -> bool:
@@ -181,7 +181,7 @@ class Bounds:
         having = list(column.having.values())
         scope = [request for request in opened if ledger in request.bound]
         wanted = ((_positions(having, request.devices(remaining)), request.need(remaining)) for request in scope)
-        return feasible(_needs(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
+        return feasible(_needs(wanted, 0), [LimitedSupply(1 << position, 1) for position in range(len(having))])
 
 
 def _give_own_devices(remaining: Remaining, requests: Sequence[OpenRequest]) -> bool:

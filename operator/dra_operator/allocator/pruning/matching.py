@@ -24,7 +24,7 @@ from typing import NamedTuple
 from dra_ledger.basics import each
 
 
-class Supply(NamedTuple):
+class LimitedSupply(NamedTuple):
     """At most ``limit`` of these devices."""
 
     devices: int
@@ -38,7 +38,7 @@ class Need(NamedTuple):
     number: int
 
 
-def feasible(needs: Sequence[Need], supplies: Sequence[Supply]) -> bool:
+def feasible(needs: Sequence[Need], supplies: Sequence[LimitedSupply]) -> bool:
     """False when the needs certainly cannot all be met."""
     reach = [[min(supply.limit, (need.devices & supply.devices).bit_count()) for supply in supplies] for need in needs]
     totals = [sum(row) for row in reach]

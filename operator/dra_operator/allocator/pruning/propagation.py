@@ -28,7 +28,7 @@ from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.bounds import Bounds
 from dra_operator.allocator.pruning.open_request import OpenRequest
-from dra_operator.allocator.search.state import Remaining, State
+from dra_operator.allocator.search.state import BranchState, Remaining
 
 
 def find_error_horizons(problem: Problem) -> list[int]:
@@ -90,7 +90,7 @@ class Propagation:
         return remaining if remaining is not None and self._arrives(0, remaining, opened, None) else None
 
     def propagate(
-        self, before: Remaining, state: State, stage: int, chosen: Domain, missing: int, rest: int
+        self, before: Remaining, state: BranchState, stage: int, chosen: Domain, missing: int, rest: int
     ) -> Remaining | None:
         """What remains after ``chosen`` took a device and still misses some from ``rest``."""
         remaining: Remaining = {}
@@ -116,7 +116,7 @@ class Propagation:
         narrowed = self._propagated(remaining, opened, touched) if changed else remaining
         return narrowed if narrowed is not None and self._arrives(stage, narrowed, opened, state) else None
 
-    def _arrives(self, stage: int, remaining: Remaining, opened: list[OpenRequest], state: State | None) -> bool:
+    def _arrives(self, stage: int, remaining: Remaining, opened: list[OpenRequest], state: BranchState | None) -> bool:
         """The first stage at which an error may be met finds a device to choose or to fail on."""
         devices = 0
         for domain in chain.from_iterable(self._problem.domains[self._error_horizons[stage] :][:1]):

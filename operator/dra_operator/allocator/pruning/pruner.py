@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.state import BranchEnd, Remaining, State
+from dra_operator.allocator.search.state import BranchEnd, BranchState, Remaining
 
 from .propagation import Propagation
 from .symmetry import interchangeable, introduce
@@ -41,14 +41,14 @@ class Pruner:
         return self._propagation.start()
 
     def propagate(
-        self, remaining: Remaining | None, state: State, stage: int, domain: Domain, missing: int, behind: int
+        self, remaining: Remaining | None, state: BranchState, stage: int, domain: Domain, missing: int, behind: int
     ) -> Remaining | None:
         """What remains after a choice; None when there is no solution behind it."""
         if remaining is None:
             remaining = self._propagation.everything()
         return self._propagation.propagate(remaining, state, stage, domain, missing, behind)
 
-    def interchangeable_with(self, state: State, device: int) -> int:
+    def interchangeable_with(self, state: BranchState, device: int) -> int:
         """The devices that fail when this one fails, which has just been given back.
 
         Admin access takes devices that another claim of this call has taken already: those are different.
@@ -59,7 +59,7 @@ class Pruner:
             members &= ledger.alike_now(device, members)
         return members
 
-    def key(self, state: State, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
+    def key(self, state: BranchState, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
         behind, ledgers = self._behind[stage]
         return (

@@ -15,7 +15,7 @@ from dra_ledger.errors import AllocationError, ClaimError
 
 from dra_operator.allocator.problem.domain import Domain
 
-from .state import BranchEnd, DeviceOrder, Pruner, Remaining, State
+from .state import BranchEnd, BranchPruner, BranchState, DeviceOrder, Remaining
 
 
 class Frame:
@@ -27,20 +27,20 @@ class Frame:
     key: Hashable = None
     """What the future of the frame depends on, if a pruner keeps nogoods."""
 
-    def advance(self, state: State) -> bool | None:
+    def advance(self, state: BranchState) -> bool | None:
         """Takes the next option; None if it failed at once, False if there is none left."""
         raise NotImplementedError
 
-    def retract(self, state: State, end: BranchEnd) -> None:
+    def retract(self, state: BranchState, end: BranchEnd) -> None:
         """Gives the current option back, after what followed it ended like this."""
         raise NotImplementedError
 
-    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+    def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         """The frame behind the current option, None behind the last request."""
         raise NotImplementedError
 
 
-def enter(state: State, pruner: Pruner | None, stage: int, remaining: Remaining | None) -> Frame | None:
+def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining: Remaining | None) -> Frame | None:
     """The first frame from a stage on; None when all stages are done."""
     stages = state.problem.domains
     if stage == len(stages):
@@ -52,7 +52,7 @@ def enter(state: State, pruner: Pruner | None, stage: int, remaining: Remaining 
 
 
 def _serve(
-    state: State, pruner: Pruner | None, stage: int, domain: Domain, remaining: Remaining | None
+    state: BranchState, pruner: BranchPruner | None, stage: int, domain: Domain, remaining: Remaining | None
 ) -> Frame | None:
     if domain.alternative.everything:
         return AllDevicesFrame(stage, domain, remaining)
@@ -63,14 +63,14 @@ def _serve(
     return enter(state, pruner, stage + 1, remaining)
 
 
-def _exceeds_limit(state: State, domain: Domain) -> bool:
+def _exceeds_limit(state: BranchState, domain: Domain) -> bool:
     return domain.need > 0 and state.results[domain.claim] + domain.need > MOST_RESULTS
 
 
 class AlternativesFrame(Frame):
     """Which alternative serves the request, if there is a choice; limited when all of them exceed the limit."""
 
-    def __init__(self, state: State, stage: int, remaining: Remaining | None) -> None:
+    def __init__(self, state: BranchState, stage: int, remaining: Remaining | None) -> None:
         self.stage = stage
         self.index = -1
         self._limited = True
@@ -78,14 +78,14 @@ class AlternativesFrame(Frame):
         self._before = len(state.grants)
         self._fault: AllocationError | None = None
 
-    def abandon(self, state: State, error: AllocationError) -> AllocationError | None:
+    def abandon(self, state: BranchState, error: AllocationError) -> AllocationError | None:
         """Give up the current alternative, in which the error was met. Return the first such error if none is left."""
         self._fault = self._fault or error
         while len(state.grants) > self._before:
             state.give_back()
         return None if self.index + 1 < len(state.problem.domains[self.stage]) else self._fault
 
-    def advance(self, state: State) -> bool | None:
+    def advance(self, state: BranchState) -> bool | None:
         domains = state.problem.domains[self.stage]
         while self.index + 1 < len(domains):
             self.index += 1
@@ -96,10 +96,10 @@ class AlternativesFrame(Frame):
         self.outcome = BranchEnd.LIMIT if self._limited else BranchEnd.FAILED
         return False
 
-    def retract(self, state: State, end: BranchEnd) -> None:
+    def retract(self, state: BranchState, end: BranchEnd) -> None:
         self._limited &= end is BranchEnd.LIMIT
 
-    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+    def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         domain = state.problem.domains[self.stage][self.index]
         return _serve(state, pruner, self.stage, domain, self._remaining)
 
@@ -109,8 +109,8 @@ class DeviceFrame(Frame):
 
     def __init__(
         self,
-        state: State,
-        pruner: Pruner | None,
+        state: BranchState,
+        pruner: BranchPruner | None,
         stage: int,
         domain: Domain,
         missing: int,
@@ -134,7 +134,7 @@ class DeviceFrame(Frame):
         if self._pruner is not None:
             self.key = self._pruner.key(state, stage, domain, missing, self._rest)
 
-    def advance(self, state: State) -> bool | None:
+    def advance(self, state: BranchState) -> bool | None:
         if not self._rest:
             return False
         lowest = self._rest & -self._rest
@@ -152,7 +152,7 @@ class DeviceFrame(Frame):
                 return None
         return True
 
-    def retract(self, state: State, end: BranchEnd) -> None:
+    def retract(self, state: BranchState, end: BranchEnd) -> None:
         state.give_back()
         if end is BranchEnd.LIMIT:
             self.outcome = BranchEnd.LIMIT
@@ -160,7 +160,7 @@ class DeviceFrame(Frame):
         elif self._pruner is not None:
             self._rest &= ~self._pruner.interchangeable_with(state, self.device)
 
-    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+    def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         if self._missing > 1:
             return DeviceFrame(state, pruner, self.stage, self._domain, self._missing - 1, self.device, self._after)
         return enter(state, pruner, self.stage + 1, self._after)
@@ -170,7 +170,7 @@ class OrderedFrame(Frame):
     """One device of a request, by an order of devices, from those that the frames before it have not tried."""
 
     def __init__(
-        self, state: State, order: DeviceOrder, stage: int, domain: Domain, missing: int, untried: int
+        self, state: BranchState, order: DeviceOrder, stage: int, domain: Domain, missing: int, untried: int
     ) -> None:
         self.stage = stage
         self._order = order
@@ -184,7 +184,7 @@ class OrderedFrame(Frame):
         state.ordering_steps += steps
         self._rest: Iterator[int] = iter(tried)
 
-    def advance(self, state: State) -> bool | None:
+    def advance(self, state: BranchState) -> bool | None:
         device = next(self._rest, -1)
         if device < 0:
             return False
@@ -192,13 +192,13 @@ class OrderedFrame(Frame):
         state.take(self._domain, device)
         return True
 
-    def retract(self, state: State, end: BranchEnd) -> None:
+    def retract(self, state: BranchState, end: BranchEnd) -> None:
         state.give_back()
         if end is BranchEnd.LIMIT:
             self.outcome = BranchEnd.LIMIT
             self._rest = iter(())
 
-    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+    def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         if self._missing > 1:
             return OrderedFrame(state, self._order, self.stage, self._domain, self._missing - 1, self._untried)
         return enter(state, pruner, self.stage + 1, None)
@@ -213,7 +213,7 @@ class AllDevicesFrame(Frame):
         self._done = False
         self._remaining = remaining
 
-    def advance(self, state: State) -> bool | None:
+    def advance(self, state: BranchState) -> bool | None:
         if self._done or not self._domain.collected:
             return False
         self._done = True
@@ -225,7 +225,7 @@ class AllDevicesFrame(Frame):
             state.take(self._domain, device)
         return True
 
-    def _admit(self, state: State, device: int) -> bool:
+    def _admit(self, state: BranchState, device: int) -> bool:
         """Raises ClaimError when the first ledger to refuse the device has to accept all of them."""
         domain, bit = self._domain, 1 << device
         if not domain.usable & bit & ~state.blocked(domain):
@@ -240,10 +240,10 @@ class AllDevicesFrame(Frame):
             )
         return refusing is None
 
-    def retract(self, state: State, end: BranchEnd) -> None:
+    def retract(self, state: BranchState, end: BranchEnd) -> None:
         for _ in each(self._domain.collected):
             state.give_back()
         self.outcome = end
 
-    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+    def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         return enter(state, pruner, self.stage + 1, self._remaining)

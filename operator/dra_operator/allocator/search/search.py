@@ -33,11 +33,11 @@ from dra_operator.allocator.problem.problem import Problem
 from .frames import AlternativesFrame, Frame, enter
 from .state import (
     BranchEnd,
+    BranchPruner,
+    BranchState,
     DeviceOrder,
     MakePruner,
-    Pruner,
     Remaining,
-    State,
 )
 
 FAILURES_BEFORE_PRUNING: Final = 12
@@ -52,11 +52,11 @@ class Search:
         self.problem = problem
         self.steps = 0
         self._make_pruner = make_pruner
-        self._pruner: Pruner | None = None
+        self._pruner: BranchPruner | None = None
         self.solved: bool | None = None
         self._failures = 0
         if problem.hopeless:
-            self.state, self.solved = State(problem), False
+            self.state, self.solved = BranchState(problem), False
         else:
             self._begin(None, order)
 
@@ -85,7 +85,7 @@ class Search:
         return picks
 
     def _begin(self, remaining: Remaining | None, order: DeviceOrder | None = None) -> None:
-        self.state = State(self.problem, order)
+        self.state = BranchState(self.problem, order)
         first = enter(self.state, self._pruner, 0, remaining)
         self._stack: list[Frame] = []
         if first is None:
@@ -148,7 +148,7 @@ class Search:
             self._stack.pop()
         raise error
 
-    def _pop(self, stack: list[Frame], state: State) -> None:
+    def _pop(self, stack: list[Frame], state: BranchState) -> None:
         frame = stack.pop()
         self._failures += 1
         if self._pruner is not None and frame.key is not None:

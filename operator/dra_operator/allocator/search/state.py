@@ -9,7 +9,7 @@ this
 - it does not count where a selector may fail on a device: whether the search reaches that device would depend on it;
 - a search that fails often starts again with a pruner, and in the reference's order.
 
-``Pruner`` is all that a search knows of one; the room ``pruning`` implements it.
+``BranchPruner`` is all that a search knows of one; the room ``pruning`` implements it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ordered_from(problem: Problem) -> int:
     return next(prioritized, 0)
 
 
-class State:
+class BranchState:
     """What the current branch has taken."""
 
     ordered_from = 0
@@ -121,7 +121,7 @@ class BranchEnd(Enum):
     LIMIT = "limit exceeded"
 
 
-class Pruner(Protocol):
+class BranchPruner(Protocol):
     """Knowledge about one problem that cuts branches without changing the answer."""
 
     nogoods: dict[Hashable, BranchEnd]
@@ -134,15 +134,15 @@ class Pruner(Protocol):
         """What remains before the first choice; None when there is no solution."""
 
     def propagate(
-        self, remaining: Remaining | None, state: State, stage: int, domain: Domain, missing: int, behind: int
+        self, remaining: Remaining | None, state: BranchState, stage: int, domain: Domain, missing: int, behind: int
     ) -> Remaining | None:
         """What remains after a choice; None when there is no solution behind it."""
 
-    def interchangeable_with(self, state: State, device: int) -> int:
+    def interchangeable_with(self, state: BranchState, device: int) -> int:
         """The devices that fail when this one fails, which has just been given back."""
 
-    def key(self, state: State, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
+    def key(self, state: BranchState, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
 
 
-MakePruner = Callable[[Problem], Pruner]
+MakePruner = Callable[[Problem], BranchPruner]

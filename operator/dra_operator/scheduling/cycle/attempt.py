@@ -49,7 +49,7 @@ from dra_operator.scheduling.cycle.result import (
     Reasons,
     Undecided,
 )
-from dra_operator.scheduling.cycle.select_host import Chosen, Fit, Placement, best, enough, ideal
+from dra_operator.scheduling.cycle.select_host import ChosenStrategy, Fit, Placement, best, enough, ideal
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.scores import Raw
 from dra_operator.scheduling.state.node import LoadedNode
@@ -123,7 +123,7 @@ class Attempt:
     ) -> None:
         self._answered = answered
         self._placement = placement
-        self._chosen: Chosen | None = None
+        self._chosen: ChosenStrategy | None = None
         """The strategy, if there is one."""
         self._cycle_state, self._nodes, self._allocator, self._usage = (
             cycle_state,

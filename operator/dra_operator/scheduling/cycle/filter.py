@@ -26,7 +26,7 @@ from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStat
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.rules.every_rule import RULES, PodRules
-from dra_operator.scheduling.rules.rule import Rule
+from dra_operator.scheduling.rules.rule import NodeRule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
 from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state.node import LoadedNode
@@ -38,7 +38,7 @@ LABELS_PER_STEP: Final = 100
 """Labels that are compared in the time of one step of the allocator."""
 
 
-def counting(kinds: Iterable[type[Rule] | type[Score]]) -> list[type[Rule] | type[Score]]:
+def counting(kinds: Iterable[type[NodeRule] | type[Score]]) -> list[type[NodeRule] | type[Score]]:
     """Those that count pods; most do not, and each pod would have them say so."""
     return [kind for kind in kinds if "queries" in vars(kind)]
 

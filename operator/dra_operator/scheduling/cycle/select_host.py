@@ -216,7 +216,7 @@ SIGNIFICANT_CPU_DIGITS: Final = 3
 """Binary digits of the cpu that a pod asks for: pods that differ in lower ones are of one kind."""
 
 
-class Chosen:
+class ChosenStrategy:
     """How one pod is placed: by a strategy, in the order of a ranking, with devices in an order."""
 
     def __init__(self, strategy: Strategy, ranking: Ranking, device_order: str) -> None:
@@ -235,7 +235,7 @@ class Placement:
         named = {self._strategy, *((it.metadata.annotations or {}).get(ANNOTATION, "") for it in classes)}
         return any(BY_NAME[it].uses_mix for it in named & BY_NAME.keys())
 
-    def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, Chosen | None]:
+    def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, ChosenStrategy | None]:
         """The strategy with its ranking, brought up to date; None: the first node that fits."""
         strategy = BY_NAME.get(self._name(demand.program))
         if strategy is None or demand.program.fault is not None or not (demand.claims or strategy.ranks_all_pods):
@@ -244,7 +244,7 @@ class Placement:
         order = self._order(strategy)
         ranking = self._ranking(strategy, demand.program, state.pod)
         yield from ranking.update(state, demand, order)
-        return Chosen(strategy, ranking, order)
+        return ChosenStrategy(strategy, ranking, order)
 
     def device_order(self, program: ClaimProgram) -> str:
         """The order of devices for claims on any node; empty if that of the allocator counts."""

@@ -33,7 +33,7 @@ FIXED: Final = "gang-value"
 """The kind of a refusal: devices that the gang has already allow no value."""
 
 
-class Domain(NamedTuple):
+class GangDomain(NamedTuple):
     """``nodes``: those that may be asked; None: all.
 
     ``value``: what all devices have; only ``nodes_with_value`` have such devices.
@@ -49,7 +49,7 @@ class Domain(NamedTuple):
         return self.nodes_with_value if self.value is not None and needs_devices else self.nodes
 
 
-EVERYWHERE: Final = Domain()
+EVERYWHERE: Final = GangDomain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SameValues:
     label: str | None = None
     running: tuple[AllocationResult, ...] = ()
 
-    def where(self, closest: Domain) -> str:
+    def where(self, closest: GangDomain) -> str:
         """Continues "pods fit together", about a domain."""
         common = [f"nodes with the same value of {self.topology}"] if self.topology else []
         if closest.value is not None:
@@ -86,7 +86,9 @@ class SameValues:
 NOTHING_SAME: Final = SameValues()
 
 
-def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Pause, Elapsed, Sequence[Domain] | NoPlace]:
+def domains_of(
+    states: Sequence[CycleState], same: SameValues
+) -> Generator[Pause, Elapsed, Sequence[GangDomain] | NoPlace]:
     """The domains in their order, or why there are none."""
     if not same.topology and not same.attribute:
         return [EVERYWHERE]
@@ -96,7 +98,7 @@ def domains_of(states: Sequence[CycleState], same: SameValues) -> Generator[Paus
         if not groups:
             return NoPlace(f"no node has the label {same.topology}", "gang")
     if not same.attribute:
-        return [Domain(nodes) for nodes in groups]
+        return [GangDomain(nodes) for nodes in groups]
     allocator = states[0].allocator
     counting = InPieces(allocator.supplies(same.attribute, states[0].usage))
     for _ in counting:
@@ -135,7 +137,7 @@ def _by_label(nodes: Iterable[LoadedNode], same: SameValues) -> Iterator[Collect
 
 def _divided(
     groups: Sequence[Collection[str] | None], supplies: Sequence[ValueSupply]
-) -> Generator[Pause, Elapsed, list[Domain]]:
+) -> Generator[Pause, Elapsed, list[GangDomain]]:
     """Each group by each value that it has; one more than ``MOST_DOMAIN_PAIRS`` stands for any number beyond.
 
     Values are looked up by node: a label with a value for each node, and an attribute with one for each device, have
@@ -147,7 +149,7 @@ def _divided(
         if not supply.anywhere:
             for node in supply.nodes:
                 by_node[node].append(number)
-    found: list[Domain] = []
+    found: list[GangDomain] = []
     for count, nodes in enumerate(groups, 1):
         if count % GROUPS_BETWEEN_PAUSES == 0:
             yield Pause.SEARCHING
@@ -155,7 +157,7 @@ def _divided(
         for number in sorted({*anywhere, *chain.from_iterable(by_node[node] for node in here)}):
             supply = supplies[number]
             own = nodes if supply.anywhere else supply.nodes if nodes is None else supply.nodes.intersection(nodes)
-            found.append(Domain(nodes, supply.value, own))
+            found.append(GangDomain(nodes, supply.value, own))
         if len(found) > MOST_DOMAIN_PAIRS:
             return found[: MOST_DOMAIN_PAIRS + 1]
     return found

@@ -1,6 +1,6 @@
 """A plan for all members of a gang, or none: depth-first over the nodes of each member, on an explicit stack.
 
-Each member is asked about one node after the other over an ``Overlay``, in which devices, room and rules of the members
+Each member is asked about one node after the other over a ``GangOverlay``: devices, room and rules of the members
 before it count as used. Nothing of it is visible to others. Rules between pods look at all pods on nodes, so the
 members stand among these while the search works, and leave at every pause (``through``).
 
@@ -32,8 +32,8 @@ from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
 from dra_operator.scheduling.cycle.filter import PodFilter, counted
 from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Plan, Undecided
-from dra_operator.scheduling.gang.domains import EVERYWHERE, Domain, SameValues
-from dra_operator.scheduling.gang.members import Frame, Kind, Member, Order, connects_nodes, with_devices
+from dra_operator.scheduling.gang.domains import EVERYWHERE, GangDomain, SameValues
+from dra_operator.scheduling.gang.members import Kind, Member, MemberFrame, Order, connects_nodes, with_devices
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
@@ -44,7 +44,7 @@ from dra_operator.scheduling.state.requests import Amounts, add, subtract
 T = TypeVar("T")
 
 
-class Overlay:
+class GangOverlay:
     """``has_rules``: rules between pods concern members. ``is_empty``: as if no pod ran and no device was in use."""
 
     def __init__(self, nodes: Nodes, usage: Usage, *, has_rules: bool, is_empty: bool = False) -> None:
@@ -133,7 +133,7 @@ class JointPlan(tuple[Plan, ...]):
     order: Sequence[int] = ()
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> JointPlan:
+    def of(cls, frames: Sequence[MemberFrame]) -> JointPlan:
         """The plan when all members are placed."""
         plans = {frame.member.number: frame.plan for frame in frames if frame.plan is not None}
         made = cls(plans[number] for number in sorted(plans))
@@ -141,7 +141,7 @@ class JointPlan(tuple[Plan, ...]):
         return made
 
 
-class Search:
+class JointSearch:
     """One search. ``failed`` is the member that found no node with the most others placed before it.
 
     ``worth`` says which nodes are asked for a member, in the place of the allocator's index. Without ``minds_pods``
@@ -157,10 +157,10 @@ class Search:
         self._allocator = first.allocator
         self.has_rules = minds_pods and any(self.nodes.rules_between(member.pod) for member in members)
         self._base = first.usage
-        self._overlay = Overlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
+        self._overlay = GangOverlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
         self._ranks: dict[Kind, dict[str, int]] = {}
         """The nodes worth asking for a kind, in their order: a small domain does not go through all of them."""
-        self._frames: list[Frame] = []
+        self._frames: list[MemberFrame] = []
         self._order = Order(members)
         self._domain = EVERYWHERE
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
@@ -171,7 +171,7 @@ class Search:
         """Whether it has given up, and whether not all orders of the members were tried."""
         self._undecided: dict[tuple[Kind, str, AttributeValue | None], str] = {}
         """Nodes on which the allocator gave up for a kind and a value in common, with its words."""
-        self.failed: Frame | None = None
+        self.failed: MemberFrame | None = None
         self._placed, self._closest = -1, EVERYWHERE
         """How many members had a place when ``failed`` found none, and where that was."""
 
@@ -179,7 +179,7 @@ class Search:
         """How many members fit together, and where."""
         return f"only {self._placed} of {len(self.members)} pods fit together{same.where(self._closest)}"
 
-    def in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
+    def in_domains(self, domains: Iterable[GangDomain]) -> Work[JointPlan | None]:
         """Return the plan in the first domain that takes all, or None if there is none.
 
         Raises AllocationError, and Aborted if there may be one with a node on which the allocator gave up.
@@ -193,7 +193,7 @@ class Search:
             raise Aborted(next(iter(self._undecided.values())))
         return found
 
-    def _in_domains(self, domains: Iterable[Domain]) -> Work[JointPlan | None]:
+    def _in_domains(self, domains: Iterable[GangDomain]) -> Work[JointPlan | None]:
         for domain in domains:
             self._domain = domain
             try:
@@ -230,7 +230,7 @@ class Search:
             self._take_back(self._frames.pop())
         return False
 
-    def _give_up(self, frame: Frame) -> None:
+    def _give_up(self, frame: MemberFrame) -> None:
         """The member found no node, so it leaves the stack, and with it those whose moving on cannot help."""
         self._frames.pop()
         if frame.has_fitted:
@@ -252,7 +252,7 @@ class Search:
             if not is_first:
                 return
 
-    def _open(self, choice: Sequence[Member]) -> Work[Frame]:
+    def _open(self, choice: Sequence[Member]) -> Work[MemberFrame]:
         """The turn of the first of these members; the others may have it instead."""
         member, *others = choice
         found: dict[str, AllocationResult] = {}
@@ -282,7 +282,7 @@ class Search:
             ranks = self._ranks[member.kind] = {name: rank for rank, name in enumerate(order)}
         nodes = self._domain.nodes_for(state)
         order = list(ranks) if nodes is None else sorted(filter(ranks.__contains__, nodes), key=ranks.__getitem__)
-        return Frame(member, question, order, 0, others=others, returns=returns)
+        return MemberFrame(member, question, order, 0, others=others, returns=returns)
 
     def _ordered(self, member: Member, question: PodFilter) -> Work[Sequence[str]]:
         """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
@@ -308,7 +308,7 @@ class Search:
                 yield Pause.SEARCHING if expression else Pause.INDEXING
             demand.candidates = self._allocator.candidates(demand.program, self._base)
 
-    def _advance(self, frame: Frame) -> Work[bool]:
+    def _advance(self, frame: MemberFrame) -> Work[bool]:
         """Place the member on the next node that takes it. Raises AllocationError and Aborted."""
         for position in range(frame.position, len(frame.order)):
             if self._order.has_failed(frame, frame.node(position)):
@@ -333,7 +333,7 @@ class Search:
             self._refused(frame, state, answer)
         return False
 
-    def _bring_up_to_date(self, frame: Frame) -> Work[None]:
+    def _bring_up_to_date(self, frame: MemberFrame) -> Work[None]:
         """Make the rules of the member anew after a pause."""
         while self.has_rules and frame.returns != self._overlay.returns:
             frame.returns = self._overlay.returns
@@ -341,7 +341,7 @@ class Search:
             rules = self.nodes.rules_of(frame.member.pod, frame.question.volumes)
             frame.question = frame.question.given(self._overlay.usage, rules)
 
-    def _place(self, frame: Frame, position: int, plan: Plan) -> None:
+    def _place(self, frame: MemberFrame, position: int, plan: Plan) -> None:
         frame.position, frame.plan, frame.has_fitted = position, plan, True
         changed = [plan, *(mate.plan for mate, _ in frame.rechosen if mate.plan is not None)]
         found = (allocation for it in changed for allocation in it.allocations.values())
@@ -349,7 +349,7 @@ class Search:
         self._order.place(frame.member, plan.node)
         self._overlay.place(frame.member.pod, plan)
 
-    def _refused(self, frame: Frame, state: LoadedNode, answer: NodeStatus) -> None:
+    def _refused(self, frame: MemberFrame, state: LoadedNode, answer: NodeStatus) -> None:
         if isinstance(answer, Faulty) and not answer.is_of_node:
             raise answer.error
         if isinstance(answer, Undecided):
@@ -360,10 +360,10 @@ class Search:
         if not frame.has_fitted:
             frame.answers.append(answer)
 
-    def _about(self, frame: Frame, node: str) -> tuple[Kind, str, AttributeValue | None]:
+    def _about(self, frame: MemberFrame, node: str) -> tuple[Kind, str, AttributeValue | None]:
         return frame.member.kind, node, self._domain.value
 
-    def _take_back(self, frame: Frame) -> None:
+    def _take_back(self, frame: MemberFrame) -> None:
         """The member leaves its node, and continues with the next one."""
         if frame.plan is None:
             return
@@ -377,7 +377,7 @@ class Search:
         frame.plan, frame.rechosen, frame.has_moved = None, [], True
         frame.position += 1
 
-    def _rechosen(self, frame: Frame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
+    def _rechosen(self, frame: MemberFrame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
         """Other devices for all members on the node, so that this one gets some as well.
 
         Not while devices may take resources of the node: other devices may take more.
@@ -422,7 +422,7 @@ class Search:
             yield Pause.SEARCHING
 
 
-def _open_plan(frame: Frame, node: str) -> Plan | None:
+def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
     """The plan of a member on the node whose devices may be chosen anew: all that use them are on the node."""
     plan = frame.plan
     if plan is None or plan.node != node or not plan.allocations or plan.extended is not None:

@@ -51,7 +51,7 @@ class Member:
 
 
 @dataclass(eq=False, slots=True)
-class Frame:
+class MemberFrame:
     """A member's turn in the search: the nodes in its order, and where it is now."""
 
     member: Member
@@ -63,7 +63,7 @@ class Frame:
     has_fitted: bool = False
     has_moved: bool = False
     """Whether it was on a node before that takes it."""
-    rechosen: list[tuple[Frame, Plan]] = field(default_factory=list)
+    rechosen: list[tuple[MemberFrame, Plan]] = field(default_factory=list)
     """Members on the same node that got other devices for this one, with what they had."""
     answers: list[NodeStatus] = field(default_factory=list)
     others: Sequence[Member] = ()
@@ -148,7 +148,7 @@ class Order:
         """No member has a place."""
         self._state, self._failed = 0, {}
 
-    def next(self, frames: Sequence[Frame]) -> Sequence[Member]:
+    def next(self, frames: Sequence[MemberFrame]) -> Sequence[Member]:
         """The member whose turn it is, and those that may have it instead."""
         if not self.is_free:
             return self._members[len(frames) : len(frames) + 1]
@@ -159,13 +159,13 @@ class Order:
         return list(first.values())
 
     def after(
-        self, before: Frame, member: Member, question: PodFilter, others: Sequence[Member], returns: int
-    ) -> Frame:
+        self, before: MemberFrame, member: Member, question: PodFilter, others: Sequence[Member], returns: int
+    ) -> MemberFrame:
         """The turn of a member that is equal to the one before it."""
         if not self._matters:
-            return Frame(member, question, before.order, before.position, returns=returns)
+            return MemberFrame(member, question, before.order, before.position, returns=returns)
         first = (before.first + before.position) % len(before.order)
-        return Frame(member, question, before.order, 0, others=others, first=first, returns=returns)
+        return MemberFrame(member, question, before.order, 0, others=others, first=first, returns=returns)
 
     def place(self, member: Member, node: str) -> None:
         """The member is on the node."""
@@ -175,12 +175,12 @@ class Order:
         """The reverse of ``place``."""
         self._state -= self._digit(member, node) if self._matters else 0
 
-    def fail(self, frame: Frame) -> None:
+    def fail(self, frame: MemberFrame) -> None:
         """With the members that have a place now there is no plan, since this one leads to none."""
         if self._matters:
             self._failed[self._state] = frame.needs_others
 
-    def has_failed(self, frame: Frame, node: str) -> bool:
+    def has_failed(self, frame: MemberFrame, node: str) -> bool:
         """Whether it is known that there is none with this member on the node either."""
         known = self._failed.get(self._state + self._digit(frame.member, node)) if self._failed else None
         if known is not None:
@@ -194,7 +194,7 @@ class Order:
             self._digits[pair] = (len(self._members) + 1) ** len(self._digits)
         return self._digits[pair]
 
-    def refused(self, frame: Frame, answer: NodeStatus) -> None:
+    def refused(self, frame: MemberFrame, answer: NodeStatus) -> None:
         """A node does not take the member."""
         if isinstance(answer, Obstructed) and answer.obstacle.reason in (POD_AFFINITY, SPREAD):
             self.keeps_off = frame.needs_others = True

@@ -21,9 +21,9 @@ from dra_operator.scheduling.cycle.result import (
     Obstructed,
     Reasons,
 )
-from dra_operator.scheduling.gang.domains import EVERYWHERE, NOTHING_SAME, Domain, SameValues, domains_of
-from dra_operator.scheduling.gang.joint_search import JointPlan, Search, Work, Worth
-from dra_operator.scheduling.gang.members import Frame, Member, members_of
+from dra_operator.scheduling.gang.domains import EVERYWHERE, NOTHING_SAME, GangDomain, SameValues, domains_of
+from dra_operator.scheduling.gang.joint_search import JointPlan, JointSearch, Work, Worth
+from dra_operator.scheduling.gang.members import Member, MemberFrame, members_of
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
 from dra_operator.scheduling.state.obstacle import Obstacle
 
@@ -33,7 +33,7 @@ EXPLAINED_SUSPECT_NODES: Final = 4
 """Nodes on which an error may be met that are asked for it."""
 
 
-def _suspects(failed: Frame) -> Iterator[NodeStatus]:
+def _suspects(failed: MemberFrame) -> Iterator[NodeStatus]:
     """What a few nodes say that the index leaves out, and on which an error may be met."""
     demands, state_of_pod = failed.question.demands.all(), failed.member.state
     nodes, usage = state_of_pod.nodes, state_of_pod.usage
@@ -45,7 +45,7 @@ def _suspects(failed: Frame) -> Iterator[NodeStatus]:
             yield answer
 
 
-def unplaced(failed: Frame, failure: str, *, is_confined: bool) -> Generator[Pause, Elapsed, NoPlace]:
+def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generator[Pause, Elapsed, NoPlace]:
     """``failed`` is the member that found no node with the most others before it, ``failure`` how many and where.
 
     ``is_confined``: not all nodes were asked.
@@ -110,16 +110,16 @@ def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) ->
 
 
 def searched(
-    members: Sequence[Member], domains: Collection[Domain], *, is_empty: bool = False, worth: Worth = None
-) -> Work[tuple[JointPlan | None, Search]]:
+    members: Sequence[Member], domains: Collection[GangDomain], *, is_empty: bool = False, worth: Worth = None
+) -> Work[tuple[JointPlan | None, JointSearch]]:
     """The plan, and the search that has found it or knows why there is none. Raises AllocationError and Aborted.
 
     Where rules between pods connect the nodes, it is asked first whether the members fit without them. Mostly a gang
     waits because they do not. That is soon found out, while there are more ways to keep the rules than can be tried.
     """
-    search = Search(members, is_empty=is_empty, worth=worth)
+    search = JointSearch(members, is_empty=is_empty, worth=worth)
     if search.is_connected:
-        loose = Search(members, is_empty=is_empty, worth=worth, minds_pods=False)
+        loose = JointSearch(members, is_empty=is_empty, worth=worth, minds_pods=False)
         found = yield from loose.in_domains(domains)
         if found is None and not loose.has_given_up:
             return None, loose

@@ -45,7 +45,7 @@ from dra_operator.scheduling.state.requests import Amounts, add, node_requests, 
 from .bundles import Bundle, Bundles
 from .nomination import PODS_PER_STEP, STEPS_PER_BUNDLE, may_preempt
 from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
-from .victims import STEPS_PER_POD, STEPS_PER_QUESTION, Chosen, Reprieve, Work
+from .victims import STEPS_PER_POD, STEPS_PER_QUESTION, Reprieve, VictimChoice, Work
 
 MOST_GANG_STEPS: Final = 1_000_000
 """Steps of the allocator, about five seconds: an attempt that has taken so many ends without victims."""
@@ -198,7 +198,7 @@ class GangVictims(Reprieve[PlannedGang]):
         self._room: dict[Bundle, dict[str, Amounts]] = {}
         """What the pods of each bundle take, by node."""
 
-    def search(self) -> Generator[Pause, Elapsed, Chosen[PlannedGang] | None]:
+    def search(self) -> Generator[Pause, Elapsed, VictimChoice[PlannedGang] | None]:
         """The victims; None if the gang does not fit however many end.
 
         Raises StepsSpent, AllocationError and Aborted.

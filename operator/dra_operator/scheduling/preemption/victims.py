@@ -40,7 +40,7 @@ Work = Generator[Pause, Elapsed, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen(Generic[P]):
+class VictimChoice(Generic[P]):
     """``plan`` is possible when these bundles have ended. ``broken``: so many of the victims end against a budget."""
 
     plan: P
@@ -73,7 +73,7 @@ class Reprieve(ABC, Generic[P]):
     def _planned(self) -> Generator[Pause, Elapsed, P | None]:
         """The plan without those that are away. Raises StepsSpent and ClaimError."""
 
-    def _chosen(self) -> Generator[Pause, Elapsed, Chosen[P]]:
+    def _chosen(self) -> Generator[Pause, Elapsed, VictimChoice[P]]:
         """The victims; what waits fits with those that are away. Raises StepsSpent and ClaimError."""
         bundles = [bundle for bundle in self._bundles if bundle.victims]
         yield from self._keep_by(bundles, lambda bundle: bundle.level)
@@ -150,13 +150,13 @@ class Reprieve(ABC, Generic[P]):
         self._fits = plan, tuple(self._away)
         return True
 
-    def _found(self) -> Chosen[P]:
+    def _found(self) -> VictimChoice[P]:
         assert self._fits is not None
         plan, away = self._fits
         ranked = [it for bundle in away for it in zip(bundle.victims, bundle.weights, strict=True)]
         ranked.sort(key=lambda it: (-it[1].priority, it[0].key))
         victims, weights = tuple(pod for pod, _ in ranked), tuple(weight for _, weight in ranked)
-        return Chosen(plan, away, victims, weights, len(self._budgets.broken_by(reversed(victims))))
+        return VictimChoice(plan, away, victims, weights, len(self._budgets.broken_by(reversed(victims))))
 
 
 def _size(bundles: Collection[Bundle]) -> int:
@@ -223,7 +223,7 @@ class VictimsOnNode:
         )
 
     @classmethod
-    def of(cls, found: Chosen[Plan]) -> VictimsOnNode:
+    def of(cls, found: VictimChoice[Plan]) -> VictimsOnNode:
         """With what the plan leaves over."""
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())

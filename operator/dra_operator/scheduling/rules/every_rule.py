@@ -22,10 +22,10 @@ from .node_resources import NodeResources
 from .node_volumes import NodeVolumes
 from .pod_os import PodOS
 from .pod_topology_spread import PodTopologySpread
-from .rule import Hint, Rule, Surroundings, few, is_of_fewer_pods
+from .rule import Hint, NodeRule, RuleSurroundings, few, is_of_fewer_pods
 from .taint_toleration import TaintToleration
 
-OF_NODES: Final[tuple[type[Rule], ...]] = (
+OF_NODES: Final[tuple[type[NodeRule], ...]] = (
     NodeName,
     TaintToleration,
     NodeAffinity,
@@ -35,21 +35,21 @@ OF_NODES: Final[tuple[type[Rule], ...]] = (
     NodeResources,
     NodeVolumes,
 )
-BETWEEN_PODS: Final[tuple[type[Rule], ...]] = (PodTopologySpread, Affinity, AntiAffinity, ExistingAntiAffinity)
+BETWEEN_PODS: Final[tuple[type[NodeRule], ...]] = (PodTopologySpread, Affinity, AntiAffinity, ExistingAntiAffinity)
 RULES: Final = (*OF_NODES, *BETWEEN_PODS)
 
 
 class PodRules:
     """What one pod asks of any node, worked out once; false if it asks nothing."""
 
-    def __init__(self, pod: Pod, around: Surroundings, rules: Sequence[type[Rule]] = RULES) -> None:
+    def __init__(self, pod: Pod, around: RuleSurroundings, rules: Sequence[type[NodeRule]] = RULES) -> None:
         self._rules = [rule for kind in rules if (rule := kind.of(pod, around)) is not None]
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
     def obstacle(self, state: LoadedNode, served: Collection[str] = ()) -> Obstacle | None:
-        """The first obstacle on the node; None if the pod can run there. See ``Rule.obstacle``."""
+        """The first obstacle on the node; None if the pod can run there. See ``NodeRule.obstacle``."""
         for rule in self._rules:
             obstacle = rule.obstacle(state, served)
             if obstacle is not None:

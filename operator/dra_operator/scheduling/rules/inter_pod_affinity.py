@@ -31,10 +31,10 @@ from .rule import (
     ClusterEvent,
     Direction,
     Hint,
+    NodeRule,
     PodsChange,
     RepellerGone,
-    Rule,
-    Surroundings,
+    RuleSurroundings,
 )
 
 POD_AFFINITY: Final = Reason("pod-affinity", "node(s) didn't match pod affinity rules (topology key {subject})")
@@ -49,7 +49,7 @@ Counts = Mapping[str, int]
 """Pods by topology domain."""
 
 
-class Affinity(Rule):
+class Affinity(NodeRule):
     """The pods that the pod must be near."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Affinity(Rule):
         self._is_of_group = self._selection.matches(pod)
 
     @classmethod
-    def of(cls, pod: Pod, around: Surroundings) -> Affinity | None:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> Affinity | None:
         """Only for a pod with required affinity."""
         terms = affinity(pod) if pod.spec.affinity is not None and not is_placeholder(pod) else ()
         return cls(pod, terms, around.pods_by_node, around.topologies) if terms else None
@@ -86,7 +86,7 @@ class Affinity(Rule):
         return Obstacle(POD_AFFINITY, missing) if missing is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``Rule.hints``."""
+        """See ``NodeRule.hints``."""
         if reasons is not None and POD_AFFINITY not in reasons:
             return set()
         found = {PodsChange(self._selection, Direction.MORE), *_of_namespaces(self._terms)}
@@ -99,7 +99,7 @@ class Affinity(Rule):
         return self._counts[obstacle.subject] if obstacle.reason is POD_AFFINITY else None
 
 
-class AntiAffinity(Rule):
+class AntiAffinity(NodeRule):
     """The pods that the pod must not be near."""
 
     def __init__(self, terms: Sequence[AffinityTerm], pods_by_node: PodsByNode, topologies: Topologies) -> None:
@@ -109,7 +109,7 @@ class AntiAffinity(Rule):
         self._counts = [(it.key, it.counts(pods_by_node, topologies).by_domain) for it in queries]
 
     @classmethod
-    def of(cls, pod: Pod, around: Surroundings) -> AntiAffinity | None:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> AntiAffinity | None:
         """Only for a pod with required anti-affinity."""
         terms = anti_affinity(pod) if pod.spec.affinity is not None and not is_placeholder(pod) else ()
         return cls(terms, around.pods_by_node, around.topologies) if terms else None
@@ -125,7 +125,7 @@ class AntiAffinity(Rule):
         return Obstacle(POD_ANTI_AFFINITY, key) if key is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``Rule.hints``."""
+        """See ``NodeRule.hints``."""
         if reasons is not None and POD_ANTI_AFFINITY not in reasons:
             return set()
         fewer = {PodsChange(selection, Direction.FEWER) for selection in self._selections}
@@ -136,7 +136,7 @@ class AntiAffinity(Rule):
         return _of_key(self._counts, obstacle) if obstacle.reason is POD_ANTI_AFFINITY else None
 
 
-class ExistingAntiAffinity(Rule):
+class ExistingAntiAffinity(NodeRule):
     """The pods on nodes whose anti-affinity is about the pod."""
 
     def __init__(self, pod: Pod, found: Carried, topologies: Topologies) -> None:
@@ -145,7 +145,7 @@ class ExistingAntiAffinity(Rule):
         self._counts = [(key, carriers.within(topologies.get(key)).by_domain) for key, carriers in found.by_key.items()]
 
     @classmethod
-    def of(cls, pod: Pod, around: Surroundings) -> ExistingAntiAffinity | None:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> ExistingAntiAffinity | None:
         """Only for a pod that others keep away. No pod keeps the claim of a placeholder pod away."""
         if is_placeholder(pod):
             return None
@@ -158,7 +158,7 @@ class ExistingAntiAffinity(Rule):
         return Obstacle(REPELLED, key) if key is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``Rule.hints``."""
+        """See ``NodeRule.hints``."""
         if reasons is not None and REPELLED not in reasons:
             return set()
         namespaces = {ClusterEvent.NAMESPACE} if self._minds_namespaces else set()

@@ -14,12 +14,12 @@ from dra_operator.allocator import node_selectors
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 NODE_SELECTOR: Final = Reason("node-selector", "node(s) didn't match the pod's node selector or affinity")
 
 
-class NodeAffinity(Rule):
+class NodeAffinity(NodeRule):
     """``spec.nodeSelector`` and ``spec.affinity.nodeAffinity``."""
 
     def __init__(self, labels: Mapping[str, str], required: NodeSelector | None) -> None:
@@ -28,7 +28,7 @@ class NodeAffinity(Rule):
         self._terms: tuple[node_selectors.NodeTerm, ...] | None = None
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> NodeAffinity | None:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> NodeAffinity | None:
         """Only for a pod that selects nodes."""
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None

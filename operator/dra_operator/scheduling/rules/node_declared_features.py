@@ -10,19 +10,19 @@ from dra_api.core import Pod
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 FEATURE: Final = Reason("feature", "node(s) didn't declare the feature {subject}")
 
 
-class NodeDeclaredFeatures(Rule):
+class NodeDeclaredFeatures(NodeRule):
     """``node.status.declaredFeatures`` has to name what the pod needs."""
 
     def __init__(self, needed: Sequence[str]) -> None:
         self._needed = needed
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> NodeDeclaredFeatures | None:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> NodeDeclaredFeatures | None:
         """Only for a pod that needs a feature."""
         needed = tuple(_needed_features(pod))
         return cls(needed) if needed else None

@@ -11,19 +11,19 @@ from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.requests import HostPort, host_ports
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 PORT: Final = Reason("port", "{subject} is taken", ends_with_any_pod=True)
 
 
-class NodePorts(Rule):
+class NodePorts(NodeRule):
     """The ports of the node that the pod holds; ``state.requests`` says which conflict."""
 
     def __init__(self, ports: Sequence[HostPort]) -> None:
         self._ports = ports
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> NodePorts | None:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> NodePorts | None:
         """Only for a pod that holds ports of its node."""
         ports = tuple(host_ports(pod))
         return cls(ports) if ports else None

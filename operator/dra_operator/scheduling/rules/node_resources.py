@@ -17,7 +17,7 @@ from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 TOO_MANY_PODS: Final = Reason("pod-slots", "too many pods on the node", ends_with_any_pod=True)
 RESOURCE: Final = Reason("resource", "Insufficient {subject}", ends_with_any_pod=True)
@@ -26,14 +26,14 @@ NOT_OFFERED: Final = Reason(
 )
 
 
-class NodeResources(Rule):
+class NodeResources(NodeRule):
     """What the pod requests, in billionths, by name; a placeholder pod requests nothing."""
 
     def __init__(self, requested: Sequence[tuple[str, int]]) -> None:
         self._requested = requested
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> NodeResources | None:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> NodeResources | None:
         """Every pod takes a slot at least."""
         return None if is_placeholder(pod) else cls(tuple(sorted(pod_requests(pod).items())))
 

@@ -13,18 +13,18 @@ from dra_api.core import Pod
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 from .volumes import NO_VOLUMES, PodVolumes
 
 
-class NodeVolumes(Rule):
+class NodeVolumes(NodeRule):
     """The volumes of a pod whose claims are in order."""
 
     def __init__(self, volumes: PodVolumes) -> None:
         self._volumes = volumes
 
     @classmethod
-    def of(cls, _: Pod, around: Surroundings) -> NodeVolumes | None:
+    def of(cls, _: Pod, around: RuleSurroundings) -> NodeVolumes | None:
         """Only for a pod with volumes that tie it to nodes."""
         return cls(around.volumes) if around.volumes is not NO_VOLUMES else None
 

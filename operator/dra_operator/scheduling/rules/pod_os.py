@@ -15,20 +15,20 @@ from dra_api.core import Pod
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 OTHER_OS: Final = Reason("other-os", "node(s) didn't have the pod's operating system ({subject})")
 _LABEL: Final = "kubernetes.io/os"
 
 
-class PodOS(Rule):
+class PodOS(NodeRule):
     """``spec.os.name``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> PodOS | None:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> PodOS | None:
         """Only for a pod that names its system."""
         return cls(pod.spec.os.name) if pod.spec.os is not None and pod.spec.os.name else None
 

@@ -25,9 +25,9 @@ from .rule import (
     ClusterEvent,
     Direction,
     Hint,
+    NodeRule,
     PodsChange,
-    Rule,
-    Surroundings,
+    RuleSurroundings,
 )
 
 SPREAD: Final = Reason("spread", "node(s) didn't match pod topology spread constraints (topology key {subject})")
@@ -39,7 +39,7 @@ DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class SpreadConstraint:
     """One constraint, and the pods that it counts."""
 
     key: str
@@ -56,14 +56,14 @@ class Constraint:
         return self.counts.by_domain.get(domain, 0) + self.itself - fewest <= self.max_skew
 
 
-class PodTopologySpread(Rule):
+class PodTopologySpread(NodeRule):
     """All constraints of a pod that are rules."""
 
-    def __init__(self, constraints: Sequence[Constraint]) -> None:
+    def __init__(self, constraints: Sequence[SpreadConstraint]) -> None:
         self._constraints = constraints
 
     @classmethod
-    def of(cls, pod: Pod, around: Surroundings) -> PodTopologySpread | None:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> PodTopologySpread | None:
         """Only for a pod with such constraints."""
         if not pod.spec.topology_spread_constraints or is_placeholder(pod):
             return None
@@ -86,7 +86,7 @@ class PodTopologySpread(Rule):
         return None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``Rule.hints``."""
+        """See ``NodeRule.hints``."""
         if reasons is not None and SPREAD not in reasons:
             return set()
         return {ClusterEvent.NODE_GONE, *(PodsChange(it.selection, Direction.ANY) for it in self._constraints)}
@@ -99,10 +99,10 @@ class PodTopologySpread(Rule):
         return {domain: counts.by_domain.get(domain, 0) for domain in counts.topology.size}
 
 
-def constraints(pod: Pod, when: str, pods_by_node: PodsByNode, topologies: Topologies) -> list[Constraint]:
+def constraints(pod: Pod, when: str, pods_by_node: PodsByNode, topologies: Topologies) -> list[SpreadConstraint]:
     """The pod's constraints of one kind. A node that lacks the label of one of them counts for none."""
     return [
-        Constraint(
+        SpreadConstraint(
             key=it.topology_key,
             max_skew=it.max_skew,
             min_domains=1 if it.min_domains is None else it.min_domains,

@@ -131,7 +131,7 @@ def few(hints: Iterable[Hint]) -> frozenset[Hint]:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuleSurroundings:
     """What rules look at, apart from the pod and the node. ``volumes`` are those of the pod."""
 
     pods_by_node: PodsByNode
@@ -139,12 +139,12 @@ class Surroundings:
     volumes: PodVolumes = NO_VOLUMES
 
 
-class Rule(ABC):
+class NodeRule(ABC):
     """What one pod asks of any node in one respect."""
 
     @classmethod
     @abstractmethod
-    def of(cls, pod: Pod, around: Surroundings) -> Self | None:
+    def of(cls, pod: Pod, around: RuleSurroundings) -> Self | None:
         """The rule for the pod; None if it asks nothing in this respect."""
 
     @classmethod

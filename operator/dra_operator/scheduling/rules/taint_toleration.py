@@ -22,13 +22,13 @@ from dra_operator.scheduling.state.node import (
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
 
-from .rule import Rule, Surroundings
+from .rule import NodeRule, RuleSurroundings
 
 CORDONED: Final = Reason("cordoned", "node(s) were unschedulable")
 TAINT: Final = Reason("taint", "node(s) had untolerated taint {{{subject}: {detail}}}")
 
 
-class TaintToleration(Rule):
+class TaintToleration(NodeRule):
     """``spec.tolerations``; every pod has this rule."""
 
     def __init__(self, tolerations: Sequence[Toleration], *, is_placeholder: bool) -> None:
@@ -36,7 +36,7 @@ class TaintToleration(Rule):
         self._is_placeholder = is_placeholder
 
     @classmethod
-    def of(cls, pod: Pod, _: Surroundings) -> TaintToleration:
+    def of(cls, pod: Pod, _: RuleSurroundings) -> TaintToleration:
         """The pod's tolerations."""
         return cls(tolerations_of(pod), is_placeholder=is_placeholder(pod))
 
