@@ -85,6 +85,7 @@ lint: install  ## lint, formatting, types, import contracts, generated code
 	$(BIN)/python proto/generate.py --check
 
 docs: $(VENV)/.docs  ## build the documentation as a site, in site/; fails on a dead link
+	.ci/mermaid
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -56,3 +56,10 @@ def test_scripts_install_by_the_hashes_of_a_lock_and_nothing_by_name() -> None:
         *("--constraint", "requirements.lock"),
         *("--build-constraint", "requirements-build.lock"),
     ]
+
+
+def test_the_program_that_draws_diagrams_is_fetched_by_its_hash_and_part_of_the_site() -> None:
+    script = (ROOT / ".ci/mermaid").read_text()
+    assert re.search(r"^hash=[\w+/]{86}==$", script, re.MULTILINE)
+    assert "extra_javascript: [mermaid.min.js]" in (ROOT / "mkdocs.yml").read_text()
+    assert ".ci/mermaid\n" in (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
