@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from dra_api.releases.gate_table import TABLE
+from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_kube import Forbidden
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from dra_api.releases.gate_table import TABLE, Gate, Stage, Step
-from dra_api.releases.gates import GATE_OF, Component, FeatureGates, GateError, defaults_of
+from dra_api.releases.gates import (
+    GATE_OF,
+    TABLE,
+    Component,
+    FeatureGates,
+    Gate,
+    GateError,
+    Stage,
+    Step,
+    defaults_of,
+)
 from dra_api.releases.release import Release, release_of
 
 OLD, NEW = Release.V1_36, Release.V1_37

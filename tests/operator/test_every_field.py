@@ -10,7 +10,7 @@ from typing import Any
 import every_field
 import pytest
 from dra_api.api_resources import Resource
-from dra_api.releases.gate_table import TABLE
+from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.served.api_versions import API_SERVER

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bare_client import Client, Json, client_of
-from dra_api.releases.gate_table import TABLE
+from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.app.operator import Options

@@ -1,6 +1,6 @@
 """The minor releases of Kubernetes that are known here, and which of them decides beside a given API server.
 
-A release decides about stages, defaults and locks of feature gates (``gate_table``). Only those in ``BUILT`` can be
+A release decides about stages, defaults and locks of feature gates (``gates``). Only those in ``BUILT`` can be
 chosen: of later ones the table has the gates, and nothing else is built yet.
 """
 
