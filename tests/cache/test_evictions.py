@@ -16,6 +16,7 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Key, evictions
 from dra_operator.eviction import Eviction
 from eviction_lab import claim, owned_by, pod, result, rule, slice_of, taint
+from hinted import keys_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,13 +97,13 @@ def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, b
     for version, (change, removes) in enumerate(history, start=2):
         before = verdicts(cluster)
         obj = change(version)
-        keys = {*(cluster.delete(type(obj), obj.key) if removes else cluster.apply(obj))}
+        keys = {*keys_of(cluster.delete(type(obj), obj.key) if removes else cluster.apply(obj))}
         for key in [key for key in keys if key.controller == "taint-rules"]:
             keys.update(*evictions.users_of_changed(cluster, key.object))
         after = verdicts(cluster)
         changed = {key for key in before.keys() | after.keys() if due(before.get(key)) != due(after.get(key))}
         assert {Key("eviction", key) for key in changed} <= keys
-        keys = {key for part in evictions.everything(cluster) for key in part}
+        keys = {key for part in evictions.everything(cluster) for key in keys_of(part)}
         for key in [key for key in keys if key.controller == "taint-rules"]:
             keys.update(*evictions.users_of_changed(cluster, key.object))
         named = {key.object for key in keys if key.controller == "eviction"}
@@ -122,7 +123,7 @@ def test_without_evicting_taints_no_pod_is_named() -> None:
         pod("claim", name="p"),
     ]
     for obj in objects:
-        assert [key for key in cluster.apply(obj) if key.controller in ("evict", "rule")] == []
+        assert [key for key in keys_of(cluster.apply(obj)) if key.controller in ("evict", "rule")] == []
 
 
 def test_a_rule_names_itself_only_when_it_is_new_or_its_spec_changed() -> None:

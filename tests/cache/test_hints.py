@@ -9,10 +9,11 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
 from dra_api.resource import ResourceClaim
-from dra_operator.cache import NONE, Cluster, Key, WideKey
+from dra_operator.cache import NONE, Cluster, Key, Wide
 from dra_operator.cache.key import FEW_PODS
 from dra_operator.scheduling import NoPlace, decided, plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState, pre_filter
+from hinted import keys_of
 from neighbour_lab import DB, WEB, away, near, spread, term
 from placement_lab import allocator, labelled
 
@@ -101,7 +102,7 @@ CHANGES: dict[str, tuple[Setting, Any, bool]] = {
 def test_a_change_wakes_a_waiting_pod_if_it_can_help(name: str) -> None:
     (spec, labels, pods_by_node), change, helps = CHANGES[name]
     cluster = waiting(spec, labels, *pods_by_node)
-    assert (WAITS in cluster.apply(change)) is helps
+    assert (WAITS in keys_of(cluster.apply(change))) is helps
 
 
 GOING: dict[str, tuple[Setting, type[Any], str, bool]] = {
@@ -119,15 +120,15 @@ GOING: dict[str, tuple[Setting, type[Any], str, bool]] = {
 def test_what_goes_wakes_a_waiting_pod_if_that_can_help(name: str) -> None:
     (spec, labels, pods_by_node), kind, key, helps = GOING[name]
     cluster = waiting(spec, labels, *pods_by_node)
-    assert (WAITS in cluster.delete(kind, key)) is helps
+    assert (WAITS in keys_of(cluster.delete(kind, key))) is helps
 
 
 def test_a_pod_on_its_way_to_a_node_counts_as_there() -> None:
     cluster = waiting(*AFFINE[:2])
     comes = pod("db", 2, {"app": "db"})
     cluster.apply(comes)
-    assert WAITS in cluster.assume_placed(comes, "n1")
-    assert WAITS not in cluster.apply(pod("db", 3, {"app": "db"}, "n1")), "no news when it arrives"
+    assert WAITS in keys_of(cluster.assume_placed(comes, "n1"))
+    assert WAITS not in keys_of(cluster.apply(pod("db", 3, {"app": "db"}, "n1"))), "no news when it arrives"
 
 
 def test_a_pod_that_does_not_arrive_is_one_less() -> None:
@@ -136,8 +137,8 @@ def test_a_pod_that_does_not_arrive_is_one_less() -> None:
     cluster.apply(pod("second", 2, {"app": "db"}))
     cluster.assume_placed(comes, "n1")
     second = pod("second", 2, {"app": "db"})
-    assert WAITS not in cluster.assume_placed(second, "n1")
-    assert WAITS in cluster.forget_placed(second)
+    assert WAITS not in keys_of(cluster.assume_placed(second, "n1"))
+    assert WAITS in keys_of(cluster.forget_placed(second))
 
 
 def test_a_pod_that_is_gone_before_it_arrived_is_one_less() -> None:
@@ -145,13 +146,13 @@ def test_a_pod_that_is_gone_before_it_arrived_is_one_less() -> None:
     second = pod("second", 2, {"app": "db"})
     cluster.apply(second)
     cluster.assume_placed(second, "n1")
-    assert WAITS in cluster.delete(Pod, "ns/second")
+    assert WAITS in keys_of(cluster.delete(Pod, "ns/second"))
 
 
 def test_a_pod_that_waits_no_more_is_not_woken() -> None:
     cluster = waiting(*AFFINE[:2])
     cluster.delete(Pod, "ns/waits")
-    assert WAITS not in cluster.apply(pod("db", 2, {"app": "db"}, "n1"))
+    assert WAITS not in keys_of(cluster.apply(pod("db", 2, {"app": "db"}, "n1")))
 
 
 def test_a_pod_is_not_in_its_own_way_while_it_is_placed_again() -> None:
@@ -178,6 +179,6 @@ def test_many_pods_that_name_one_claim_are_looked_at_in_rounds_when_it_changes(u
     cluster.apply(convert(ResourceClaim, {"metadata": {**meta, "resourceVersion": "1"}}))
     owned = {"resourceVersion": "2", "ownerReferences": [{"kind": "Pod", "name": "p0", "uid": "o"}]}
     changed = cluster.apply(convert(ResourceClaim, {"metadata": {**meta, **owned}}))
-    keys = [key for key in changed if key.controller == "placement"]
-    assert len(keys) == users
-    assert {isinstance(key, WideKey) for key in keys} == {users > FEW_PODS}
+    hints = [it for it, key in zip(changed, keys_of(changed), strict=True) if key.controller == "placement"]
+    assert len(hints) == users
+    assert {isinstance(hint, Wide) for hint in hints} == {users > FEW_PODS}

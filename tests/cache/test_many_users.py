@@ -12,6 +12,7 @@ from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, hints, other_schedulers
+from hinted import keys_of
 from msgspec import structs
 from objects import Make, meta
 
@@ -75,7 +76,7 @@ def test_a_claim_that_comes_wakes_pods_with_many_entries_without_a_look_at_them(
     looks = counted(monkeypatch, hints, "pod_needs_work", cluster)
     new = claim(0, 2)
     assert looks(structs.replace(new, metadata=structs.replace(new.metadata, uid="successor"))) == 0
-    keys = cluster.delete(ResourceClaim, "ns/c0", "successor")
+    keys = keys_of(cluster.delete(ResourceClaim, "ns/c0", "successor"))
     assert len({key.object for key in keys if key.controller == "templates"}) == PODS_OF_TENANT
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from dra_operator.cache import Key, WeakKey
+from dra_operator.cache import Key
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.settings import TimeSlices
 from dra_operator.controllers.workers import (
@@ -29,7 +29,7 @@ async def dispatching(
     decide: Decide, *names: str, most: int = 5, is_vain: Callable[[str], bool] = lambda _: False
 ) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(firm=True)
-    queue.add(Key("placement", name) for name in names)
+    queue.add(*(Key("placement", name) for name in names))
     dispatcher = Dispatcher(
         queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS, lambda result, seconds: None, is_vain
     )
@@ -83,7 +83,7 @@ async def test_hard_decisions_hold_up_no_easy_one() -> None:
     async with dispatching(decide, *(f"hard-{number}" for number in range(60))) as queue:
         await until(lambda: turns > 60)
         before = turns
-        queue.add(Key("placement", f"easy-{number}") for number in range(20))
+        queue.add(*(Key("placement", f"easy-{number}") for number in range(20)))
         await until(lambda: len(decided) == 20)
         assert turns <= before + 1  # the one that was being worked on
 
@@ -113,7 +113,7 @@ async def pieces_before(hard: int, *, pieces: int) -> int:
     async with dispatching(decide, *(f"a/{number}" for number in range(hard))) as queue:
         await until(lambda: len(done) >= 3)
         before = len(done)
-        queue.add([Key("placement", "b/pod")])
+        queue.add(Key("placement", "b/pod"))
         await until(lambda: done.count("b/pod") == pieces)
     last = len(done) - done[::-1].index("b/pod")
     return last - before - pieces
@@ -191,7 +191,7 @@ async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: floa
 
     async with dispatching(decide, "pod") as queue:
         await queue.idle()
-        queue.add([Key("placement", "pod")])
+        queue.add(Key("placement", "pod"))
         await queue.idle()
         assert decisions == (1 if rests else 2)
         await until(lambda: decisions == 2)
@@ -255,11 +255,11 @@ async def test_a_weak_key_is_decided_about_unless_that_would_be_in_vain() -> Non
         return Decided()
 
     async with dispatching(decide, most=1, is_vain=lambda key: key == "ns/vain") as queue:
-        queue.add(WeakKey("placement", name) for name in ("ns/vain", "ns/useful"))
-        queue.add([Key("placement", "ns/other")])
+        queue.add(*(Key("placement", name) for name in ("ns/vain", "ns/useful")), weak=True)
+        queue.add(Key("placement", "ns/other"))
         await until(lambda: queue.is_idle)
         assert decided == ["ns/useful", "ns/other"]
-        queue.add([Key("placement", "ns/vain")])
+        queue.add(Key("placement", "ns/vain"))
         await until(lambda: queue.is_idle)
     assert decided[2:] == ["ns/vain"]
 
@@ -270,11 +270,11 @@ async def test_a_weak_key_does_not_end_the_timer_that_the_decision_before_it_set
     async def decide(key: str) -> Decided:
         decided.append(key)
         if len(decided) == 1:
-            queue.add([WeakKey("placement", key)])
+            queue.add(Key("placement", key), weak=True)
             queue.add_after(Key("placement", key), 0.01)
         return Decided()
 
     async with dispatching(decide, most=1) as queue:
-        queue.add([Key("placement", "ns/a")])
+        queue.add(Key("placement", "ns/a"))
         await until(lambda: queue.is_quiet)
     assert len(decided) == 3

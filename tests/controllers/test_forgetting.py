@@ -46,7 +46,7 @@ LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, Growi
 Freed devices are no more than devices were ever taken: which ones the pods of a run took is chance.
 """
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
-DEBTS = ("._line._paid_at", "._line._order", "._buckets._full_at")
+DEBTS = ("._fairness._paid_at", "._fairness._order", "._buckets._full_at")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
 ROOT = Path(__file__).parents[2]
 OPERATOR = ROOT / "operator/dra_operator"
@@ -138,7 +138,7 @@ ELSEWHERE = {
         "WorkQueue._postponed",
     ),
     "tests/controllers/test_immediate_claims.py": ("State.placeholders",),
-    "tests/controllers/test_line.py": ("Line._aside",),
+    "tests/controllers/test_line.py": ("Fairness._aside",),
     "tests/controllers/test_mix_learner.py": ("MixLearner._told",),
     "tests/controllers/test_put_off.py": (
         "ClaimGenerator._failed",
@@ -160,8 +160,8 @@ ELSEWHERE = {
     ),
     "tests/controllers/test_queue.py": ("WorkQueue._again", "WorkQueue._weak"),
     "tests/controllers/test_rounds.py": (
-        "Rounds._left",
-        "Rounds._next",
+        "Fairness._left",
+        "Fairness._next",
     ),
     "tests/controllers/test_shared_drivers.py": (
         "ConflictCheck._former",
@@ -199,8 +199,8 @@ BOUNDED = {
     "Deference._waiting": "pods that came in two minutes",
     "BindingMetrics._drivers": "names of drivers, of which metrics have so many",
     "PodsByNode.namespaces": "namespaces of the cluster",
-    "Line._paid_at": "spare entries, swept with later keys",
-    "Line._order": "spare entries, swept with later keys",
+    "Fairness._paid_at": "spare entries, swept with later keys",
+    "Fairness._order": "spare entries, swept with later keys",
     "Buckets._full_at": "debts, forgotten by a later failure",
 }
 """Memories that end by their size, or with what administrators make; the files have the numbers."""

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
+
 from dra_operator.cache import Key
-from dra_operator.controllers.fairness import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Line
+from dra_operator.controllers.fairness import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Fairness, may_have_another
 from hypothesis import given
 from hypothesis import strategies as st
 from remembered import sizes
 
 
 class Clock:
-    """Time in hand."""
+    """Time in hand, in which no round begins."""
 
     now = 0.0
 
-    def __call__(self) -> float:
+    def time(self) -> float:
         return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        raise NotImplementedError
+
+
+def begin(keys: Sequence[Key]) -> Sequence[Key]:
+    return keys
 
 
 def key(name: str) -> Key:
     return Key("placement", name)
 
 
-def drained(line: Line) -> list[str]:
+def drained(line: Fairness) -> list[str]:
     return [line.pop().object for _ in range(line.ready)]
 
 
 def test_while_nobody_is_in_debt_rank_alone_decides() -> None:
-    line = Line(Clock())
+    line = Fairness(Clock(), begin)
     for rank, name in enumerate(["b/2", "a/1", "b/1", "a/2"]):
         line.push(key(name), 0, (rank % 2,))
     assert drained(line) == ["b/2", "b/1", "a/1", "a/2"]
 
 
 def test_a_namespace_in_debt_comes_after_those_without_and_keeps_its_own_order() -> None:
-    line = Line(Clock())
+    line = Fairness(Clock(), begin)
     for name in ("a/1", "a/2", "b/1", "c/1"):
         line.push(key(name), 0, ())
     line.push(key("a/0"), 1, ())
@@ -45,7 +55,7 @@ def test_a_namespace_in_debt_comes_after_those_without_and_keeps_its_own_order()
 
 def test_debts_are_paid_back_by_time() -> None:
     clock = Clock()
-    line = Line(clock)
+    line = Fairness(clock, begin)
     line.charge(key("a/x"), 1.0)
     for clock.now, order in ((0.99 / PAID_BACK_SHARE, ["b/1", "a/1"]), (1.0 / PAID_BACK_SHARE, ["a/1", "b/1"])):
         line.push(key("a/1"), 0, ())
@@ -55,7 +65,7 @@ def test_debts_are_paid_back_by_time() -> None:
 
 def test_no_namespace_owes_more_than_three_seconds() -> None:
     clock = Clock()
-    line = Line(clock)
+    line = Fairness(clock, begin)
     for _ in range(1000):
         line.charge(key("a/x"), 1.0)
     clock.now = MOST_DECISION_SECONDS / PAID_BACK_SHARE
@@ -69,18 +79,22 @@ STEPS = st.lists(
         st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3)),
         st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0)),
         st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0)),
-        st.tuples(st.sampled_from(["stand aside", "call back"]), st.sampled_from("abc"), st.just(0), st.just(0)),
-        st.tuples(st.just("pop"), st.just(""), st.just(0), st.just(0)),
+        st.tuples(st.sampled_from(["pop", "leave"]), st.just(""), st.just(0), st.just(0)),
     )
 )
 
 
-@given(STEPS)
-def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str, str, int, int]]) -> None:
+@given(STEPS, st.integers(1, 7))
+def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str, str, int, int]], workers: int) -> None:
     clock = Clock()
-    line, paid_at = Line(clock), dict.fromkeys("abc", 0.0)
+    line, paid_at = Fairness(clock, begin, workers), dict.fromkeys("abc", 0.0)
     waiting: list[tuple[str, int, int, int]] = []
+    working: list[str] = []
     aside: set[str] = set()
+
+    def has_its_share(namespace: str) -> bool:
+        return not may_have_another(working.count(namespace), workers - len(working))
+
     for number, (what, namespace, first, second) in enumerate(steps):
         if what == "push":
             line.push(key(f"{namespace}/{number}"), first, (second,))
@@ -91,23 +105,23 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str,
             paid_at[namespace] = min(due, clock.now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
         elif what == "wait":
             clock.now += first / 10
-        elif what == "stand aside":
-            line.stand_aside(namespace)
-            aside.add(namespace)
-        elif what == "call back":
-            line.call_back(namespace.__eq__)
-            aside.discard(namespace)
-        elif in_line := [it for it in waiting if it[0] not in aside]:
+        elif what == "leave":
+            if working:
+                line.leave(key(f"{working.pop(0)}/x"))
+                aside = set(filter(has_its_share, aside))
+        elif len(working) < workers and (in_line := [it for it in waiting if it[0] not in aside]):
             now = clock.now
             next_ = min(in_line, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
             waiting.remove(next_)
             assert line.pop().object == f"{next_[0]}/{next_[3]}"
+            working.append(next_[0])
+            aside |= set(filter(has_its_share, [next_[0]]))
         assert line.ready == sum(namespace not in aside for namespace, *_ in waiting)
 
 
 def test_what_was_charged_long_ago_is_forgotten_although_others_always_go_first() -> None:
     clock = Clock()
-    line = Line(clock)
+    line = Fairness(clock, begin)
     line.push(key("a/1"), 0, ())
     for number in range(10_000):
         line.push(key("b/1"), 0, ())

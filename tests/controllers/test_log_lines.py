@@ -178,7 +178,7 @@ async def test_a_failure_is_a_warning_when_its_words_are_new_for_the_object(capl
     ]
     levels = []
     for error, _ in steps:
-        queue.add([key])
+        queue.add(key)
         await queue.get()
         caplog.clear()
         failures.report(queue, key, error)

@@ -101,7 +101,7 @@ async def test_keys_that_need_only_a_look_are_looked_at_with_pauses() -> None:
     workers = Workers(queue, look, 4, Failures(CollectorRegistry()), lambda: None)
     task = asyncio.create_task(workers.run())
     await workers.started.wait()
-    queue.add(Key("release", str(number)) for number in range(200))
+    queue.add(*(Key("release", str(number)) for number in range(200)))
     async with others() as turns:
         await queue.idle()
     task.cancel()

@@ -151,7 +151,7 @@ queue.py WorkQueue.retry _hold  said: binding-refused-for-now
 queue.py WorkQueue.idle wait  no pod: tests wait
 queue.py WorkQueue._hold call_later  said: binding-refused-for-now
 queue.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
-fairness.py Rounds._plan call_later  said: refused
+fairness.py Fairness._plan_round call_later  said: refused
 workers.py Workers._work sleep  below 5 s: one turn of the loop
 """
 SEEN: Final = ("said", "warned", "below 5 s", "no pod")

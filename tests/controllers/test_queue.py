@@ -15,7 +15,7 @@ from dra_kube import (
     TooManyRequests,
     Unreachable,
 )
-from dra_operator.cache import Key, WeakKey
+from dra_operator.cache import Key
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.errors import (
     BindingFailed,
@@ -41,16 +41,16 @@ class Clock:
 
 async def test_a_key_that_waits_is_one_entry() -> None:
     queue = WorkQueue()
-    queue.add([A, B, A])
+    queue.add(A, B, A)
     assert [await queue.get(), await queue.get()] == [A, B]
     assert queue.depth == 0
 
 
 async def test_a_key_added_while_a_worker_has_it_comes_back_afterwards() -> None:
     queue = WorkQueue()
-    queue.add([A])
+    queue.add(A)
     await queue.get()
-    queue.add([A, A])
+    queue.add(A, A)
     assert queue.depth == 0  # no other worker gets it meanwhile
     queue.done(A)
     assert await queue.get() == A
@@ -62,8 +62,8 @@ async def test_a_waiting_worker_gets_the_next_key() -> None:
     queue = WorkQueue()
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
-    queue.add([A])
-    queue.add([B])
+    queue.add(A)
+    queue.add(B)
     assert set(await asyncio.gather(*workers)) == {A, B}
 
 
@@ -71,21 +71,21 @@ async def test_a_cancelled_worker_takes_no_key_with_it() -> None:
     queue = WorkQueue()
     lazy, eager = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    queue.add([A])
+    queue.add(A)
     lazy.cancel()
     assert await asyncio.wait_for(eager, 30) == A
 
 
 async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> None:
     queue = WorkQueue()
-    queue.add([A])
+    queue.add(A)
     await queue.get()
     assert queue.retry(A) == BackoffSettings().first
     assert queue.depth == 0
     assert await queue.get() == A
     for _ in range(12):
         queue.retry(A)
-        queue.add([A])  # an event: no waiting for the back-off
+        queue.add(A)  # an event: no waiting for the back-off
         assert queue.depth == 1
         await queue.get()
     queue.done(A)
@@ -95,12 +95,12 @@ async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> N
 
 async def test_clearing_up_after_a_failure_does_not_end_its_back_off() -> None:
     queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.001)), firm=True)
-    queue.add([A])
+    queue.add(A)
     for pause in (0.001, 0.002, 0.004):
         await queue.get()
         assert queue.retry(A) == pause
         await queue.get()
-        queue.add([A])
+        queue.add(A)
         queue.done(A, is_over=False)
     await queue.get()
     queue.done(A)
@@ -109,9 +109,9 @@ async def test_clearing_up_after_a_failure_does_not_end_its_back_off() -> None:
 
 async def test_a_failure_that_wakes_its_own_key_does_not_go_round_at_once() -> None:
     queue = WorkQueue()
-    queue.add([A])
+    queue.add(A)
     await queue.get()
-    queue.add([A])
+    queue.add(A)
     assert queue.retry(A) > 0
     assert queue.depth == 0
     assert not queue.is_quiet
@@ -183,11 +183,11 @@ async def next_time(queue: WorkQueue, clock: asyncio.AbstractEventLoop) -> float
 
 async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
     queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.05)), firm=True)
-    queue.add([A])
+    queue.add(A)
     await queue.get()
-    queue.add([A])  # while it is worked on
+    queue.add(A)  # while it is worked on
     assert queue.retry(A) == 0.05
-    queue.add([A])  # while it waits
+    queue.add(A)  # while it waits
     assert queue.depth == 0
     assert await next_time(queue, asyncio.get_running_loop()) > 0.04
     queue.done(A)
@@ -197,7 +197,7 @@ async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
 @pytest.mark.parametrize("is_known_while", ["it is held", "a worker has it"])
 async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: str) -> None:
     queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=1.0)), firm=True)
-    queue.add([A])
+    queue.add(A)
     for _ in range(3):
         await queue.get()
         queue.retry(A)
@@ -217,9 +217,9 @@ async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: st
 
 async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
     queue = WorkQueue(Backoff(Clock(), BackoffSettings()))
-    queue.add([A])
+    queue.add(A)
     await queue.get()
-    queue.add([A])
+    queue.add(A)
     assert queue.retry(A, at_least=3.0) == 3.0
     queue.close()
 
@@ -228,14 +228,14 @@ async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
 @pytest.mark.parametrize("added", ["meanwhile", "afterwards", "never"])
 async def test_a_key_that_rests_comes_back_only_if_it_is_wanted(added: str, firm: bool) -> None:
     queue = WorkQueue(firm=firm)
-    queue.add([A])
+    queue.add(A)
     await queue.get()
     if added == "meanwhile":
-        queue.add([A])
+        queue.add(A)
     queue.done(A, rest=0.05)
     assert queue.depth == 0
     if added == "afterwards":
-        queue.add([A])
+        queue.add(A)
         assert queue.depth == (0 if firm else 1)
     if added == "never":
         assert queue.is_quiet
@@ -250,14 +250,14 @@ async def test_a_key_that_rests_comes_back_only_if_it_is_wanted(added: str, firm
 async def test_keys_come_in_the_order_of_their_rank_and_then_of_their_arrival() -> None:
     ranks = {"ns/a": 2, "ns/b": 1, "ns/c": 1, "ns/d": 0}
     queue = WorkQueue(rank=lambda key: (ranks[key.object],))
-    queue.add([Key("placement", name) for name in ranks])
+    queue.add(*(Key("placement", name) for name in ranks))
     assert [(await queue.get()).object for _ in ranks] == ["ns/d", "ns/b", "ns/c", "ns/a"]
 
 
 async def test_postponed_keys_come_after_all_others_the_lowest_level_first() -> None:
     keys = [Key("placement", f"ns/{name}") for name in "abc"]
     queue = WorkQueue()
-    queue.add(keys)
+    queue.add(*keys)
     for level in (3, 1):
         queue.postpone(await queue.get(), level)
     assert [(await queue.get()).object for _ in keys] == ["ns/c", "ns/b", "ns/a"]
@@ -265,9 +265,9 @@ async def test_postponed_keys_come_after_all_others_the_lowest_level_first() -> 
 
 async def test_a_change_that_comes_while_a_key_is_postponed_brings_it_back_afterwards() -> None:
     queue = WorkQueue()
-    queue.add([A])
+    queue.add(A)
     queue.postpone(await queue.get(), 1)
-    queue.add([A])
+    queue.add(A)
     assert queue.depth == 1
     assert await queue.get() == A
     queue.done(A)
@@ -279,14 +279,14 @@ async def test_a_change_that_comes_while_a_key_is_postponed_brings_it_back_after
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 20, 50])
 async def test_a_namespace_whose_keys_take_long_leaves_workers_to_others(workers: int) -> None:
     queue = WorkQueue(workers=workers)
-    queue.add([Key("templates", f"slow/{number}") for number in range(100)])
+    queue.add(*(Key("templates", f"slow/{number}") for number in range(100)))
     crew = [asyncio.create_task(queue.get()) for _ in range(workers)]
     await _turns()
     taken = [worker.result() for worker in crew if worker.done()]
     assert len(taken) == max(1, workers * 2 // 3)
     assert not queue.is_idle
     others = [Key("templates", f"{namespace}/a") for namespace in ("b", "c", "d") if workers > 4]
-    queue.add(others)
+    queue.add(*others)
     await _turns()
     assert [worker.result() for worker in crew if worker.done()][len(taken) :] == others
     for key in (*others, taken[0]):
@@ -309,7 +309,7 @@ async def test_every_key_has_its_turn_whatever_the_shares() -> None:
             queue.done(key)
 
     keys = [Key("templates", f"{namespace}/{number}") for namespace in "abc" for number in range(30)]
-    queue.add(keys)
+    queue.add(*keys)
     crew = [asyncio.create_task(work()) for _ in range(4)]
     await queue.idle()
     assert sorted(seen, key=str) == sorted(keys, key=str)
@@ -322,70 +322,66 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-WEAK_A = WeakKey(*A)
-
-
-def is_weak(key: Key) -> bool:
-    return isinstance(key, WeakKey)
-
-
 async def test_a_key_is_weak_if_only_weak_adds_led_to_it() -> None:
     queue = WorkQueue(firm=True)
-    queue.add([WEAK_A, WEAK_A])
+    queue.add(A, A, weak=True)
     key = await queue.get()
-    assert is_weak(key)
+    assert queue.is_weak(key)
     queue.done(key)
-    queue.add([WEAK_A, A])
+    queue.add(A, weak=True)
+    queue.add(A)
     key = await queue.get()
-    assert not is_weak(key)
+    assert not queue.is_weak(key)
     queue.done(key)
-    queue.add([A, WEAK_A])
-    assert not is_weak(await queue.get())
+    queue.add(A)
+    queue.add(A, weak=True)
+    assert not queue.is_weak(await queue.get())
     assert queue.depth == 0
 
 
-@pytest.mark.parametrize("adds", [(WEAK_A,), (WEAK_A, A), (A, WEAK_A)])
-async def test_what_came_while_a_worker_had_it_says_whether_it_is_weak(adds: tuple[Key, ...]) -> None:
+@pytest.mark.parametrize("adds", [(True,), (True, False), (False, True)])
+async def test_what_came_while_a_worker_had_it_says_whether_it_is_weak(adds: tuple[bool, ...]) -> None:
     queue = WorkQueue(firm=True)
-    queue.add([A])
+    queue.add(A)
     key = await queue.get()
-    queue.add(adds)
+    for weak in adds:
+        queue.add(A, weak=weak)
     queue.done(key)
-    assert is_weak(await queue.get()) == (A not in [add for add in adds if not is_weak(add)])
+    assert queue.is_weak(await queue.get()) == all(adds)
 
 
 async def test_the_work_on_a_key_that_was_put_aside_goes_on_whatever_comes_weakly() -> None:
     queue = WorkQueue(firm=True)
-    queue.add([A])
+    queue.add(A)
     key = await queue.get()
     queue.postpone(key, 1)
-    queue.add([WEAK_A])
+    queue.add(A, weak=True)
     key = await queue.get()
-    assert not is_weak(key)
+    assert not queue.is_weak(key)
     queue.done(key)
-    assert is_weak(await queue.get())
+    assert queue.is_weak(await queue.get())
 
 
 async def test_a_failure_comes_back_as_an_ordinary_key() -> None:
     queue = WorkQueue(Backoff(asyncio.get_running_loop().time, BackoffSettings(first=0.01)), firm=True)
-    queue.add([WEAK_A])
+    queue.add(A, weak=True)
     queue.retry(await queue.get())
-    queue.add([WEAK_A])
-    assert not is_weak(await asyncio.wait_for(queue.get(), 30))
+    queue.add(A, weak=True)
+    assert not queue.is_weak(await asyncio.wait_for(queue.get(), 30))
 
 
 async def test_a_timer_outlasts_a_weak_look_and_strengthens_one_that_waits() -> None:
     queue = WorkQueue(firm=True)
     queue.add_after(A, 0.01)
-    queue.add([WEAK_A])
+    queue.add(A, weak=True)
     queue.done(await queue.get(), is_over=False)
     key = await asyncio.wait_for(queue.get(), 30)
-    assert not is_weak(key)
+    assert not queue.is_weak(key)
     queue.done(key)
-    queue.add([WEAK_A])
+    queue.add(A, weak=True)
     queue.add_after(A, 0.01)
     await asyncio.sleep(0.05)
-    assert not is_weak(await queue.get())
+    assert not queue.is_weak(await queue.get())
     assert queue.depth == 0
 
 
@@ -429,7 +425,7 @@ async def test_a_server_that_may_answer_by_now_is_asked_every_ten_seconds_and_on
 
     queue.retry = noted  # type: ignore[assignment, method-assign]
     for _ in range(20):
-        queue.add([A])
+        queue.add(A)
         await queue.get()
         failures.report(queue, A, error)
     assert max(waits) == longest

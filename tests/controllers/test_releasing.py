@@ -466,7 +466,7 @@ async def test_a_pod_that_lacks_devices_has_no_refused_deletion_tried_again(
         late = world.control.releaser._delayed_deletion
         (claim,) = world.cluster.claims
         assert not late.has_time(claim)
-        monkeypatch.setattr(late._queue, "add", lambda keys: added.extend(key.object for key in keys))
+        monkeypatch.setattr(late._queue, "add", lambda *keys: added.extend(key.object for key in keys))
         late.scarce()
     assert added == []
 

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-from dra_operator.cache import Key, WeakKey, WideKey
+from dra_operator.cache import Key
 from dra_operator.controllers import WorkQueue
-from dra_operator.controllers.fairness import MOST_REST_SECONDS, Rounds
+from dra_operator.controllers.fairness import MOST_REST_SECONDS, Fairness
 from history_kit.clock import VirtualLoop
 
 A, B, YOUNG = (Key("placement", f"ns/{name}") for name in ("a", "b", "young"))
-WIDE = WideKey(*A)
 
 
 def in_no_time(story: Callable[[], Awaitable[None]]) -> None:
@@ -36,14 +35,14 @@ class Begun:
 def test_what_is_wanted_during_a_round_is_for_the_next_one_after_a_rest(took: float, rest: float) -> None:
     async def story() -> None:
         begun = Begun()
-        rounds = Rounds(begun)
+        rounds = Fairness(asyncio.get_running_loop(), begun)
         for key in (A, B, A):
-            rounds.add(key)
+            rounds.want(key)
         await asyncio.sleep(0.001)
         assert begun.rounds == [[A, B]]
         assert rounds.is_quiet
         rounds.looked_at(A, took)
-        rounds.add(A)
+        rounds.want(A)
         await asyncio.sleep(200)
         assert len(begun.rounds) == 1, "one key of the round was not looked at yet"
         assert not rounds.is_quiet
@@ -59,9 +58,9 @@ def test_what_is_wanted_during_a_round_is_for_the_next_one_after_a_rest(took: fl
 def test_a_change_after_the_rest_is_answered_at_once() -> None:
     async def story() -> None:
         begun = Begun()
-        rounds = Rounds(begun)
+        rounds = Fairness(asyncio.get_running_loop(), begun)
         for number in range(1, 4):
-            rounds.add(A)
+            rounds.want(A)
             await asyncio.sleep(0.001)
             assert len(begun.rounds) == number
             rounds.looked_at(A, 1.0)
@@ -74,12 +73,12 @@ def test_a_round_does_not_wait_for_keys_that_are_held_or_looked_at_anyway() -> N
     async def story() -> None:
         begun = Begun()
         begun.held = {A}
-        rounds = Rounds(begun)
-        rounds.add(A)
+        rounds = Fairness(asyncio.get_running_loop(), begun)
+        rounds.want(A)
         await asyncio.sleep(0.001)
-        rounds.add(B)
-        rounds.add(YOUNG)
-        rounds.discard(YOUNG)
+        rounds.want(B)
+        rounds.want(YOUNG)
+        rounds.unwant(YOUNG)
         await asyncio.sleep(0.001)
         assert begun.rounds == [[A], [B]]
         rounds.close()
@@ -88,14 +87,14 @@ def test_a_round_does_not_wait_for_keys_that_are_held_or_looked_at_anyway() -> N
 
 
 async def work(queue: WorkQueue, seconds: float, order: list[str], wanted: Sequence[Key] = ()) -> None:
-    """Look at each key for so long, as the dispatcher does; these keys are wanted again meanwhile."""
+    """Look at each key for so long, as the dispatcher does; these keys are wanted again meanwhile, in rounds."""
     while True:
         key = await queue.get()
         await asyncio.sleep(seconds)
         if queue.looked_at(key, seconds):
             queue.charge(key, seconds)
         order.append(key.object)
-        queue.add(wanted)
+        queue.add(*wanted, wide=True)
         queue.done(key)
 
 
@@ -105,10 +104,10 @@ def test_younger_keys_have_their_turn_though_older_ones_are_wanted_all_the_time(
     async def story() -> None:
         queue = WorkQueue(rank=lambda key: (key.object,))
         order: list[str] = []
-        worker = asyncio.create_task(work(queue, 0.1, order, [WideKey(*A), WideKey(*B)]))
-        queue.add([WideKey(*A), WideKey(*B)])
+        worker = asyncio.create_task(work(queue, 0.1, order, [A, B]))
+        queue.add(A, B, wide=True)
         await asyncio.sleep(0.05)
-        queue.add([YOUNG])
+        queue.add(YOUNG)
         await asyncio.sleep(1.0)
         worker.cancel()
         assert order[:3] == ["ns/a", "ns/b", "ns/young"]
@@ -119,11 +118,12 @@ def test_younger_keys_have_their_turn_though_older_ones_are_wanted_all_the_time(
 
 async def test_a_key_that_is_wanted_otherwise_as_well_is_handed_out_once() -> None:
     queue = WorkQueue()
-    queue.add([WIDE, A])
+    queue.add(A, wide=True)
+    queue.add(A)
     assert not queue.is_idle
     key = await queue.get()
     assert key == A
-    queue.add([WIDE])  # for the next round, which begins while a worker has it
+    queue.add(A, wide=True)  # for the next round, which begins while a worker has it
     await asyncio.sleep(0.01)
     queue.done(key)
     assert await queue.get() == A
@@ -135,9 +135,10 @@ async def test_a_key_that_is_wanted_otherwise_as_well_is_handed_out_once() -> No
 
 async def test_a_weak_look_is_not_enough_for_a_round() -> None:
     queue = WorkQueue()
-    queue.add([WIDE, WeakKey(*A)])
+    queue.add(A, wide=True)
+    queue.add(A, weak=True)
     await asyncio.sleep(0.01)
-    assert not isinstance(await queue.get(), WeakKey)
+    assert not queue.is_weak(await queue.get())
 
 
 def test_a_namespace_with_many_keys_in_a_round_lets_others_go_before_the_rest() -> None:
@@ -147,9 +148,9 @@ def test_a_namespace_with_many_keys_in_a_round_lets_others_go_before_the_rest() 
         queue = WorkQueue(rank=lambda key: (key.object,))
         order: list[str] = []
         worker = asyncio.create_task(work(queue, 0.001, order))
-        queue.add(WideKey("placement", f"many/{number:04}") for number in range(1000))
+        queue.add(*(Key("placement", f"many/{number:04}") for number in range(1000)), wide=True)
         await asyncio.sleep(0.01)
-        queue.add([Key("placement", "other/pod")])
+        queue.add(Key("placement", "other/pod"))
         await asyncio.sleep(2.0)
         worker.cancel()
         assert len(order) == 1001

@@ -7,7 +7,7 @@ from .cluster import SCHEDULER_NAME, Cluster
 from .duplicates import by_entry, counting_claim, duplicates, is_in_use
 from .hints import is_unprotected
 from .invariants import InvariantViolated, check, violations
-from .key import NOTHING, Controller, Key, Keys, Source, WeakKey, WideKey
+from .key import NOTHING, Controller, Hint, Key, Keys, Source, Weak, Wide
 from .pools import incomplete_pools, newest_slices, pool_answer
 from .storage import StorageView
 from .store import (
@@ -51,6 +51,7 @@ __all__ = [
     "Cluster",
     "Controller",
     "DeviceTaken",
+    "Hint",
     "InvariantViolated",
     "Key",
     "Keys",
@@ -60,8 +61,8 @@ __all__ = [
     "TimesFreed",
     "UidMemory",
     "WakeConditions",
-    "WeakKey",
-    "WideKey",
+    "Weak",
+    "Wide",
     "by_entry",
     "check",
     "counting_claim",

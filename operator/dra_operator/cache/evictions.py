@@ -52,7 +52,7 @@ def on_rule(cluster: ClusterState, change: Change[DeviceTaintRule]) -> Keys:
     return (Key("taint-rules", name),)
 
 
-def users_of_changed(cluster: ClusterState, name: str) -> Iterator[Keys]:
+def users_of_changed(cluster: ClusterState, name: str) -> Iterator[tuple[Key, ...]]:
     """The pods on devices that a rule selects, or did select before it changed or went; in parts."""
     rules = cluster.changed_rules.pop(name, ())
     for claims in parts(list(cluster.claims) if rules else ()):
@@ -176,7 +176,7 @@ def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
         yield everything[start : start + OBJECTS_IN_A_ROW]
 
 
-def _users(cluster: ClusterState, claims: Iterable[str]) -> Keys:
+def _users(cluster: ClusterState, claims: Iterable[str]) -> tuple[Key, ...]:
     pods = dict.fromkeys(pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
     return tuple(Key("eviction", pod) for pod in pods)
 

@@ -51,7 +51,7 @@ from dra_ledger.allocated import AssumedAllocation
 from dra_operator.cache.devices.shared_drivers import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.index import owner_id
-from dra_operator.cache.key import NOTHING, Key, Keys, WeakKey, place, place_users, place_widely
+from dra_operator.cache.key import NOTHING, Hint, Key, Keys, Weak, place, place_users, place_widely
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change, ClaimTemplate
 from dra_operator.cache.waiting import WITH_GANG
@@ -67,7 +67,7 @@ def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
     """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
-    keys: list[Key] = []
+    keys: list[Hint] = []
     if gone is not None:
         keys += _claims_left_by(cluster, gone)
         keys += place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
@@ -96,7 +96,7 @@ def on_group(cluster: ClusterState, change: Change[PodGroup]) -> Keys:
     group = new or old
     if group is None or (old is not None and new is not None and _is_same(old, new) and _says_the_same(old, new)):
         return NOTHING
-    keys = [Key("group-conditions", group.key)]
+    keys: list[Hint] = [Key("group-conditions", group.key)]
     if not _is_same(old, new):
         versions = (it for it in change if it is not None)
         left = dict.fromkeys(claim for it in versions for claim in claims_left_by(cluster, it))
@@ -157,7 +157,7 @@ def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
     That a claim is gone helps none of its pods, but why they wait is another reason now.
     """
     old, new = change
-    keys: list[Key] = []
+    keys: list[Hint] = []
     key = new.key if new is not None else old.key if old is not None else ""
     if new is not None and claim_needs_work(cluster, new):
         keys.append(Key("release", key))
@@ -257,7 +257,7 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
     freed = {ANY_DRIVER, *drivers_in(allocation)}
     waiting = (key for key, wake_on in cluster.to_wake.items() if not freed.isdisjoint(wake_on.freed))
-    return tuple(WeakKey("placement", key) for key in waiting if _needs_devices(cluster, key))
+    return tuple(Weak(Key("placement", key)) for key in waiting if _needs_devices(cluster, key))
 
 
 def _needs_devices(cluster: ClusterState, key: str) -> bool:
@@ -273,7 +273,7 @@ def write_over(cluster: ClusterState, entry: AssumedAllocation) -> Keys:
 def room_freed(cluster: ClusterState) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
     their turn comes."""
-    return tuple(WeakKey("placement", key) for key, wake_on in cluster.to_wake.items() if wake_on.room)
+    return tuple(Weak(Key("placement", key)) for key, wake_on in cluster.to_wake.items() if wake_on.room)
 
 
 def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:

@@ -2,7 +2,8 @@
 
 The cache answers each change with keys. A key names a controller and an object, so a queue holds each of them once,
 however often it changes. Keys of waiting pods differ in urgency: if a few pods name the changed object, they are looked
-at at once; many are looked at in rounds (``WideKey``), since most of them find that nothing helps them.
+at at once; many are looked at in rounds (``Wide``), since most of them find that nothing helps them. Pods that only
+freed devices or room may help are looked at only if some of it is free at their turn (``Weak``).
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ class Key(NamedTuple):
         return f"{self.controller}:{self.object}"
 
 
-class WeakKey(Key):
-    """The same entry, of a pod that is looked at only because devices or room came free.
+class Weak(NamedTuple):
+    """A pod that is looked at only because devices or room came free.
 
-    When its turn comes others may have taken them, and then the look would be in vain. Equal to the key itself: a queue
-    has one entry for both.
+    When its turn comes others may have taken them, and then the look would be in vain.
     """
 
-    __slots__ = ()
+    key: Key
 
 
-class WideKey(Key):
-    """The same entry, of a pod that a change may help as it may many others: a queue has such keys looked at in rounds,
-    however often they are wanted. Equal to the key itself.
-    """
+class Wide(NamedTuple):
+    """A pod that a change may help as it may many others: such keys are looked at in rounds, however often they are
+    wanted."""
 
-    __slots__ = ()
+    key: Key
 
 
-Keys = tuple[Key, ...]
+Hint = Key | Weak | Wide
+"""A key, as urgently as it is to be looked at; a plain key as soon as a worker is free."""
+Keys = tuple[Hint, ...]
 """In the order in which they are to be looked at; a key may occur twice."""
 NOTHING: Keys = ()
 
@@ -91,7 +92,7 @@ def place(pods: Iterable[str]) -> Keys:
 
 def place_widely(pods: Iterable[str]) -> Keys:
     """In rounds: the change is one of the cluster, and may help any number of pods."""
-    return tuple(WideKey("placement", pod) for pod in pods)
+    return tuple(Wide(Key("placement", pod)) for pod in pods)
 
 
 def place_users(pods: Iterable[str]) -> Keys:

@@ -20,7 +20,7 @@ from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
-from dra_operator.cache import NOTHING, Cluster, Controller, Key, Keys, Source, evictions, violations
+from dra_operator.cache import Cluster, Controller, Key, Source, evictions, violations
 from dra_operator.controllers.alarms import LateWork, ViolationLog
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker
@@ -88,7 +88,7 @@ def _stamp(now: Callable[[], datetime]) -> str:
     return format_time(now())
 
 
-def _keys_of(obj: Object) -> Keys:
+def _keys_of(obj: Object) -> tuple[Key, ...]:
     """What is asked about the object by its own name, an immediate claim's placeholder pod included."""
     match obj:
         case Pod():
@@ -101,7 +101,7 @@ def _keys_of(obj: Object) -> Keys:
             return (Key("taint-rules", obj.key),)
         case ResourcePoolStatusRequest():
             return (Key("pool-status", obj.key),)
-    return NOTHING
+    return ()
 
 
 def _is_given_claims(before: Pod, now: Pod) -> bool:

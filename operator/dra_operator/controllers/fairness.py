@@ -1,4 +1,4 @@
-"""How namespaces share the workers of a queue and the time of decisions.
+"""How namespaces share the workers of a queue and the time of decisions: the order in which keys are handed out.
 
 *Workers.* A write takes as long as the API server needs, and who made the object decides that: a pod of a megabyte
 takes it seconds. All workers would soon wait for the pods of one namespace, and none would be left for another. So a
@@ -32,13 +32,41 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dra_operator.cache import Key
 
 WORKERS_PER_FREE_ONE: Final = 2
+PAID_BACK_SHARE: Final = 0.25
+MOST_DECISION_SECONDS: Final = 3.0
+"""Seconds of decisions that a namespace owes at most."""
+FREE_SECONDS: Final = 0.25
+"""Seconds of looks in one round that a namespace does not pay for."""
+MOST_REST_SECONDS: Final = 10.0
+"""Seconds between two rounds, however long the first one took: kube-scheduler tries a pod again after as long."""
+SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left for now
+
+Rank = tuple[Any, ...]
+"""Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
+_Place = tuple[int, Rank, int]
+"""Level, rank, and number in the order of arrival."""
+_Entry = tuple[float, _Place, str]
+"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and its name."""
+
+
+class Loop(Protocol):
+    """The event loop, as far as it has the time."""
+
+    def time(self) -> float:
+        """Seconds of a clock that is never set."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back after so many seconds."""
+        ...
 
 
 def may_have_another(held: int, free: float) -> bool:
@@ -46,44 +74,33 @@ def may_have_another(held: int, free: float) -> bool:
     return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
 
 
-class Shares:
-    """Of so many workers; infinity means that there is always another one."""
+class Fairness:
+    """``push`` a key that is ready, ``pop`` the first one for a worker, ``leave`` when the worker is done with it.
 
-    def __init__(self, workers: float) -> None:
-        self._free = workers
-        self._held: Counter[str] = Counter()
+    A key stands in line once at most. ``workers``: how many keys are worked on at the same time; ``math.inf`` for no
+    limit. ``begin_round`` hands out the keys of a round, and answers with those that are in line by that.
+    """
 
-    def may_take(self, namespace: str) -> bool:
-        """Whether the namespace may have another worker."""
-        return may_have_another(self._held[namespace], self._free)
-
-    def take(self, namespace: str) -> None:
-        """It has another one."""
-        self._free -= 1
-        self._held[namespace] += 1
-
-    def give_back(self, namespace: str) -> None:
-        """It has one less."""
-        self._free += 1
-        self._held[namespace] -= 1
-        if not self._held[namespace]:
-            del self._held[namespace]
-
-
-FREE_SECONDS: Final = 0.25
-"""Of looks in one round that a namespace does not pay for."""
-MOST_REST_SECONDS: Final = 10.0
-"""Between two rounds, however long the first one took: so often kube-scheduler tries a pod that it backs off from."""
-
-
-class Rounds:
-    """``begin`` hands out the keys of a round, and answers with those that are in line by that. Bound to the running
-    event loop."""
-
-    def __init__(self, begin: Callable[[Sequence[Key]], Iterable[Key]]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._begin = begin
+    def __init__(
+        self, loop: Loop, begin_round: Callable[[Sequence[Key]], Iterable[Key]], workers: float = math.inf
+    ) -> None:
+        self._loop, self._begin_round = loop, begin_round
+        self._numbers = itertools.count()
+        self._keys: dict[str, list[tuple[_Place, Key]]] = {}
+        """The keys in line by namespace, as heaps."""
+        self._order: list[_Entry] = []
+        """The namespaces as a heap. An entry counts while it is what ``_filed`` has of its namespace."""
+        self._filed: dict[str, _Entry] = {}
+        self.ready = 0
+        """How many keys ``pop`` would take out, one after the other."""
+        self._paid_at: dict[str, float] = {}
+        """When each namespace in debt will have paid it back."""
+        self._free, self._held = workers, Counter[str]()
+        """Workers without a key, and workers by the namespace of their key."""
+        self._aside: set[str] = set()
+        """Namespaces that have their share of the workers."""
         self._next: dict[Key, None] = {}
+        """Keys of the next round."""
         self._left: set[Key] = set()
         """Keys of this round that were not looked at yet."""
         self._spent: defaultdict[str, float] = defaultdict(float)
@@ -91,79 +108,7 @@ class Rounds:
         self._rests_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_quiet(self) -> bool:
-        """No key is wanted."""
-        return not self._next
-
-    def add(self, key: Key) -> None:
-        """Have the key looked at in the next round."""
-        self._next[Key(*key)] = None
-        self._plan()
-
-    def discard(self, key: Key) -> None:
-        """The key is looked at anyway."""
-        self._next.pop(key, None)
-
-    def looked_at(self, key: Key, seconds: float) -> bool:
-        """A look at the key took so long; whether its namespace has to pay for it."""
-        if key not in self._left:
-            return False
-        self._left.discard(key)
-        self._spent[key.namespace] += seconds
-        is_much = self._spent[key.namespace] > FREE_SECONDS
-        if not self._left:
-            self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
-            self._spent.clear()
-            self._plan()
-        return is_much
-
-    def close(self) -> None:
-        """Forget what is wanted."""
-        self._next.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _plan(self) -> None:
-        if self._next and not self._left and self._timer is None:
-            self._timer = self._loop.call_later(max(0.0, self._rests_until - self._loop.time()), self._start)
-
-    def _start(self) -> None:
-        self._timer = None
-        keys = list(self._next)
-        self._next.clear()
-        self._left.update(self._begin(keys))
-
-
-Rank = tuple[Any, ...]
-"""Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
-
-PAID_BACK_SHARE: Final = 0.25
-MOST_DECISION_SECONDS: Final = 3.0  # seconds of decisions
-
-SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left for now
-_Place = tuple[int, Rank, int]
-"""Level, rank, and number in the order of arrival."""
-_Entry = tuple[float, _Place, str]
-"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and its name."""
-
-
-class Line:
-    """``pop`` takes the first key out. A key stands in line once at most; ``clock`` gives seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._numbers = itertools.count()
-        self._keys: dict[str, list[tuple[_Place, Key]]] = {}
-        """By namespace, as heaps."""
-        self._paid_at: dict[str, float] = {}
-        """When each namespace in debt will have paid it back."""
-        self._order: list[_Entry] = []
-        """The namespaces as a heap. An entry counts while it is what ``_filed`` has of its namespace."""
-        self._filed: dict[str, _Entry] = {}
-        self._aside: set[str] = set()
-        self.ready = 0
-        """How many keys ``pop`` would take out, one after the other."""
+    # --- the line, and the workers who take keys from it ---
 
     def push(self, key: Key, level: int, rank: Rank) -> None:
         """The key joins the line."""
@@ -176,7 +121,7 @@ class Line:
             self._file(namespace)
 
     def pop(self) -> Key:
-        """The first key, which leaves the line. Raises IndexError if none is ready."""
+        """Take out the first key, for a worker. Raises IndexError if none is ready."""
         namespace = self._first()
         keys = self._keys[namespace]
         _, key = heapq.heappop(keys)
@@ -184,33 +129,32 @@ class Line:
         if not keys:
             del self._keys[namespace]
         self._file(namespace)
-        return key
-
-    def stand_aside(self, namespace: str) -> None:
-        """``pop`` takes no key of the namespace until it is called back."""
-        if namespace not in self._aside:
+        self._free -= 1
+        self._held[namespace] += 1
+        if not self._may_take(namespace):  # none of its keys is handed out until a worker comes back
             self._aside.add(namespace)
             self.ready -= len(self._keys.get(namespace, ()))
             self._file(namespace)
+        return key
 
-    def call_back(self, may_come: Callable[[str], bool]) -> None:
-        """Those that stood aside and may come stand in line again."""
-        for namespace in list(filter(may_come, self._aside)):
+    def leave(self, key: Key) -> None:
+        """The worker who had the key is free. Namespaces that stood aside and may take one are in line again."""
+        self._free += 1
+        self._held[key.namespace] -= 1
+        if not self._held[key.namespace]:
+            del self._held[key.namespace]
+        for namespace in list(filter(self._may_take, self._aside)):
             self._aside.discard(namespace)
             self.ready += len(self._keys.get(namespace, ()))
             self._file(namespace)
 
-    def charge(self, key: Key, seconds: float) -> None:
-        """A decision about the key took time."""
-        namespace, now = key.namespace, self._clock()
-        due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
-        self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
-        self._file(namespace)
+    def _may_take(self, namespace: str) -> bool:
+        return may_have_another(self._held[namespace], self._free)
 
     def _first(self) -> str:
         """The namespace whose turn it is."""
         if self._paid_at:
-            now = self._clock()
+            now = self._loop.time()
             for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
                 del self._paid_at[namespace]
                 self._file(namespace)
@@ -235,3 +179,57 @@ class Line:
             # Most entries count no more, and may never get to the top.
             self._order = list(self._filed.values())
             heapq.heapify(self._order)
+
+    # --- the time of decisions ---
+
+    def charge(self, key: Key, seconds: float) -> None:
+        """A decision about the key took time, which its namespace owes the others."""
+        namespace, now = key.namespace, self._loop.time()
+        due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
+        self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
+        self._file(namespace)
+
+    # --- rounds ---
+
+    @property
+    def is_quiet(self) -> bool:
+        """No key is wanted for the next round."""
+        return not self._next
+
+    def want(self, key: Key) -> None:
+        """Have the key looked at in the next round."""
+        self._next[key] = None
+        self._plan_round()
+
+    def unwant(self, key: Key) -> None:
+        """The key is looked at anyway."""
+        self._next.pop(key, None)
+
+    def looked_at(self, key: Key, seconds: float) -> bool:
+        """A look at the key took so long. Return whether its namespace has to pay for it, however little it is."""
+        if key not in self._left:
+            return False
+        self._left.discard(key)
+        self._spent[key.namespace] += seconds
+        is_much = self._spent[key.namespace] > FREE_SECONDS
+        if not self._left:
+            self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
+            self._spent.clear()
+            self._plan_round()
+        return is_much
+
+    def close(self) -> None:
+        """Forget what is wanted."""
+        self._next.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan_round(self) -> None:
+        if self._next and not self._left and self._timer is None:
+            self._timer = self._loop.call_later(max(0.0, self._rests_until - self._loop.time()), self._start_round)
+
+    def _start_round(self) -> None:
+        self._timer = None
+        keys = list(self._next)
+        self._next.clear()
+        self._left.update(self._begin_round(keys))

@@ -23,11 +23,11 @@ answer, or was busy, may answer by now, and pods wait for it: such a failure is 
 ``PASSING_SECONDS``. Attempts to place pods have waits of their own: a thousand pods with a broken selector must neither
 use up the bucket of the claims that others wait for, nor be planned again a thousand times a second.
 
-*Wide* adds (``WideKey``) are those of many keys at once: they are handed out in ``Rounds``. Keys that are handed out
+*Wide* adds are those of many keys at once: they are handed out in rounds (``fairness``). Keys that are handed out
 anyway are not in the next round as well.
 
-A key to which only *weak* adds led (``WeakKey``) is handed out as a weak one, and its timer stays: the look may turn
-out to be needless. Whatever else wants it, be it the timer, makes it an ordinary key.
+A key to which only *weak* adds led is handed out all the same, but ``is_weak`` says so, and its timer stays: the look
+may turn out to be needless. Whatever else wants it, be it the timer, makes it an ordinary key.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dra_operator.cache import Controller, Key, WeakKey, WideKey
-from dra_operator.controllers.fairness import Line, Rank, Rounds, Shares
+from dra_operator.cache import Controller, Hint, Key, Weak, Wide
+from dra_operator.controllers.fairness import Fairness, Rank
 from dra_operator.controllers.settings import BackoffSettings
 
 PASSING_SECONDS = 10.0
@@ -101,7 +101,7 @@ SOON_SECONDS = 0.1  # seconds
 class WorkQueue:
     """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop.
 
-    ``workers``: how many keys are worked on at the same time; the namespaces share them (``Shares``).
+    ``workers``: how many keys are worked on at the same time; the namespaces share them (``fairness``).
     """
 
     def __init__(
@@ -115,21 +115,20 @@ class WorkQueue:
         self._loop = asyncio.get_running_loop()
         self._backoff = backoff or Backoff(self._loop.time, BackoffSettings())
         self._rank, self._firm = rank, firm
-        self._line = Line(self._loop.time)
+        self._fairness = Fairness(self._loop, self._begin_round, workers)
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
         self._weak: set[Key] = set()
-        """Those of them that only weak adds want."""
+        """Those of them, and of the keys that workers have, which only weak adds want."""
         self._postponed: set[Key] = set()
         self._working: dict[Key, float] = {}
         """The keys that workers have, and since when; the oldest is the first."""
-        self._shares = Shares(workers)
-        self._again: dict[Key, Key] = {}
+        self._again: dict[Key, bool] = {}
+        """Keys that were added meanwhile, and whether only weakly."""
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
-        self._rounds = Rounds(self._begin_round)
-        self._wanted: dict[Key, Key] = {}
-        """What comes back from ``_held``, weakly or not; as in ``_again``."""
+        self._wanted: dict[Key, bool] = {}
+        """What comes back from ``_held``, and whether only weakly."""
         self.adds = 0
         """How often a key became ready."""
         self.retries = 0
@@ -138,30 +137,34 @@ class WorkQueue:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add(self, keys: Iterable[Key]) -> None:
-        """Hand out the keys as soon as a worker is free and they are not held."""
+    def add(self, *keys: Key, weak: bool = False, wide: bool = False) -> None:
+        """Hand out the keys as soon as a worker is free and they are not held.
+
+        ``weak``: what came free may be taken again when it is their turn. ``wide``: they are some of many, which are
+        looked at in rounds.
+        """
         for key in keys:
-            if isinstance(key, WideKey):
-                self._rounds.add(key)
+            if wide:
+                self._fairness.want(key)
                 continue
-            if not isinstance(key, WeakKey):
-                self._rounds.discard(key)
+            if not weak:
+                self._fairness.unwant(key)
             if key in self._working or key in self._postponed:
-                _want(self._again, key)
+                _want(self._again, key, weak=weak)
             elif key in self._held and self._firm:
-                _want(self._wanted, key)
+                _want(self._wanted, key, weak=weak)
             else:
-                if not isinstance(key, WeakKey) or key in self._held:
+                if not weak or key in self._held:
                     self._let_go(key)
-                self._make_ready(key)
+                self._make_ready(key, weak=weak)
         self._notice()
 
     def looked_at(self, key: Key, seconds: float) -> bool:
-        """A decision about the key took so long; whether its namespace is to be charged even if that is little."""
-        return self._rounds.looked_at(key, seconds)
+        """A decision about the key took so long. Return whether its namespace is charged even if that is little."""
+        return self._fairness.looked_at(key, seconds)
 
     def _begin_round(self, keys: Sequence[Key]) -> list[Key]:
-        self.add(keys)
+        self.add(*keys)
         return [key for key in keys if key in self._ready]
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -177,7 +180,7 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """The next key; waits for one."""
-        while not self._line.ready:
+        while not self._fairness.ready:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
             try:
@@ -187,18 +190,16 @@ class WorkQueue:
                 self._notice()  # it may have been called already: let another one go
                 raise
             del self._getters[getter]
-        key = self._line.pop()
+        key = self._fairness.pop()
         del self._ready[key]
-        if key in self._weak:
-            self._weak.discard(key)
-            key = WeakKey(*key)
         self._postponed.discard(key)
-        self._working[Key(*key)] = self._loop.time()
-        self._shares.take(key.namespace)
-        if not self._shares.may_take(key.namespace):
-            self._line.stand_aside(key.namespace)
+        self._working[key] = self._loop.time()
         self._notice()
         return key
+
+    def is_weak(self, key: Key) -> bool:
+        """Return whether only weak adds led to a key that a worker has: first see whether the work is needed."""
+        return key in self._weak
 
     def done(self, key: Key, rest: float = 0.0, *, is_over: bool = True) -> None:
         """The key was handled; for ``rest`` seconds it is not looked at again.
@@ -207,11 +208,11 @@ class WorkQueue:
         """
         if is_over:
             self._backoff.succeeded(key)
-        wanted = self._finish(key)
+        weak = self._finish(key)
         if rest:
-            self._hold(key, rest, wanted)
-        elif wanted is not None:
-            self._make_ready(wanted)
+            self._hold(key, rest, weak)
+        elif weak is not None:
+            self._make_ready(key, weak=weak)
         self._notice()
 
     def retry(self, key: Key, at_least: float = 0.0, at_most: float = math.inf) -> float:
@@ -227,7 +228,7 @@ class WorkQueue:
         if self._finish(key) is not None and not self._firm:
             seconds = min(seconds, SOON_SECONDS)
         seconds = max(seconds, at_least)
-        self._hold(key, seconds, Key(*key))
+        self._hold(key, seconds, weak=False)
         self._notice()
         return seconds
 
@@ -239,8 +240,8 @@ class WorkQueue:
         self._notice()
 
     def charge(self, key: Key, seconds: float) -> None:
-        """The namespace of the key has taken so much of the time that all share; see ``Line``."""
-        self._line.charge(key, seconds)
+        """The namespace of the key has taken so much of the time that all share."""
+        self._fairness.charge(key, seconds)
 
     def forget(self, key: Key) -> None:
         """The object of the key is gone: end its back-off and its rest."""
@@ -286,7 +287,7 @@ class WorkQueue:
     @property
     def is_idle(self) -> bool:
         """Nothing to do now, and nothing being done."""
-        return self._rounds.is_quiet and not (self._ready or self._working)
+        return self._fairness.is_quiet and not (self._ready or self._working)
 
     @property
     def is_quiet(self) -> bool:
@@ -300,33 +301,33 @@ class WorkQueue:
         self._timers.clear()
         self._held.clear()
         self._wanted.clear()
-        self._rounds.close()
+        self._fairness.close()
 
-    def _finish(self, key: Key) -> Key | None:
-        """Take the key from its worker; the key as it was added meanwhile, if it was."""
+    def _finish(self, key: Key) -> bool | None:
+        """Take the key from its worker. Return whether it was added meanwhile only weakly; None if it was not added."""
         self._leave(key)
         return self._again.pop(key, None)
 
     def _leave(self, key: Key) -> None:
-        if key not in self._working:
-            return
-        del self._working[key]
-        self._shares.give_back(key.namespace)
-        self._line.call_back(self._shares.may_take)
+        if key in self._working:
+            del self._working[key]
+            self._weak.discard(key)
+            self._fairness.leave(key)
 
-    def _hold(self, key: Key, seconds: float, wanted: Key | None) -> None:
+    def _hold(self, key: Key, seconds: float, weak: bool | None) -> None:
+        """Keep the key for so many seconds. ``weak``: how it is wanted afterwards, or None if it is not."""
         if key in self._timers:
             self._cancel_timer(key)
-            wanted = Key(*key)
+            weak = False
         self._held[key] = self._loop.call_later(seconds, self._hold_over, key)
-        if wanted is not None:
-            _want(self._wanted, wanted)
+        if weak is not None:
+            _want(self._wanted, key, weak=weak)
 
     def _hold_over(self, key: Key) -> None:
         self._held.pop(key, None)
-        wanted = self._wanted.pop(key, None)
-        if wanted is not None:
-            self.add((wanted,))
+        weak = self._wanted.pop(key, None)
+        if weak is not None:
+            self.add(key, weak=weak)
 
     def _let_go(self, key: Key) -> None:
         self._cancel_timer(key)
@@ -336,27 +337,27 @@ class WorkQueue:
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self.add((Key(*key),))
+        self.add(key)
 
     def _cancel_timer(self, key: Key) -> None:
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
-    def _make_ready(self, key: Key) -> None:
-        if not isinstance(key, WeakKey):
+    def _make_ready(self, key: Key, *, weak: bool) -> None:
+        if not weak:
             self._weak.discard(key)
         elif key not in self._ready:
             self._weak.add(key)
         if key not in self._ready:
             self.adds += 1
-            self._push(Key(*key), 0)
+            self._push(key, 0)
 
     def _push(self, key: Key, level: int) -> None:
         self._ready[key] = self._loop.time()
-        self._line.push(key, level, self._rank(key))
+        self._fairness.push(key, level, self._rank(key))
 
     def _notice(self) -> None:
-        for getter in itertools.islice(self._getters, self._line.ready):
+        for getter in itertools.islice(self._getters, self._fairness.ready):
             if not getter.done():
                 getter.set_result(None)
         if self.is_idle:
@@ -365,10 +366,9 @@ class WorkQueue:
             self._idle.clear()
 
 
-def _want(wanted: dict[Key, Key], key: Key) -> None:
-    """Note the key; an ordinary one stands, whichever comes first."""
-    if key not in wanted or not isinstance(key, WeakKey):
-        wanted[key] = key
+def _want(wanted: dict[Key, bool], key: Key, *, weak: bool) -> None:
+    """Note how the key is wanted: weakly only if nothing else wants it."""
+    wanted[key] = weak and wanted.get(key, True)
 
 
 class WorkQueues:
@@ -381,10 +381,16 @@ class WorkQueues:
         """The queue of one controller."""
         return self._queues[controller]
 
-    def add(self, keys: Iterable[Key]) -> None:
-        """Add the keys to their queues."""
-        for key in keys:
-            self._queues[key.controller].add((key,))
+    def add(self, hints: Iterable[Hint]) -> None:
+        """Add the keys to their queues, each as urgently as the hint says."""
+        for hint in hints:
+            match hint:
+                case Key():
+                    self._queues[hint.controller].add(hint)
+                case Weak(key):
+                    self._queues[key.controller].add(key, weak=True)
+                case Wide(key):
+                    self._queues[key.controller].add(key, wide=True)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """As that of the key's queue."""

@@ -92,7 +92,7 @@ class RuleReporter:
         rule = self._cluster.rules.get(key)
         condition = await self._news(rule) if rule is not None and self._controllers.eviction else None
         for pods in evictions.users_of_changed(self._cluster, key):
-            self._evictions.add(pods)
+            self._evictions.add(*pods)
             await asyncio.sleep(0)
         if rule is None:
             self._evicted.pop(key, None)
@@ -235,7 +235,7 @@ class PodEvictor:
             if eviction is None:
                 return
             if eviction.due > self._now():
-                self._queue.add((Key("eviction", pod.key),))
+                self._queue.add(Key("eviction", pod.key))
                 return
             self._tell(fresh)
             await self._pods.mark_disrupted(fresh, DEVICE_TAINT)
@@ -259,7 +259,7 @@ class PodEvictor:
             return None
         if planned.waits_until is None:
             planned.waits_until = elapsed + EVICTION_LOOK_SECONDS
-        self._queue.add(Key("eviction", it.key) for it in waiting)
+        self._queue.add(*(Key("eviction", it.key) for it in waiting))
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _is_due_alone(self, pod: Pod, now: datetime) -> bool:

@@ -41,7 +41,7 @@ from dra_kube import ApiError, Conflict, KubeError, NotLeading, ServerError, Too
 from dra_kube.spans import Root, begin
 from prometheus_client import CollectorRegistry, Counter
 
-from dra_operator.cache import Key, WeakKey
+from dra_operator.cache import Key
 from dra_operator.controllers.errors import (
     BindingFailed,
     BindingRefused,
@@ -279,13 +279,11 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
-        if isinstance(key, WeakKey):
-            if self._is_vain(key.object):
-                self._slots.release()
-                self._queue.looked_at(key, 0.0)
-                self._queue.done(key, is_over=False)
-                return
-            key = Key(*key)
+        if self._queue.is_weak(key) and self._is_vain(key.object):
+            self._slots.release()
+            self._queue.looked_at(key, 0.0)
+            self._queue.done(key, is_over=False)
+            return
         begun = self._postponed.pop(key, None) or _begun(key)
         enter_attempt(begun.attempt)
         began = time.perf_counter()

@@ -98,7 +98,7 @@ class DelayedDeletion:
             left_alone = {claim: ending for claim, ending in self._ending.items() if ending.until > now}
             for ending in left_alone.values():
                 ending.since = ending.until = now
-            self._queue.add([Key("release", claim) for claim in left_alone])
+            self._queue.add(*(Key("release", claim) for claim in left_alone))
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
     def was_collected(self, claim: ResourceClaim) -> None:

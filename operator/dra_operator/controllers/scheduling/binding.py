@@ -426,7 +426,7 @@ class SchedulingContext:
         if after > 0:
             self.queue.add_after(Key("placement", pod), after)
         else:
-            self.queue.add([Key("placement", pod)])
+            self.queue.add(Key("placement", pod))
 
     def is_working(self, pod: str) -> bool:
         """Whether the pod of this key is being decided on, or a decision about it is being written."""
