@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+from dra_api.releases.release import Release
 from scheduling_causes import DRIVER, asks, claim, device_class, node, pod, slice_
 from told import Json, told
 
@@ -129,3 +130,154 @@ def test_a_template_of_another_namespace_is_named() -> None:
         waits(resourceClaims=of_template("t")),
     ]
     assert "; there is one in namespace other, but a pod uses only templates of its own namespace" in told(objects).text
+
+
+def event(reason: str, message: str, *, kind: str = "Pod", name: str = "waits", uid: str = "uid-waits") -> Json:
+    """A warning, ten minutes old."""
+    about = {"kind": kind, "namespace": "ns", "name": name, "uid": uid}
+    meta = {"name": f"{name}-{reason}".lower(), "namespace": "ns"}
+    more = {"reason": reason, "message": message, "type": "Warning", "lastTimestamp": "2030-01-01T11:50:00Z"}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about} | more
+
+
+def bound(minutes: int = 20, **spec: Any) -> list[Json]:
+    """A pod that has its node and its device for so long, and its claim."""
+    held = claim(held=["gpu-1/gpu-0"], users=["waits"])
+    held["status"]["reservedFor"][0]["uid"] = "uid-waits"
+    found = waits(nodeName="gpu-1", **spec)
+    since = f"2030-01-01T11:{60 - minutes:02}:00Z"
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+    found["status"] = {"phase": "Pending", "conditions": [scheduled]}
+    return [device_class(), node("gpu-1"), slice_("gpu-1"), held, found]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("Failed", 'Failed to pull image "nosuch:1": not found'),
+        ("FailedMount", 'MountVolume.SetUp failed for volume "x": configmap "x" not found'),
+        ("FailedCreatePodSandBox", "Failed to create pod sandbox: no network"),
+        ("FailedPrepareDynamicResources", "prepare dynamic resources: device is gone"),
+        ("FailedAttachVolume", "Multi-Attach error for volume"),
+    ],
+)
+def test_a_pod_that_has_its_node_and_does_not_start_says_why(reason: str, message: str) -> None:
+    found = told([*bound(), event(reason, message), event("FailedScheduling", "0/1 nodes are available")])
+    assert found.code == 3
+    assert f"{reason}, 10m ago: {message}" in found.text
+    assert "FailedScheduling" not in found.text
+
+
+def test_a_pod_that_has_its_node_for_long_and_does_not_start_is_never_clear() -> None:
+    found = told(bound())
+    assert "has its node for 20 min and has not started, and no event says why: look at its kubelet" in found.text
+    assert found.code == 3
+    assert told(bound(1)).code == 0
+
+
+def test_a_driver_whose_pod_is_down_while_its_slices_are_there_is_named() -> None:
+    driver = pod("gpu-driver-1", nodeName="gpu-1", labels={"driver": DRIVER})
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
+    driver["metadata"]["ownerReferences"] = [owner]
+    driver["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    found = told([*bound(1), driver])
+    assert f"driver {DRIVER} has slices for node gpu-1, but its pod there is not ready: ns/gpu-driver-1" in found.text
+    assert found.code == 3
+
+
+def test_a_pod_that_was_deleted_before_it_got_a_node_is_kept_by_its_finalizers() -> None:
+    kept = waits(**GATE)
+    kept["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["example.com/billing"]}
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "ns", "deletionTimestamp": "2030-01-01T10:00:00Z", "finalizers": ["x"]},
+    }
+    found = told([device_class(), namespace, claim(), kept])
+    assert "namespace ns was deleted 2h ago and terminates: nothing new is made in it" in found.text
+    assert "was deleted 60m ago, before it got a node, and is kept by its finalizers: example.com/billing" in found.text
+    assert found.code == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "name"), [("deployment/web", "ReplicaSet", "web-5d4f"), ("job/train", "Job", "train")]
+)
+def test_a_controller_that_cannot_make_pods_says_why(target: str, kind: str, name: str) -> None:
+    refused = event("FailedCreate", "Error creating: exceeded quota: small", kind=kind, name=name, uid="uid-x")
+    other = event("FailedCreate", "another one", kind=kind, name=f"other{name}", uid="uid-y")
+    found = told([device_class(), refused, other], target)
+    assert f"{kind} {name}: FailedCreate: Error creating: exceeded quota: small" in found.text
+    assert "another one" not in found.text
+    assert found.code == 3
+
+
+def test_devices_of_two_kinds_that_no_node_has_together() -> None:
+    fpga = "fpga.example.com"
+    slices = [slice_("n1"), slice_("n2", driver=fpga), slice_("n3"), node("n3")]
+    objects = [device_class(), device_class("fpga", fpga), node("n1"), node("n2"), *slices]
+    found = told([*objects, claim(asks(), asks("fpga", class_name="fpga")), waits()])
+    together = 'request "gpu" of claim ns/c (on n1, n3), request "fpga" of claim ns/c (on n2)'
+    assert f"no node has devices for all of its requests: {together}" in found.text
+    assert "no device that is asked for" not in found.text
+
+
+def test_a_part_of_a_device_that_is_given_away_as_a_whole() -> None:
+    part = asks(capacity={"requests": {"memory": "10Gi"}})
+    objects = [device_class(), node("gpu-1"), slice_("gpu-1"), HELD, claim(part), waits()]
+    text = "gpu.example.com/gpu-1/gpu-0, gpu.example.com/gpu-1/gpu-1: given away as a whole, since it cannot be shared"
+    assert text in told(objects).text
+
+
+def test_an_extended_resource_that_nothing_offers() -> None:
+    """A similar name, or the gate that drops it from classes in this release."""
+    wants = {"container": {"resources": {"requests": {"example.com/gpus": "1"}, "limits": {"example.com/gpus": "1"}}}}
+    objects = [device_class("ext", extendedResourceName="example.com/gpu"), node("gpu-1"), slice_("gpu-1")]
+    found = told([*objects, waits(resourceClaims=[], **wants)])
+    assert "there is example.com/gpu" in found.text
+    assert found.advice == ["on gpu-1: ask for example.com/gpu instead of example.com/gpus in the pod"]
+    found = told([*objects, waits(resourceClaims=[], **wants)], release=Release.V1_35)
+    assert "the feature gate DRAExtendedResource is off in Kubernetes 1.35" in found.text
+
+
+def test_a_claim_whose_node_is_gone() -> None:
+    held = claim(held=["gpu-9/gpu-0"], node_name="n9")
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), held, waits()])
+    assert "node n9, for which it is allocated, does not exist: delete the claim to get other devices" in found.text
+    assert found.advice == ["on gpu-1: delete claim ns/c and create it again, so that it gets other devices"]
+
+
+def test_a_binding_condition_that_is_false_says_why() -> None:
+    held = claim(held=["gpu-1/gpu-0"], users=["waits"])
+    held["status"]["reservedFor"][0]["uid"] = "uid-waits"
+    allocation = held["status"]["allocation"]
+    allocation["devices"]["results"][0] |= {"bindingConditions": ["Attached"], "bindingFailureConditions": ["Failed"]}
+    allocation["allocationTimestamp"] = "2030-01-01T11:59:00Z"
+    condition = {"type": "Attached", "status": "False", "reason": "NoPath", "message": "the fabric has no path"}
+    device = {"driver": DRIVER, "pool": "gpu-1", "device": "gpu-0", "conditions": [condition]}
+    held["status"]["devices"] = [device]
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), held, waits()])
+    assert "condition Attached is False, NoPath: the fabric has no path" in found.text
+
+
+def test_the_place_in_the_queue_is_told() -> None:
+    others = []
+    for number, (priority, minute) in enumerate([(9, 30), (0, 10), (0, 40)]):
+        other = pod(f"other-{number}", schedulerName="dra-scheduler", priority=priority)
+        other["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": f"o{number}"}]
+        other["metadata"]["creationTimestamp"] = f"2030-01-01T11:{minute}:00Z"
+        others += [claim(name=f"o{number}"), other]
+    mine = waits()
+    mine["metadata"]["creationTimestamp"] = "2030-01-01T11:20:00Z"
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), HELD, claim(), *others, mine])
+    assert "1 pod of higher priority waits for devices of the same classes: ns/other-0" in found.text
+    assert "by priority and age it is number 3 of the 4 pods that wait for devices of these classes" in found.text
+
+
+def test_a_gang_says_how_many_of_its_pods_are_missing() -> None:
+    members = []
+    for number in range(3):
+        one = pod("waits" if not number else f"waits-{number}", schedulerName="dra-scheduler")
+        one["metadata"]["annotations"] = {"dra.kopf.dev/gang": "train", "dra.kopf.dev/gang-size": "5"}
+        members.append(one)
+    found = told([node("gpu-1"), *members])
+    assert "2 more pods of gang train, which needs 5: 3 are there" in found.text

@@ -96,8 +96,12 @@ KINDS: Final[Kinds] = {
     EVENTS: Event,
     LEASES: Lease,
 }
-TOLD_BY_EVENTS: Final = ("FailedPrepareDynamicResources", "FailedResourceClaimCreation", "FailedBinding")
-"""Reasons of the events that are read: what no condition says."""
+TOLD_BY_EVENTS: Final = (
+    "type=Warning,reason!=FailedScheduling,reason!=Unhealthy,reason!=BackOff",
+    "reason=FailedBinding",
+)
+"""Which events are read: what warns of an object that no condition tells of. Schedulers say in conditions what they say
+in events, and what a kubelet repeats has a first event of another reason."""
 LEASE_NAMESPACE: Final = "kube-system"
 
 
@@ -150,9 +154,7 @@ class _Reader:
     async def _listed(self, resource: Resource, kind: type[Object], namespace: str | None) -> list[Object]:
         if resource is not EVENTS:
             return await self._page(resource, kind, namespace)
-        pages = [
-            await self._page(resource, kind, namespace, fieldSelector=f"reason={reason}") for reason in TOLD_BY_EVENTS
-        ]
+        pages = [await self._page(resource, kind, namespace, fieldSelector=selector) for selector in TOLD_BY_EVENTS]
         return [event for page in pages for event in page]
 
     async def _page(

@@ -13,13 +13,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from dra_api.core import Pod, Volume
+from dra_api.core import MIRROR_ANNOTATION, Pod, Volume
 from dra_api.leases import MIX, SETTINGS
 from dra_api.meta import Object, ObjectMeta
 from dra_api.relations.label_selectors import Selector
 from dra_api.relations.references import group_name
 from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import (
+    EXTENDED_RESOURCE_ANNOTATION,
     NULL,
     POD_CLAIM_NAME_ANNOTATION,
     DeviceClaim,
@@ -33,7 +34,14 @@ from msgspec.structs import asdict, replace
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION
-from dra_operator.scheduling.state import ANNOTATION
+from dra_operator.scheduling.state import (
+    ANNOTATION,
+    GANG,
+    GANG_MATCH_ATTRIBUTE,
+    GANG_SIZE,
+    GANG_TOPOLOGY,
+    KUEUE_COUNT,
+)
 
 T = TypeVar("T", bound=Object)
 
@@ -128,16 +136,23 @@ READ_ANNOTATIONS: Final = frozenset(
         SETTINGS,
         MIX,
         POD_CLAIM_NAME_ANNOTATION,
+        EXTENDED_RESOURCE_ANNOTATION,
+        MIRROR_ANNOTATION,
         ANNOTATION,
         MOVABLE,
         PLACEMENT_STRATEGY_ANNOTATION,
+        GANG,
+        GANG_SIZE,
+        GANG_TOPOLOGY,
+        GANG_MATCH_ATTRIBUTE,
+        KUEUE_COUNT,
         BOUND_ANNOTATION,
         BOUND_BY_CONTROLLER,
         CLASS_ANNOTATION,
         SELECTED_NODE,
     }
 )
-"""Those that decisions depend on."""
+"""Those that decisions depend on; labels stay all."""
 
 
 def without_secrets(objects: Iterable[Object]) -> list[Object]:

@@ -15,7 +15,7 @@ from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.wording import counted, listed
 
 from .claims import why_claim
-from .everything import idle_schedulers, is_waiting, pods_of, waiting_groups
+from .everything import idle_schedulers, is_waiting, pods_of, refused_pods, waiting_groups
 from .fixes.change import Fix
 from .limited import hidden, why_within_limits
 from .pods import why_pod
@@ -79,10 +79,13 @@ def _of_one(seen: Observed, settings: Settings, kind: str, name: str, seconds: f
 def _of_owner(seen: Observed, settings: Settings, kind: str, name: str, seconds: float) -> Report:
     """The first of the pods that wait in full, the others by name."""
     pods = pods_of(seen.every(Pod), kind, name, seen.namespace)
-    if not pods:
+    refused = refused_pods(seen, kind, name)
+    if not pods and not refused:
         raise Problem(f"there is no pod of {kind} {name} in namespace {seen.namespace}: look at the {kind}'s events")
     waiting = [pod for pod in pods if is_waiting(pod)]
     report = Report([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
+    if refused:
+        report.object_to(*refused)
     for pod in waiting[:1] or pods:
         report.take_in(_report_on(seen, settings, pod, seconds), indent=2)
     if others := waiting[1:]:

@@ -8,7 +8,7 @@ from typing import Final
 from dra_api.core import Event, Node, Pod
 from dra_api.relations.references import is_reserved_for
 from dra_api.resource import ResourceClaim
-from dra_api.values.times import format_time
+from dra_api.values.times import format_time, parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
@@ -16,12 +16,19 @@ from dra_operator.kubectl.facts import age, belonging, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import NotTried, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.wording import listed
 
 from .claim_making import unmade
 from .obstacle_report import holding
 from .report import Report
+from .wanted_values import driver_pods
 
 FAILED: Final = "FailedPrepareDynamicResources"
+OTHERS: Final = frozenset({"FailedScheduling", "Preempted", "TaintManagerEviction", "FailedResourceClaimCreation"})
+"""Reasons of events that tell nothing of why a pod with a node does not start."""
+SHOWN_EVENTS: Final = 4
+SILENT_SECONDS: Final = 300.0
+"""After so long a pod that has its node and says nothing is looked into."""
 
 
 def why_bound(made: Pipeline, pod: Pod) -> Report:
@@ -86,14 +93,48 @@ def ready_state(node: Node) -> str:
 
 
 def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
-    """What the kubelet said last of its devices, and drivers that publish nothing on the node."""
-    about = [event for event in made.seen.every(Event) if event.involved_object.uid == pod.metadata.uid]
-    failed = [event for event in about if event.reason == FAILED]
-    if failed:
-        last = max(failed, key=lambda event: event.when)
-        yield f"{FAILED}, {age(last.when, made.now) or 'a while'} ago: {last.message}"
+    """What warns of the pod last, by reason, and drivers that do not work on the node."""
+    warnings = warnings_of(made, pod.metadata.uid)
+    yield from warnings
+    node = pod.spec.node_name
     for driver in _silent_drivers(made, pod):
-        yield f"driver {driver} publishes no ResourceSlice for node {pod.spec.node_name}: is it running there?"
+        yield f"driver {driver} publishes no ResourceSlice for node {node}: is it running there?"
+    drivers = {
+        result.driver for _, claim in made.cluster.claims_of(pod) if claim is not None for result in claim.results
+    }
+    for driver in sorted(drivers):
+        there = [it for it in driver_pods(driver, made.cluster.pods) if it.spec.node_name == node]
+        if there and not any(map(is_ready, there)):
+            names = listed(it.key for it in there)
+            yield f"driver {driver} has slices for node {node}, but its pod there is not ready: {names}"
+    since = _waits_for(made, pod)
+    if not warnings and since > SILENT_SECONDS:
+        yield f"has its node for {since / 60:.0f} min and has not started, and no event says why: look at its kubelet"
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod runs, and does not say that it is not ready."""
+    unready = any(one.type == "Ready" and one.status != "True" for one in pod.status.conditions or ())
+    return pod.status.phase == "Running" and not unready
+
+
+def _waits_for(made: Pipeline, pod: Pod) -> float:
+    """Seconds since the pod got its node; 0 if it does not say when."""
+    for one in pod.status.conditions or ():
+        if (one.type, one.status) == ("PodScheduled", "True"):
+            scheduled = parse_time(one.last_transition_time or "")
+            return (made.now - scheduled).total_seconds() if scheduled is not None else 0.0
+    return 0.0
+
+
+def warnings_of(made: Pipeline, uid: str) -> list[str]:
+    """The last event of each reason about an object, the newest first."""
+    last: dict[str, Event] = {}
+    for event in made.seen.every(Event):
+        if event.involved_object.uid == uid and event.reason not in OTHERS:
+            last[event.reason] = max(last.get(event.reason, event), event, key=lambda it: it.when)
+    newest = sorted(last.values(), key=lambda event: (event.reason == FAILED, event.when), reverse=True)
+    return [f"{it.reason}, {age(it.when, made.now) or 'a while'} ago: {it.message}" for it in newest[:SHOWN_EVENTS]]
 
 
 def _silent_drivers(made: Pipeline, pod: Pod) -> list[str]:

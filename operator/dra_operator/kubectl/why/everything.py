@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dra_api.core import Pod
+from dra_api.core import Event, Pod
 from dra_api.relations.references import pod_is_done
 
 from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
@@ -140,3 +141,16 @@ def pods_of(pods: Sequence[Pod], kind: str, name: str, namespace: str) -> list[P
         return owner.kind == "ReplicaSet" and owner.name.rpartition("-")[0] == name
 
     return sorted(filter(is_owned, pods), key=lambda pod: pod.key)
+
+
+def refused_pods(seen: Observed, kind: str, name: str) -> list[str]:
+    """Why a controller cannot make pods of a Job or Deployment, by the last events about it or its ReplicaSets."""
+    found: dict[str, Event] = {}
+    for event in seen.every(Event):
+        about = event.involved_object
+        owner = about.name.rpartition("-")[0] if about.kind == "ReplicaSet" else about.name
+        is_its = about.kind in (("Job",) if kind == "job" else ("ReplicaSet", "Deployment"))
+        if is_its and (owner if kind != "job" else about.name) == name and about.namespace == seen.namespace:
+            before = found.get(about.name, event)
+            found[about.name] = max(before, event, key=lambda it: it.when)
+    return [f"{it.involved_object.kind} {it.involved_object.name}: {it.reason}: {it.message}" for it in found.values()]

@@ -16,7 +16,7 @@ from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, pre_fil
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
 from dra_operator.scheduling.preemption import GangNomination, preempt_for_gang
 from dra_operator.scheduling.state import Gang, has_gate, is_placeholder
-from dra_operator.wording import listed
+from dra_operator.wording import counted, listed
 
 from .claim_making import refused_devices
 from .preemption import terms_of, who_ends
@@ -92,8 +92,17 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
         else:
             hindered = hindered or f"pod {other.metadata.name} of its gang, which {refused}"
     if len(states) < wanted:
-        return Together(gang, hindered=hindered or "other pods of its gang")
+        return Together(gang, hindered=hindered or missing_members(gang, len(running) + len(waiting)))
     return _planned(made, gang, states, same_values(cluster, gang, running), preempts=preempts)
+
+
+def missing_members(gang: Gang, there: int) -> str:
+    """How many pods of the gang are not there; its own pod is among those that are."""
+    lacking = gang.size - there
+    if lacking <= 0:
+        return "other pods of its gang"
+    are = "is" if there == 1 else "are"
+    return f"{counted(lacking, 'more pod')} of gang {gang.title}, which needs {gang.size}: {there} {are} there"
 
 
 def _planned(made: Pipeline, gang: Gang, states: list[CycleState], same: SameValues, *, preempts: bool) -> Together:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,8 +14,9 @@ from dra_operator.commands.refusal_report import grouped, holders, names
 from dra_operator.scheduling import CycleState, Fits, Lacking, Obstructed, PodFilter
 from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.state import title
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
+from .fixes.requests import every_request, matching
 from .obstacle_report import about
 from .published import Published
 from .survey import NodeSaid, Said
@@ -41,11 +42,13 @@ def node_report(
     good = [one.state.name for one in said if isinstance(one.said.answer, Fits)]
     asked = f"the {counted(len(said), 'node')} asked" if is_partial else counted(len(said), "node")
     yield f"{title(cycle_state.pod)} would fit {len(good)} of {asked}" + (f": {names(good)}" if good else "")
-    yield from (f"  {line}" for line in _in_the_way(cycle_state, pod_filter, said))
+    yield from (f"  {line}" for line in _in_the_way(cycle_state, pod_filter, said, cluster))
     yield from (f"  {line}" for line in _lacking(cycle_state, said, cluster, published, now))
 
 
-def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[NodeSaid]) -> Iterator[str]:
+def _in_the_way(
+    cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[NodeSaid], cluster: Cluster
+) -> Iterator[str]:
     """Nodes that are obstructed, faulty or undecided, by the words for it."""
     groups: dict[str, list[NodeSaid]] = {}
     has_some = any(not one.said.has_none for one in said)
@@ -58,7 +61,9 @@ def _in_the_way(cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[N
         if answers:
             elsewhere = frozenset[str]().union(*(answer.elsewhere for answer in answers))
             nodes = [one.state for one in members]
-            yield from (f"  {line}" for line in about(answers[0].obstacle, cycle_state, pod_filter, nodes, elsewhere))
+            yield from (
+                f"  {line}" for line in about(answers[0].obstacle, cycle_state, pod_filter, nodes, elsewhere, cluster)
+            )
         yield from (f"  {line}" for line in _their_devices(members))
 
 
@@ -105,9 +110,65 @@ def _lacking(
 
     for demand, of_nodes in refusals.items():
         yield from grouped(of_nodes, cycle_state.allocator.inventory, demand.program, held, full)
-    if without:
-        yield f"{names(without)}: no device that is asked for"
+    of_requests = requests_served(cycle_state, said)
+    for text in dict.fromkeys(_lacks(name, said, of_requests) for name in without):
+        yield f"{names([name for name in without if _lacks(name, said, of_requests) == text])}: {text}"
+    yield from nowhere_together(of_requests)
     lacking = [it.outline for it in different if it.outline is not None]
+    yield from _unshared(lacking, cycle_state)
     yield from troubled_pools(lacking, cluster, now)
     yield from taint_sources(lacking, cycle_state, cluster)
     yield from wanted_values(lacking, cycle_state, published, cluster.pods)
+
+
+Served = Mapping[str, frozenset[str]]
+"""The nodes that have enough devices for a request, in use or not, by the words for the request."""
+
+
+def requests_served(cycle_state: CycleState, said: Sequence[NodeSaid]) -> Served:
+    """For a pod with several requests: which nodes have devices for each. Empty for a pod with one."""
+    program = cycle_state.allocator.compile([it for it in cycle_state.resource_claims if it.status.allocation is None])
+    stages = [(program.claims[stage.claim].key, stage) for stage in program.stages]
+    if len(stages) < 2 or any(isinstance(one.said.answer, Fits) for one in said):
+        return {}
+    found: dict[str, set[str]] = {f'request "{stage.request}" of claim {key}': set() for key, stage in stages}
+    for one in said:
+        matches = matching(cycle_state, one.state)
+        for key, stage in stages:
+            numbers = ((len(matches.get((key, it.request), ())), it) for it in stage.alternatives)
+            if any(number >= max(1, 0 if it.everything else it.count) for number, it in numbers):
+                found[f'request "{stage.request}" of claim {key}'].add(one.state.name)
+    return {words: frozenset(nodes) for words, nodes in found.items()}
+
+
+def nowhere_together(served: Served) -> Iterator[str]:
+    """That each request could be served on some node, and no node has devices for all of them."""
+    if served and all(served.values()) and not frozenset.intersection(*served.values()):
+        places = (f"{words} (on {names(sorted(nodes))})" for words, nodes in served.items())
+        yield f"no node has devices for all of its requests: {listed(places, 6)}"
+
+
+def _lacks(node: str, said: Sequence[NodeSaid], served: Served) -> str:
+    if any(node in nodes for nodes in served.values()):
+        return f"no device for {listed(words for words, nodes in served.items() if node not in nodes)}"
+    return "no device that is asked for"
+
+
+def _unshared(lacking: Sequence[Refusal], cycle_state: CycleState) -> Iterator[str]:
+    """Devices of which a part is asked for, and that are given away as a whole."""
+    asks_for_part = {
+        (claim.key, name)
+        for claim in cycle_state.resource_claims
+        for name, wanted in every_request(claim)
+        if wanted.capacity is not None and wanted.capacity.requests
+    }
+    for outline in lacking:
+        state = cycle_state.nodes.get(outline.node)
+        if (outline.claim.key, outline.request) not in asks_for_part or state is None:
+            continue
+        view, held = cycle_state.allocator.inventory.view(state.node), set(outline.held)
+        whole = [view.id(it) for it in range(len(view.devices)) if view.id(it) in held and not view.shareable >> it & 1]
+        if whole:
+            features = cycle_state.allocator.inventory.features
+            off = "" if features.consumable_capacity else " (the feature gate DRAConsumableCapacity is off)"
+            yield f"{listed(map(str, whole))}: given away as a whole, since it cannot be shared{off}"

@@ -10,14 +10,16 @@ from dra_api.resource import ResourceClaim
 from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator import DeviceId
+from dra_operator.cache import Cluster
 from dra_operator.scheduling import CycleState, PodFilter
-from dra_operator.scheduling.rules import NODE_SELECTOR, PORT, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.rules import NODE_SELECTOR, NOT_OFFERED, PORT, RESOURCE, TOO_MANY_PODS
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import listed
 
 from .fixes.node_remedies import leaving_or_coming
 from .fixes.pod_changes import amount_of
 from .published import requirement_text, selector_text
+from .supposed import similar_name
 
 _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
@@ -28,11 +30,14 @@ def about(
     pod_filter: PodFilter,
     nodes: Sequence[LoadedNode],
     elsewhere: Collection[str],
+    cluster: Cluster,
 ) -> Iterator[str]:
     """Lines about nodes with the same obstacle. ``elsewhere``: UIDs of claims that are allocated for other nodes."""
     yield from dict.fromkeys(filter(None, (leaving_or_coming(state.node) for state in nodes)))
     if (domains := pod_filter.rules.counts(obstacle)) is not None:
         yield f"pods that count: {_by_domain(domains)}"
+    if obstacle.reason is NOT_OFFERED:
+        yield from _unoffered(cycle_state, obstacle.subject, cluster)
     if obstacle.reason is RESOURCE:
         yield _shortage(cycle_state.pod, obstacle.subject, nodes)
     if obstacle.reason is TOO_MANY_PODS:
@@ -46,6 +51,30 @@ def about(
     for claim in cycle_state.resource_claims:
         if claim.metadata.uid in elsewhere:
             yield f"claim {claim.metadata.name}: {holding(claim)}"
+            yield from _on_lost_nodes(claim, cycle_state)
+
+
+def _on_lost_nodes(claim: ResourceClaim, cycle_state: CycleState) -> Iterator[str]:
+    """A node of the allocation that is gone: nothing brings the devices back."""
+    allocation = claim.status.allocation
+    selector = allocation.node_selector if allocation is not None else None
+    terms = selector.node_selector_terms or () if selector is not None else ()
+    fields = [one for term in terms for one in term.match_fields or ()]
+    for name in dict.fromkeys(name for one in fields if one.operator == "In" for name in one.values or ()):
+        if cycle_state.nodes.get(name) is None:
+            yield f"node {name}, for which it is allocated, does not exist: delete the claim to get other devices"
+
+
+def _unoffered(cycle_state: CycleState, resource: str, cluster: Cluster) -> Iterator[str]:
+    """Whether a feature gate is off that classes need for it, or a similar name is offered."""
+    features = cycle_state.allocator.inventory.features
+    if not features.extended_resources:
+        off = f"the feature gate DRAExtendedResource is off in Kubernetes {features.release}"
+        yield f"{off}: its API server drops extendedResourceName from device classes"
+    offered = {name for state in cycle_state.nodes for name in state.offered if "/" in name}
+    served = {name for class_ in cluster.classes if (name := class_.spec.extended_resource_name)}
+    if similar := similar_name(resource, offered | served):
+        yield similar.removeprefix("; ")
 
 
 def holding(claim: ResourceClaim | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from dra_operator.scheduling import (
     ConflictCheckDue,
     CycleState,
     Deferring,
+    GettingReady,
     NoPlace,
     NotTried,
     Plan,
@@ -25,7 +26,7 @@ from dra_operator.scheduling import (
     total,
 )
 from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
-from dra_operator.scheduling.state import title
+from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
 from dra_operator.wording import counted
 
 from .claim_making import refused_devices, unmade
@@ -33,7 +34,7 @@ from .decision import Decision, decide
 from .fixes.change import Fix
 from .fixes.search import FixSearch, outdated
 from .fixes.trial import Trial
-from .gang import Together, together
+from .gang import Together, missing_members, together
 from .node_report import node_report
 from .preemption import victims
 from .published import Published
@@ -60,6 +61,10 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
             report.add(unmade(made, pod))
         if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
             report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+        if isinstance(found, NotTried) and found.obstacle.reason is GANG_INCOMPLETE:
+            report.add(_members(made, pod))
+        if isinstance(found, GettingReady):
+            report.add(_said_of_devices(found.claims))
         report.take_in(why_besides(made, found, pod, places=places, before=supposed))
         return report
     known = supposed.templates if supposed is not None else {}  # of these it was said before that they are refused
@@ -114,6 +119,24 @@ def why_besides(
             report.fixes = [fix]
             report.add(["it would fit with this change, which was tried:", f"  on {node}: {fix.text}"])
     return report
+
+
+def _members(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """How many pods the gang lacks."""
+    gang = made.cluster.gang_of(pod)
+    if isinstance(gang, Gang):
+        running, waiting = made.cluster.members_of(gang)
+        yield missing_members(gang, len(running) + len(waiting))
+
+
+def _said_of_devices(claims: Iterable[ResourceClaim]) -> Iterator[str]:
+    """What their drivers say of devices that are not ready."""
+    for claim in claims:
+        for device in claim.status.devices or ():
+            for one in device.conditions or ():
+                if one.status != "True" and one.message:
+                    id_ = f"{device.driver}/{device.pool}/{device.device}"
+                    yield f"device {id_}, condition {one.type} is {one.status}, {one.reason}: {one.message}"
 
 
 def _similar(made: Pipeline, pod: Pod, found: PreFilterResult) -> str:

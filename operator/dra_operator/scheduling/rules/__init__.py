@@ -6,7 +6,7 @@ Others import reasons for which they know a remedy, what changes can help a pod,
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
 from .node_affinity import NODE_SELECTOR
 from .node_ports import PORT
-from .node_resources import RESOURCE, TOO_MANY_PODS, NodeResources
+from .node_resources import NOT_OFFERED, RESOURCE, TOO_MANY_PODS, NodeResources
 from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .rule import ANY_CHANGE, ClusterEvent, Hint
@@ -22,6 +22,7 @@ __all__ = [
     "GROUP_MISSING",
     "GROUP_UNSUPPORTED",
     "NODE_SELECTOR",
+    "NOT_OFFERED",
     "NO_BINDINGS",
     "NO_VOLUMES",
     "POD_AFFINITY",

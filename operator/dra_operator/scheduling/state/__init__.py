@@ -1,10 +1,14 @@
 """Nodes, the pods on them, placeholder pods and the scheduling gate, as every phase of a cycle sees them."""
 
 from .gang import (
+    GANG,
     GANG_CROWDED,
     GANG_INCOMPLETE,
     GANG_MALFORMED,
     GANG_MATCH_ATTRIBUTE,
+    GANG_SIZE,
+    GANG_TOPOLOGY,
+    KUEUE_COUNT,
     MOST_GANG_PODS,
     Gang,
     ends_as_one,
@@ -66,14 +70,18 @@ from .selection import Anchors, Place
 
 __all__ = [
     "ANNOTATION",
+    "GANG",
     "GANG_CROWDED",
     "GANG_INCOMPLETE",
     "GANG_MALFORMED",
     "GANG_MATCH_ATTRIBUTE",
+    "GANG_SIZE",
+    "GANG_TOPOLOGY",
     "GATE",
     "GATED",
     "HOLD",
     "IMMEDIATE",
+    "KUEUE_COUNT",
     "LARGEST_OBJECT_BYTES",
     "MILLI_BILLIONTHS",
     "MOST_GANG_PODS",

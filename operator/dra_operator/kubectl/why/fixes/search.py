@@ -19,11 +19,12 @@ from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
+from dra_operator.scheduling.rules import NOT_OFFERED
 from dra_operator.wording import listed
 
 from .change import Change, Fix, Patch
 from .claim_remedies import claim_remedies
-from .extended_remedies import extended_remedies
+from .extended_remedies import extended_remedies, name_remedies
 from .holder_remedies import Holders, holder_remedies, release_remedies
 from .node_remedies import node_remedies
 from .selector_remedies import selector_remedies
@@ -148,6 +149,9 @@ class FixSearch:
             return
         match answer:
             case Obstructed(obstacle, elsewhere):
+                if obstacle.reason is NOT_OFFERED:
+                    served = {name for it in trial.cluster.classes if (name := it.spec.extended_resource_name)}
+                    yield from name_remedies(trial.pod, obstacle.subject, served | set(state.offered))
                 yield from node_remedies(obstacle, trial.pod, state)
                 yield from release_remedies(trial.cluster, cycle_state, elsewhere)
             case Faulty():
