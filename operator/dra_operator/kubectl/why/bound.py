@@ -27,7 +27,7 @@ FAILED: Final = "FailedPrepareDynamicResources"
 OTHERS: Final = frozenset({"FailedScheduling", "Preempted", "TaintManagerEviction", "FailedResourceClaimCreation"})
 """Reasons of events that tell nothing of why a pod with a node does not start."""
 SHOWN_EVENTS: Final = 4
-SILENT_SECONDS: Final = 300.0
+NOT_STARTED_SECONDS: Final = 300.0
 """After so long a pod that has its node and says nothing is looked into."""
 
 
@@ -108,7 +108,7 @@ def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
             names = listed(it.key for it in there)
             yield f"driver {driver} has slices for node {node}, but its pod there is not ready: {names}"
     since = _waits_for(made, pod)
-    if not warnings and since > SILENT_SECONDS:
+    if not warnings and since > NOT_STARTED_SECONDS:
         yield f"has its node for {since / 60:.0f} min and has not started, and no event says why: look at its kubelet"
 
 
