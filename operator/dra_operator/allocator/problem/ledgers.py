@@ -93,7 +93,7 @@ class Counters(ChargedOnce):
     """The counters of one pool.
 
     A counter that the allocated state has overdrawn closes the whole pool, also for devices that do not consume it:
-    section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
+    allocator.md section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
     """
 
     def __init__(
