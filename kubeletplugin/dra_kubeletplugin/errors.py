@@ -43,7 +43,10 @@ from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_kube import Forbidden
 
-_RIGHTS = "the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
+_RIGHTS = (
+    "the driver's ServiceAccount needs a ClusterRole that allows it: list, watch, create, update and delete of "
+    "resourceslices, get of nodes and resourceclaims (dra-kubelet-plugin new writes one)"
+)
 
 
 _SHOWN_HOLDERS: Final = 3
@@ -62,7 +65,7 @@ class PluginError(Exception):
 
 
 def with_remedy(error: Exception) -> str:
-    """An error of the API server in words; what is forbidden names the role that allows it."""
+    """Return an error of the API server in words; for what is forbidden, with the rights that a driver needs."""
     return f"{error}; {_RIGHTS}" if isinstance(error, Forbidden) else str(error)
 
 

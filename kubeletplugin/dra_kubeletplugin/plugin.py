@@ -72,6 +72,7 @@ class KubeletPlugin:
             self._offers,
             self._turns.deciding,
             self._counters,
+            settings.node_name,
         )
         self._health = HealthReports(driver, settings.node_name, served=settings.serve_health)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
@@ -122,8 +123,10 @@ class KubeletPlugin:
 
         Returns at once; errors go to ``handle_error``. While a newer instance serves on the node (``is_newest``), this
         one writes nothing: two versions of a driver may want different slices, and each would undo what the other one
-        writes. Raises SettingsError without a node name.
+        writes. Raises SettingsError without a node name, or with ``publishes=False``.
         """
+        if not self.settings.publishes:
+            raise SettingsError("cannot publish with publishes=False: a controller of the driver does")
         if self._publisher is None:
             if not self.settings.node_name:
                 raise SettingsError("cannot publish without a node name: set node_name")
@@ -208,9 +211,11 @@ class KubeletPlugin:
     def has_published(self) -> bool:
         """Whether pools of the driver were once brought to the API server, or reported as invalid or refused.
 
-        A plugin without a node name cannot publish; for that one it is always true.
+        A plugin without a node name, or with ``publishes=False``, never publishes; for that one it is always true.
         """
-        return not self.settings.node_name or (self._publisher is not None and self._publisher.has_settled)
+        return not (self.settings.node_name and self.settings.publishes) or (
+            self._publisher is not None and self._publisher.has_settled
+        )
 
     @property
     def problems(self) -> Mapping[str, Recoverable]:

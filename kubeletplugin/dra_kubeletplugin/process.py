@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 async def serve(
     driver: Driver,
     settings: PluginSettings,
-    resources: Resources | AsyncIterable[Resources],
+    resources: Resources | AsyncIterable[Resources] | None,
     *,
     kubeconfig: str | PathLike[str] | None = None,
     interceptors: Sequence[Interceptor] = (),
@@ -35,11 +36,14 @@ async def serve(
 ) -> None:
     """Run the plugin until SIGINT or SIGTERM, then stop it cleanly.
 
-    ``resources`` that come and go are an asynchronous iterator, of which each value replaces the one before.
+    ``resources`` that come and go are an asynchronous iterator, of which each value replaces the one before; None
+    leaves the slices to a controller of the driver.
     ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
     A process that has not ended 15 s after the signal is ended with exit code 1 (``ending.py``).
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
+    if resources is None:
+        settings = replace(settings, publishes=False)
     start_traces(settings.driver_name, **{"k8s.node.name": settings.node_name})
     stopped = asyncio.Event()
     with _signals(asyncio.get_running_loop(), stopped):
@@ -68,7 +72,9 @@ def _signals(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Iterato
             signal.signal(number, handler)
 
 
-async def _publish(plugin: KubeletPlugin, driver: Driver, resources: Resources | AsyncIterable[Resources]) -> None:
+async def _publish(
+    plugin: KubeletPlugin, driver: Driver, resources: Resources | AsyncIterable[Resources] | None
+) -> None:
     """Publish all that comes, and then wait to be cancelled. Raises DevicesFailed for what an iterator raises."""
     if isinstance(resources, AsyncIterable):
         try:
@@ -81,7 +87,7 @@ async def _publish(plugin: KubeletPlugin, driver: Driver, resources: Resources |
             failed = DevicesFailed(error)
             driver.handle_error(failed, "the plugin cannot continue")
             raise failed from error
-    else:
+    elif resources is not None:
         await plugin.publish(resources)
     await asyncio.Event().wait()
 

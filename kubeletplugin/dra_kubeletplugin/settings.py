@@ -43,8 +43,9 @@ class PluginSettings:
     ``serve_health=False`` takes the health service away, also if the driver has ``health``. ``log_level`` is the level
     of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in its
     slices (RS-05). ``scheduler`` gives all published devices to the scheduler of that name alone, by a taint
-    (``slices.marked_for``). ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second,
-    and at once.
+    (``slices.marked_for``). ``publishes=False`` is for drivers whose devices a controller publishes: the plugin is
+    ready without slices of its own. ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per
+    second, and at once.
     """
 
     driver_name: str
@@ -68,6 +69,7 @@ class PluginSettings:
     log_level: int | None = logging.DEBUG
     reconcile_pool: str = ""
     scheduler: str = ""
+    publishes: bool = True
     api_rate: float = 50.0
     api_burst: int = 100
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from dra_api.resource import Device, ResourceClaim
-from dra_kubeletplugin import Driver, Pool, Prepared, device, run
+from dra_kubeletplugin import DevicesFailed, Driver, Pool, Prepared, counter_set, device, run
 from dra_kubeletplugin.commands.command import _pools
 
 
@@ -151,3 +151,46 @@ async def test_devices_that_come_and_go_are_published_one_state_after_the_other(
 
     pools: Any = _pools("worker-1", devices())
     assert [found async for found in pools] == [{"worker-1": Pool.of([])}, {"worker-1": Pool.of([device("d")])}]
+
+
+A, B = device("a"), device("b", consumes={"s": {"c": 1}})
+COUNTED = Pool.of([B], shared_counters=[counter_set("s", {"c": 4})])
+OFFERS: list[tuple[str, Any, dict[str, Pool]]] = [
+    ("devices", [A], {"worker-1": Pool.of([A])}),
+    ("none now", [], {"worker-1": Pool.of([])}),
+    ("a pool with counters", COUNTED, {"worker-1": COUNTED}),
+    ("several pools", {"{nodeName}/a": Pool.of([A]), "{nodeName}": COUNTED},
+     {"worker-1/a": Pool.of([A]), "worker-1": COUNTED}),
+    ("no pools", {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("offer", "expected"), [case[1:] for case in OFFERS], ids=[case[0] for case in OFFERS])
+async def test_a_driver_offers_devices_or_pools(offer: Any, expected: dict[str, Pool]) -> None:
+    assert _pools("worker-1", offer) == expected
+
+    async def changing() -> AsyncIterator[Any]:
+        yield []
+        yield offer
+
+    pools: Any = _pools("worker-1", changing())
+    assert [found async for found in pools][1] == expected
+
+
+def test_what_is_no_pool_ends_the_process_with_one_line() -> None:
+    with pytest.raises(DevicesFailed, match=r"pool 'p' is list: make it with Pool.of\(devices\)"):
+        _pools("worker-1", {"p": [A]})  # type: ignore[arg-type]  # a mistake
+
+
+def test_a_driver_gives_further_settings(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are checked as all others, and flags override them."""
+    arguments = [f"--kubelet-dir={kubeconfig.parent}", f"--kubeconfig={kubeconfig}", "--node-name=n"]
+    for settings, message in (
+        ({"device_metadata": "v9"}, "device_metadata: 'v9' is not a list of versions"),
+        ({"metadata": True}, "run was called with a setting that there is not: "),
+        ({"scheduler": "_"}, "the scheduler '_' cannot stand in a taint"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            run(Nothing(), "a.example.com", [A], arguments, **settings)
+        assert end.value.code == 2
+        assert message in capsys.readouterr().err

@@ -769,6 +769,25 @@ async def test_a_plugin_whose_slices_are_refused_is_not_ready_and_says_why(
     assert [type(error) for error in driver.errors] == [PoolRefused]
 
 
+async def test_a_plugin_whose_devices_a_controller_publishes_is_ready_without_slices(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
+    """It was never ready, so that its DaemonSet never finished to roll out."""
+    async with (
+        KubeletPlugin(driver, replace(settings, publishes=False), api.client) as plugin,
+        FakeKubelet(settings) as kubelet,
+        monitored(Metrics(), "127.0.0.1:0", "/metrics") as probes,
+        aiohttp.ClientSession(f"http://{probes.address}") as http,
+        probes.about(plugin),
+    ):
+        assert await (await http.get("/readyz")).text() == "not registered"
+        await kubelet.register()
+        assert (await http.get("/readyz")).status == 200
+        with pytest.raises(SettingsError, match="a controller of the driver does"):
+            await plugin.publish({})
+    assert not api.slices()
+
+
 def below(folder: Path) -> list[Path]:
     """All files and folders in it."""
     return sorted(folder.rglob("*"))

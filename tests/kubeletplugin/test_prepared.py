@@ -450,6 +450,28 @@ async def _fails(_: object) -> Any:
     raise ClaimError("not now")
 
 
+# --- a node that gets another name ---
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("below", ["", "/gpus"])
+async def test_devices_are_the_same_when_the_node_has_another_name(node: NodeWorld, below: str, damaged: bool) -> None:
+    """Its pools are named like the node: the same device was prepared for two claims."""
+    node.node_name = "worker-1"
+    node.start()
+    await prepared(node, allocated("a", f"worker-1{below}/gpu-0", "worker-10/gpu-2"))
+    if damaged:
+        (node.root / "claims" / "uid-of-a.json").write_bytes(b"")
+    node.node_name = "renamed"
+    node.start()
+    error = await refused(node, allocated("b", f"renamed{below}/gpu-0"))
+    assert isinstance(error, DeviceInUse)
+    assert f"device gpu-0 of pool renamed{below} is still prepared" in str(error)
+    await prepared(node, allocated("c", f"renamed{below}/gpu-1", "renamed0/gpu-2"))
+    assert await node.prepared.unprepare(ref("a")) is None
+    await prepared(node, allocated("b", f"renamed{below}/gpu-0"))
+
+
 # --- devices that draw from the same counters ---
 
 WHOLE: dict[str, dict[str, int | str]] = {"whole": {"memory": "80Gi", "slices": 7}}

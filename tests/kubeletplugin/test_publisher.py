@@ -357,7 +357,10 @@ async def test_a_node_made_again_is_the_owner_of_new_slices(api: PluginApi, erro
 
 # --- failures ---
 
-RIGHTS = "; the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
+RIGHTS = (
+    "; the driver's ServiceAccount needs a ClusterRole that allows it: list, watch, create, update and delete of "
+    "resourceslices, get of nodes and resourceclaims (dra-kubelet-plugin new writes one)"
+)
 FAILURES = [
     ("create", ServerError(500, "InternalError", "etcd is down"), ""),
     ("create", Forbidden(403, "Forbidden", "not allowed"), RIGHTS),

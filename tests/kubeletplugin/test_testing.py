@@ -8,7 +8,16 @@ import grpc
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_cdi import CdiError
-from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    ContainerEdits,
+    Driver,
+    Prepared,
+    PreparedDevice,
+    configs_for,
+    results_for,
+)
 from dra_kubeletplugin.testing import ClaimFailed, DriverNode
 
 NAME = "gpu.example.com"
@@ -124,3 +133,27 @@ async def test_any_file_that_a_runtime_would_refuse_is_an_error(driver_node: Dri
         (driver_node.cdi_dir / "mine.json").write_text('{"cdiVersion": "0.3.0", "kind": "a/b", "devices": []}')
         with pytest.raises(CdiError, match=r"mine\.json: the file has no devices: add one, or remove the file"):
             await driver.prepare(await driver.claim("0"))
+
+
+async def test_a_claim_may_have_several_requests_and_parameters_of_its_class(driver_node: DriverNode) -> None:
+    class Seeing(Driver):
+        async def prepare(self, claim: ResourceClaim) -> Prepared:
+            edits = {
+                result.device: ContainerEdits(
+                    env=(f"D_{result.device}={[config.parameters for config in configs_for(NAME, claim, result)]}",)
+                )
+                for result in results_for(NAME, claim)
+            }
+            return [PreparedDevice.of(each, edits=edits[each.device]) for each in results_for(NAME, claim)]
+
+    async with driver_node.run(Seeing, NAME) as driver:
+        claim = await driver.claim(
+            requests={"gpu/large": ["0"], "nic": ["1", "p/2"]}, parameters={"a": 1}, class_parameters={"a": 0}
+        )
+        assert (await driver.prepare(claim)).environment == {f"D_{n}": "[{'a': 0}, {'a': 1}]" for n in (0, 1, 2)}
+        answer = (await driver.kubelet.prepare([claim]))[claim.uid]
+        assert [(each.device_name, *each.request_names) for each in answer.devices] == [
+            ("0", "gpu"),
+            ("1", "nic"),
+            ("2", "nic"),
+        ]

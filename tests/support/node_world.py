@@ -63,6 +63,7 @@ class NodeWorld:
     counters: dict[str, PoolCounters | None] = field(default_factory=dict)  # by pool
     deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     with_metadata: bool = False
+    node_name: str = "p"
 
     def __post_init__(self) -> None:
         self.hardware = self.root / "hardware"
@@ -85,6 +86,7 @@ class NodeWorld:
             offers=self._offers,
             deciding=self.deciding,
             counters=lambda pool: self.counters.get(pool),
+            node=self.node_name,
         )
 
     def _offers(self, pool: str, device: str) -> bool:

@@ -12,6 +12,9 @@ Devices may be parts of each other: a whole GPU and its partitions have differen
 counters. Records keep the counters that the devices of prepared claims draw. A device that needs more than is left is
 refused.
 
+Pools are named like the node, or begin with its name. When the node gets another name, its devices are the same: the
+record says what the node was called.
+
 A record that cannot be read excludes others by the part of it that is still known, or from all devices: one damaged
 file must not hand a device to a second container.
 
@@ -60,7 +63,7 @@ def held_devices(driver: str, claim: ResourceClaim, counters: Counters) -> tuple
                 device=item.device,
                 share_id=item.share_id,
                 admin_access=bool(item.admin_access),
-                draws={name: {each: str(amount) for each, amount in of_set.items()} for name, of_set in draws.items()},
+                draws={name: dict(of_set) for name, of_set in draws.items()},
             )
         )
     return tuple(held)
@@ -120,7 +123,7 @@ class Conflicts:
         """Raise DeviceInUse if another claim holds a device of this one."""
         for other in self._others(wanted):
             for device in wanted.holds:
-                if any(device.excludes(held) for held in other.holds):
+                if any(device.excludes(held) for held in _here(other.holds, other.node, wanted.node)):
                     raise DeviceInUse(device.pool, device.device, str(other.ref), self._records.path(other.uid))
         for uid, rest in self._unreadable(wanted):
             holder, path = (
@@ -130,7 +133,7 @@ class Conflicts:
             for device in wanted.holds:
                 if rest.holds is None and not device.admin_access:
                     raise DeviceInUse(device.pool, device.device, holder, path, is_certain=rest.newer)
-                if any(device.excludes(held) for held in rest.holds or ()):
+                if any(device.excludes(held) for held in _here(rest.holds or (), rest.node, wanted.node)):
                     raise DeviceInUse(device.pool, device.device, holder, path)
 
     def refuse_drawn(self, wanted: ClaimRecord, counters: Counters) -> None:
@@ -147,19 +150,19 @@ class Conflicts:
             for (name, counter), needed in _sums(mine.values(), published).items():
                 available = published.available.get(name, {}).get(counter)
                 drawn = _sums((held for held, *_ in theirs.values()), published).get((name, counter))
-                if available is None or drawn is None or not available < needed + drawn:
+                if available is None or drawn is None or not Quantity(available) < needed + drawn:
                     continue
                 using = [each for each in theirs.values() if (name, counter) in _sums([each[0]], published)]
                 device = next(each for each in mine if (name, counter) in _sums([mine[each]], published))
-                raise CountersInUse(pool, device, f"{name}/{counter}", str(needed), str(drawn), str(available), using)
+                raise CountersInUse(pool, device, f"{name}/{counter}", str(needed), str(drawn), available, using)
 
     def _held_by_others(self, wanted: ClaimRecord) -> Iterator[tuple[HeldDevice, str, Path]]:
         """Yield the devices that other claims of this boot hold, with the claims and their records."""
         for other in self._others(wanted):
-            for held in other.holds:
+            for held in _here(other.holds, other.node, wanted.node):
                 yield held, str(other.ref), self._records.path(other.uid)
         for uid, rest in self._unreadable(wanted):
-            for held in rest.holds or ():
+            for held in _here(rest.holds or (), rest.node, wanted.node):
                 yield held, f"{uid} (its record cannot be read)", self._records.path(uid)
 
     def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
@@ -195,15 +198,26 @@ class Conflicts:
                 yield other
 
 
+def _here(holds: Iterable[HeldDevice], node: str, now: str) -> Iterable[HeldDevice]:
+    """Return devices with the names that their pools have since the node has another name: they are the same."""
+    if not node or node == now:
+        return holds
+    return (replace(held, pool=now + held.pool[len(node) :]) if _is_of(held.pool, node) else held for held in holds)
+
+
+def _is_of(pool: str, node: str) -> bool:
+    """Return whether a pool is that of a node, or one of several of it, such as ``node-1/gpus``."""
+    return pool == node or pool.startswith(f"{node}/")
+
+
 def _sums(devices: Iterable[HeldDevice], published: PoolCounters) -> dict[tuple[str, str], Quantity]:
     """Return how much devices draw of each counter; records of a former version do not say it, the pool may."""
     sums: dict[tuple[str, str], Quantity] = {}
     for device in devices:
-        recorded = {name: {each: Quantity(text) for each, text in of.items()} for name, of in device.draws.items()}
-        for name, of_set in (recorded or published.draws.get(device.device, {})).items():
-            for counter, amount in of_set.items():
+        for name, of_set in (device.draws or published.draws.get(device.device, {})).items():
+            for counter, text in of_set.items():
                 before = sums.get((name, counter))
-                sums[name, counter] = amount if before is None else before + amount
+                sums[name, counter] = Quantity(text) if before is None else before + Quantity(text)
     return sums
 
 

@@ -84,6 +84,7 @@ class PreparedClaims:
         offers: Callable[[str, str], bool] = lambda pool, device: True,
         deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         counters: Counters = lambda pool: None,
+        node: str = "",
     ) -> None:
         self._driver = driver
         self._name = name
@@ -93,6 +94,7 @@ class PreparedClaims:
         self._offers = offers
         self._deciding = deciding
         self._counters = counters
+        self._node = node
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -299,6 +301,7 @@ class PreparedClaims:
             phase="preparing",
             holds=held_devices(self._name, claim, self._counters),
             allocated=encode(own_part(self._name, claim)).decode(),
+            node=self._node,
             pod_claim_name=(claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION, ""),
         )
 

@@ -12,8 +12,9 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
 
 from dra_api.resource import Device
 from dra_kube import ConnectionSettingsError, KubeError, for_people
@@ -33,20 +34,31 @@ from .flags import FLAGS, KUBELET_DIR
 
 log = logging.getLogger(__name__)
 
-Devices = Iterable[Device] | AsyncIterable[Iterable[Device]]
+Offer = Iterable[Device] | Pool | Resources
+"""Devices of the node's pool, that pool, or several pools by name, in which ``{nodeName}`` stands for the node's."""
 
 
-def run(driver: Driver, name: str, devices: Devices, arguments: Sequence[str] | None = None) -> None:
-    """The main program of a driver ``name`` with these devices in a pool named like the node, until SIGTERM.
+def run(
+    driver: Driver,
+    name: str,
+    devices: Offer | AsyncIterable[Offer] | None,
+    arguments: Sequence[str] | None = None,
+    *,
+    beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext,
+    **settings: Any,
+) -> None:
+    """The main program of a driver ``name``, until SIGTERM.
 
-    Devices that come and go are an asynchronous iterator, of which each value has all devices. An error ends the
-    process with one line: exit code 2 for settings that cannot be used, 1 for all else. ``arguments`` are those of the
-    command line unless given.
+    ``devices`` are devices in a pool named like the node, that pool with its counters, or pools by name. What comes and
+    goes is an asynchronous iterator, of which each value has all devices. None is for drivers whose devices a
+    controller publishes. ``beside`` is entered while the plugin runs, and ``settings`` are further fields of
+    PluginSettings, such as ``device_metadata=True``. An error ends the process with one line: exit code 2 for settings
+    that cannot be used, 1 for all else. ``arguments`` are those of the command line unless given.
     """
     options = _parser(driver, name).parse_args(arguments)
     set_up_logging(options.log_level)
     try:
-        run_to_the_end(_run(driver, name, devices, options))
+        run_to_the_end(_run(driver, name, devices, options, beside, settings))
     except (PluginError, KubeError) as error:
         raise SystemExit(failed(name, error)) from None
 
@@ -60,7 +72,7 @@ def failed(name: str, error: PluginError | KubeError) -> int:
 async def serve_monitored(
     driver: Driver,
     settings: PluginSettings,
-    resources: Resources | AsyncIterable[Resources],
+    resources: Resources | AsyncIterable[Resources] | None,
     *,
     kubeconfig: str | None,
     endpoint: str,
@@ -97,18 +109,29 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-async def _run(driver: Driver, name: str, devices: Devices, options: argparse.Namespace) -> None:
+async def _run(
+    driver: Driver,
+    name: str,
+    devices: Offer | AsyncIterable[Offer] | None,
+    options: argparse.Namespace,
+    beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]],
+    more: Mapping[str, Any],
+) -> None:
     node = options.node_name or os.environ.get("NODE_NAME", "")
     kubelet_dir = options.kubelet_dir or KUBELET_DIR
-    settings = PluginSettings(
-        driver_name=name,
-        node_name=node,
-        registry_dir=f"{kubelet_dir}/plugins_registry",
-        data_dir=f"{kubelet_dir}/plugins/{name}",
-        cdi_dir=options.cdi_dir or CDI_DIR,
-        rolling_update_uid=options.rolling_update_uid,
-        scheduler=options.scheduler,
-    )
+    of_flags = {
+        "driver_name": name,
+        "node_name": node,
+        "registry_dir": f"{kubelet_dir}/plugins_registry",
+        "data_dir": f"{kubelet_dir}/plugins/{name}",
+        "cdi_dir": options.cdi_dir or CDI_DIR,
+        "rolling_update_uid": options.rolling_update_uid,
+        "scheduler": options.scheduler,
+    }
+    try:
+        settings = PluginSettings(**{**of_flags, **more, **{name: value for name, value in of_flags.items() if value}})
+    except TypeError as error:
+        raise SettingsError(f"run was called with a setting that there is not: {error}") from error
     await serve_monitored(
         driver,
         settings,
@@ -116,17 +139,32 @@ async def _run(driver: Driver, name: str, devices: Devices, options: argparse.Na
         kubeconfig=options.kubeconfig,
         endpoint=options.http_endpoint or "",
         path="/metrics",
+        beside=beside,
     )
 
 
-def _pools(node: str, devices: Devices) -> Resources | AsyncIterable[Resources]:
-    if not isinstance(devices, AsyncIterable):
-        try:
-            return {node: Pool.of(devices)}
-        except Exception as error:
-            log.error("the driver's devices failed", exc_info=error)
-            raise DevicesFailed(error) from error
-    return ({node: Pool.of(current)} async for current in devices)
+def _pools(node: str, devices: Offer | AsyncIterable[Offer] | None) -> Resources | AsyncIterable[Resources] | None:
+    if devices is None:
+        return None
+    if isinstance(devices, AsyncIterable):
+        return (_resources(node, current) async for current in devices)
+    try:
+        return _resources(node, devices)
+    except Exception as error:
+        log.error("the driver's devices failed", exc_info=error)
+        raise DevicesFailed(error) from error
+
+
+def _resources(node: str, offer: Offer) -> Resources:
+    """Return the pools that are offered. Raises TypeError for what is none."""
+    if isinstance(offer, Pool):
+        return {node: offer}
+    if not isinstance(offer, Mapping):
+        return {node: Pool.of(offer)}
+    for name, pool in offer.items():
+        if not isinstance(pool, Pool):
+            raise TypeError(f"pool {name!r} is {type(pool).__name__}: make it with Pool.of(devices)")
+    return {name.replace("{nodeName}", node): pool for name, pool in offer.items()}
 
 
 def _parser(driver: Driver, name: str) -> argparse.ArgumentParser:

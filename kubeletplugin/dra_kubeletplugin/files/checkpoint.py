@@ -86,7 +86,7 @@ class ClaimRecord(_Part, frozen=True):
     the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
     ``generations`` counts, by request, how often the metadata of its devices were changed since. ``had`` is what its
     devices owned since this boot and own no more: containers that run may still use it. ``given`` tells whether the
-    claim was prepared since this boot, so that there may be such containers.
+    claim was prepared since this boot, so that there may be such containers. ``node`` is the name of the node then.
     """
 
     uid: str
@@ -102,6 +102,7 @@ class ClaimRecord(_Part, frozen=True):
     allocated: str = ""
     had: tuple[str, ...] = ()
     given: bool = False
+    node: str = ""
 
     @property
     def was_given(self) -> bool:
@@ -123,18 +124,19 @@ class ClaimRecord(_Part, frozen=True):
         return ClaimRef(self.namespace, self.name, self.uid, self.devices)
 
 
-class Remainder(msgspec.Struct, frozen=True, rename="camel"):
+class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device."""
 
     boot_id: str = ""
     holds: tuple[HeldDevice, ...] | None = None
     owned: tuple[str, ...] = ()
     newer: bool = False
+    node: str = ""
 
     @classmethod
     def of(cls, record: ClaimRecord) -> Remainder:
         """Return what others have to know of a claim."""
-        return cls(record.boot_id, record.holds, tuple(sorted({*record.owned(), *record.had})))
+        return cls(record.boot_id, record.holds, tuple(sorted({*record.owned(), *record.had})), node=record.node)
 
 
 class _NewerFile(msgspec.Struct, frozen=True):

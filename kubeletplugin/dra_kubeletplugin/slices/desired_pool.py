@@ -24,8 +24,6 @@ from functools import cached_property
 
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
-from dra_api.resource import Counter, CounterSet, DeviceCounterConsumption
-from dra_api.values.quantity import Quantity
 
 from dra_kubeletplugin.errors import PoolInvalid
 from dra_kubeletplugin.slices.check import checked
@@ -33,24 +31,36 @@ from dra_kubeletplugin.slices.model import Pool
 from dra_kubeletplugin.slices.writer import spread
 
 
-class _Counted(msgspec.Struct):
+class _Amount(msgspec.Struct):
+    value: str
+
+
+class _Draw(msgspec.Struct, rename="camel"):
+    counter_set: str
+    counters: dict[str, _Amount] = {}  # msgspec copies defaults
+
+
+class _Counted(msgspec.Struct, rename="camel"):
     name: str
-    consumes_counters: tuple[DeviceCounterConsumption, ...] | None = msgspec.field(
-        default=None, name="consumesCounters"
-    )
+    consumes_counters: tuple[_Draw, ...] | None = None
+
+
+class _Set(msgspec.Struct):
+    name: str
+    counters: dict[str, _Amount] | None = None
 
 
 class _Contents(msgspec.Struct):
     devices: tuple[_Counted, ...] = ()
-    shared_counters: tuple[CounterSet, ...] = ()
+    shared_counters: tuple[_Set, ...] = ()
 
 
 class _Pool(msgspec.Struct):
     slices: tuple[_Contents, ...] = ()
 
 
-Amounts = Mapping[str, Mapping[str, Quantity]]
-"""Counters by set and name."""
+Amounts = Mapping[str, Mapping[str, str]]
+"""Quantities of counters, by set and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +123,9 @@ class DesiredPool:
     @cached_property
     def _contents(self) -> _Pool | None:
         try:
-            pool: _Pool = decode(_Pool, self._copy)
-        except DecodeError:
+            return msgspec.json.decode(self._copy, type=_Pool)
+        except ValueError:
             return None
-        return pool
 
     def adopt(self, pool: Pool) -> None:
         """From now on want this, because the API server does not store the rest."""
@@ -139,7 +148,7 @@ class DesiredPool:
         return f'device "{name}": {_PLACE.sub("", text)}'
 
 
-def _amounts(counters: Mapping[str, Counter] | None) -> dict[str, Quantity]:
+def _amounts(counters: Mapping[str, _Amount] | None) -> dict[str, str]:
     return {name: counter.value for name, counter in (counters or {}).items()}
 
 

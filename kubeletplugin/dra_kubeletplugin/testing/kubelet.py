@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +27,30 @@ from dra_kubeletplugin.settings import PluginSettings
 
 
 def allocated_claim(
-    driver: str, *devices: str, name: str = "claim", parameters: dict[str, Any] | None = None, **fields: Any
+    driver: str,
+    *devices: str,
+    name: str = "claim",
+    requests: Mapping[str, Sequence[str]] | None = None,
+    parameters: dict[str, Any] | None = None,
+    class_parameters: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> ResourceClaim:
     """A claim that holds devices, each given as ``pool/device``, for its request ``req``.
 
-    ``parameters`` is the claim's configuration for the driver; ``fields`` go into each allocation result.
+    ``requests`` has devices of further requests by their names, which may be ``request/subrequest``. ``parameters`` is
+    the claim's configuration for the driver, ``class_parameters`` that of its class; ``fields`` go into each allocation
+    result.
     """
     results = []
-    for device in devices:
-        pool, _, device_name = device.rpartition("/")
-        results.append({"request": "req", "driver": driver, "pool": pool, "device": device_name, **fields})
-    opaque = {"driver": driver, "parameters": parameters}
-    config = [] if parameters is None else [{"source": "FromClaim", "opaque": opaque}]
+    for request, names in {"req": devices, **(requests or {})}.items():
+        for device in names:
+            pool, _, device_name = device.rpartition("/")
+            results.append({"request": request, "driver": driver, "pool": pool, "device": device_name, **fields})
+    config = [
+        {"source": source, "opaque": {"driver": driver, "parameters": given}}
+        for source, given in (("FromClass", class_parameters), ("FromClaim", parameters))
+        if given is not None
+    ]
     claim: ResourceClaim = convert(
         ResourceClaim,
         {

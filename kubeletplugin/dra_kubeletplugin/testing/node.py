@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,17 +162,31 @@ class RunningDriver:
         self,
         *devices: str,
         name: str = "claim",
+        requests: Mapping[str, Sequence[str]] | None = None,
         parameters: dict[str, Any] | None = None,
+        class_parameters: dict[str, Any] | None = None,
         pod_claim_name: str = "",
         **fields: Any,
     ) -> ClaimRef:
         """A new claim of this name, allocated to ``devices``, each ``device`` of the node's pool or ``pool/device``.
 
-        It takes the place of an earlier claim of the name. ``parameters`` is its configuration for the driver,
-        ``fields`` go into each allocation result, and ``pod_claim_name`` is what the pod calls a claim from a template.
+        It takes the place of an earlier claim of the name. ``requests`` has devices of further requests by name.
+        ``parameters`` is its configuration for the driver, ``class_parameters`` that of its class; ``fields`` go into
+        each allocation result, and ``pod_claim_name`` is what the pod calls a claim from a template.
         """
-        placed = [device if "/" in device else f"{self.node.name}/{device}" for device in devices]
-        claim = allocated_claim(self.settings.driver_name, *placed, name=name, parameters=parameters, **fields)
+
+        def placed(names: Iterable[str]) -> list[str]:
+            return [device if "/" in device else f"{self.node.name}/{device}" for device in names]
+
+        claim = allocated_claim(
+            self.settings.driver_name,
+            *placed(devices),
+            name=name,
+            requests={request: placed(names) for request, names in (requests or {}).items()},
+            parameters=parameters,
+            class_parameters=class_parameters,
+            **fields,
+        )
         body = to_dict(claim)
         body["metadata"]["uid"] = uid = str(uuid.uuid4())
         if pod_claim_name:

@@ -1,0 +1,124 @@
+"""A plugin that starts with a thousand prepared claims: registered at once, and the event loop is never held up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from asyncio import events
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+from dra_api.codec import encode, to_dict
+from dra_api.resource import ResourceClaim
+from dra_kube import NODES, RESOURCE_CLAIMS
+from dra_kubeletplugin import ClaimRef, ContainerEdits, Driver, KubeletPlugin, Pool, Prepared, PreparedDevice, device
+from dra_kubeletplugin import results_for as results_of
+from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
+from dra_kubeletplugin.claims.prepared import PreparedClaims
+from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, boot_id
+from dra_kubeletplugin.testing import DriverNode, FakeKubelet, allocated_claim
+from waiting import becomes
+
+NAME = "gpu.example.com"
+CLAIMS = 1_000
+LONGEST_SECONDS = 0.05
+
+
+class Gpu(Driver):
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        edits = ContainerEdits(env=(f"CLAIM={claim.metadata.name}",))
+        return [PreparedDevice.of(result, edits=edits) for result in results_of(NAME, claim)]
+
+
+def prepared_claim(number: int) -> tuple[ResourceClaim, ClaimRecord]:
+    claim = allocated_claim(NAME, f"worker-1/gpu-{number}", name=f"claim-{number}")
+    (result,) = results_of(NAME, claim)
+    record = ClaimRecord(
+        uid=claim.metadata.uid,
+        namespace="default",
+        name=claim.metadata.name,
+        boot_id=boot_id(),
+        fingerprint=fingerprint(NAME, claim),
+        phase="prepared",
+        holds=(HeldDevice(pool=result.pool, device=result.device),),
+        devices=(PreparedDevice.of(result, edits=ContainerEdits(env=(f"CLAIM={claim.metadata.name}",))),),
+        allocated=encode(own_part(NAME, claim)).decode(),
+        node="worker-1",
+    )
+    return claim, record
+
+
+@contextmanager
+def longest_step() -> Iterator[list[float]]:
+    """The processor time of each callback of the event loop; that of a busy machine's other processes is not in it."""
+    steps: list[float] = []
+    run = events.Handle._run
+
+    def timed(self: Any) -> None:
+        before = time.thread_time()
+        run(self)
+        steps.append(time.thread_time() - before)
+
+    with mock.patch.object(events.Handle, "_run", timed):
+        yield steps
+
+
+@pytest.fixture
+async def full(driver_node: DriverNode) -> tuple[DriverNode, ClaimRef]:
+    """A node with records of a thousand prepared claims, and one of them."""
+    settings = driver_node.settings(NAME)
+    records = ClaimRecords(settings.records_dir)
+    records.create()
+    with mock.patch("os.fsync"):
+        for number in range(CLAIMS):
+            claim, record = prepared_claim(number)
+            records.write(record, durable=False)
+    await driver_node.api.put(NODES, {"metadata": {"name": "worker-1"}})
+    await driver_node.api.put(RESOURCE_CLAIMS, to_dict(claim))
+    return driver_node, ClaimRef("default", claim.metadata.name, claim.metadata.uid)
+
+
+async def test_nothing_holds_up_the_event_loop(full: tuple[DriverNode, ClaimRef]) -> None:
+    node, claim = full
+    settings = node.settings(NAME)
+    new = allocated_claim(NAME, "worker-1/gpu-9999", name="new")
+    await node.api.put(RESOURCE_CLAIMS, to_dict(new))
+    devices = [device(f"gpu-{number}", attributes={"index": number}) for number in range(10_000)]
+    pools = {"worker-1": Pool.of(devices)}
+    with mock.patch("os.fsync"), longest_step() as steps:
+        async with KubeletPlugin(Gpu(), settings, node.api.client) as plugin, FakeKubelet(settings) as kubelet:
+            await plugin.publish(pools)
+            await kubelet.register()
+            await plugin.registered()
+            for each in (claim, ClaimRef("default", "new", new.metadata.uid)):
+                answer = (await kubelet.prepare([each]))[each.uid]
+                assert not answer.error
+            await plugin.published()
+            assert len(plugin.prepared_claims) == CLAIMS + 1
+            await plugin.prepare_again(["gpu-1"])
+            await plugin.publish({"worker-1": Pool.of(devices[1:])})
+            await plugin.published()
+    assert max(steps) < LONGEST_SECONDS
+
+
+async def test_the_plugin_is_registered_while_files_are_compared(full: tuple[DriverNode, ClaimRef]) -> None:
+    node, _ = full
+    settings = node.settings(NAME)
+    go = threading.Event()
+    tidy = PreparedClaims._tidy
+
+    def slow(self: PreparedClaims, *, sweep: bool) -> None:
+        go.wait(30)
+        tidy(self, sweep=sweep)
+
+    with mock.patch.object(PreparedClaims, "_tidy", slow):
+        async with KubeletPlugin(Gpu(), settings, node.api.client) as plugin, FakeKubelet(settings) as kubelet:
+            await kubelet.register()
+            await asyncio.wait_for(plugin.registered(), 30)
+            assert not list(node.cdi_dir.glob("*")), "not compared yet"
+            go.set()
+            await becomes(lambda: len(list(node.cdi_dir.glob("*.json"))) == CLAIMS)
