@@ -31,7 +31,7 @@ def main() -> None:
             )
         folder = unpacked(archive, tag)
     sys.path.insert(0, folder)
-    from dra_operator.kubectl.cli import main as run
+    from dra_operator.kubectl.start import main as run
 
     sys.exit(run())
 

@@ -32,6 +32,7 @@ from dra_api.api_resources import (
 
 from .access.connection import Connection, connection, contexts, namespace_of
 from .access.credentials import Headers
+from .access.kubeconfig import Overrides
 from .api import Api, Object, PatchKind, TypedList
 from .errors import (
     AlreadyExists,
@@ -108,6 +109,7 @@ __all__ = [
     "NotServed",
     "Object",
     "Observe",
+    "Overrides",
     "PatchKind",
     "Pauses",
     "Reflector",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 import yaml
 from authority import Authority
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
+from dra_kube import ConnectionSettingsError, Overrides, connection, contexts, namespace_of
 from secrecy import MARK, secret_in
 
 TLS = sys.modules["dra_kube.access.tls"]
@@ -197,7 +199,6 @@ def test_contexts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_empty_variable_is_said_like_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", "")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("kubernetes.config.KUBE_CONFIG_DEFAULT_LOCATION", "")  # read from the variable at import
     with pytest.raises(ConnectionSettingsError, match=r"~/\.kube/config does not exist"):
         connection()
 
@@ -235,7 +236,7 @@ def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     token, ca = tmp_path / "token", tmp_path / "ca.crt"
     token.write_text("one")
     ca.write_bytes(Authority.make("root").pem)
-    loader = sys.modules["kubernetes.config.incluster_config"]
+    loader = import_module("kubernetes.config.incluster_config")
     monkeypatch.setattr(loader, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(loader, "SERVICE_CERT_FILENAME", str(ca))
     monkeypatch.setattr(loader.InClusterConfigLoader, "_read_token_file", _reads_always(loader))
@@ -347,3 +348,66 @@ def test_a_context_without_credentials_is_used_without_any(tmp_path: Path, users
     file = write(tmp_path)
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"users": users}))
     assert connection(file).authorization() is None
+
+
+def two_of_each(folder: Path) -> str:
+    """Contexts, clusters and users ``a`` and ``b``, of which ``a`` is the current context."""
+    config = {
+        "current-context": "a",
+        "contexts": [{"name": it, "context": {"cluster": it, "user": it, "namespace": f"ns-{it}"}} for it in "ab"],
+        "clusters": [{"name": it, "cluster": {"server": f"http://{it}"}} for it in "ab"],
+        "users": [{"name": it, "user": {"token": f"token-{it}"}} for it in "ab"],
+    }
+    file = folder / "both"
+    file.write_text(yaml.safe_dump(config))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("context", "overrides", "host", "token"),
+    [
+        (None, Overrides(), "http://a", "Bearer token-a"),
+        ("b", Overrides(), "http://b", "Bearer token-b"),
+        (None, Overrides(cluster="b"), "http://b", "Bearer token-a"),
+        (None, Overrides(user="b"), "http://a", "Bearer token-b"),
+        ("b", Overrides(cluster="a", user="a"), "http://a", "Bearer token-a"),
+        (None, Overrides(server="http://other:1"), "http://other:1", "Bearer token-a"),
+        (None, Overrides(token="mine"), "http://a", "Bearer mine"),
+        (None, Overrides(server="http://other", token="mine", user="b"), "http://other", "Bearer mine"),
+    ],
+)
+def test_a_command_line_says_what_is_different(
+    tmp_path: Path, context: str | None, overrides: Overrides, host: str, token: str
+) -> None:
+    found = connection(two_of_each(tmp_path), context, overrides)
+    assert (found.host, found.authorization()) == (host, token)
+
+
+@pytest.mark.parametrize("overrides", [Overrides(cluster="none"), Overrides(user="none", server="http://x")])
+def test_a_name_that_is_not_there_is_an_error(tmp_path: Path, overrides: Overrides) -> None:
+    with pytest.raises(ConnectionSettingsError, match=r"it has no (cluster|user) none"):
+        connection(two_of_each(tmp_path), None, overrides)
+
+
+def test_an_address_alone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    found = connection(None, None, Overrides(server="http://h:8080", token="t"))
+    assert (found.host, found.authorization()) == ("http://h:8080", "Bearer t")
+
+
+def test_the_first_of_several_files_wins_and_paths_start_at_their_file(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "token").write_text("from-file\n")
+    first = {
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+    }
+    second = {
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": "http://k"}}],
+        "users": [{"name": "u", "user": {"token": "second"}}],
+    }
+    (tmp_path / "one" / "config").write_text(yaml.safe_dump(first))
+    (tmp_path / "two").write_text(yaml.safe_dump(second))
+    found = connection(f"{tmp_path / 'one' / 'config'}{os.pathsep}{tmp_path / 'two'}")
+    assert (found.host, found.authorization()) == ("http://k", "Bearer from-file")

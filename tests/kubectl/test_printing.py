@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from dra_operator.kubectl.answer import Answer, Column, Table
-from dra_operator.kubectl.printer import rendered
+from dra_operator.kubectl.printer import Style, rendered
 from dra_operator.kubectl.top import bar
 
 WORDS = Table(
@@ -17,19 +17,22 @@ WORDS = Table(
 
 
 def test_a_colour_is_outside_of_the_padding_that_aligns_columns() -> None:
-    lines = list(rendered(Answer(WORDS), "wide", coloured=True))
+    lines = list(rendered(Answer(WORDS), Style("wide", coloured=True)))
     assert lines == ["WORD     SIZE", "\x1b[31mbad   \x1b[0m   3", "better   6"]
 
 
 def test_without_colours_and_width_there_are_words_alone() -> None:
-    assert list(rendered(Answer(WORDS), None)) == ["WORD", "bad", "better"]
+    assert list(rendered(Answer(WORDS), Style())) == ["WORD", "bad", "better"]
 
 
 @pytest.mark.parametrize("output", [None, "wide", "json", "yaml", "name"])
 def test_a_terminal_obeys_no_text_of_a_driver_or_user(output: str | None) -> None:
     hostile = "\x1b]0;pwned\x07\x9b31m\nfake line\u202e"
     table = replace(WORDS, items=[hostile])
-    printed = [*rendered(Answer(table), output), *rendered(Answer(lines=[hostile], names=[hostile]), output)]
+    printed = [
+        *rendered(Answer(table), Style(output)),
+        *rendered(Answer(lines=[hostile], names=[hostile]), Style(output)),
+    ]
     assert not any(letter in line for line in printed for letter in "\x1b\x07\x9b")
     assert not any(line == "fake line" for text in printed for line in text.splitlines() if output != "yaml")
 

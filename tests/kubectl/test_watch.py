@@ -12,7 +12,7 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_operator.kubectl import printer as watching
 from dra_operator.kubectl.answer import Answer, Problem
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.printer import CLEAR_SCREEN, fitting, follow
+from dra_operator.kubectl.printer import CLEAR_SCREEN, Style, fitting, follow
 
 PROBLEM = Problem("the API server does not answer")
 
@@ -40,7 +40,7 @@ def asking(*answers: str | Problem) -> tuple[Callable[[], Answer], Callable[[flo
 def test_a_pipe_gets_each_answer_that_differs_from_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     ask, sleep = asking("one", "one", PROBLEM, PROBLEM, "two")
     with pytest.raises(KeyboardInterrupt):
-        follow(ask, None, sleep)
+        follow(ask, Style, sleep)
     told = ["one\na note", f"kubectl dra: {PROBLEM}", "two\na note"]
     assert capsys.readouterr().out == "\n\n".join(told) + "\n"
 
@@ -48,7 +48,7 @@ def test_a_pipe_gets_each_answer_that_differs_from_the_last(capsys: pytest.Captu
 def test_a_first_question_that_fails_ends_the_watch() -> None:
     ask, sleep = asking(PROBLEM)
     with pytest.raises(Problem):
-        follow(ask, None, sleep)
+        follow(ask, Style, sleep)
 
 
 def test_a_terminal_is_cleared_once_and_then_drawn_over(
@@ -58,7 +58,7 @@ def test_a_terminal_is_cleared_once_and_then_drawn_over(
     monkeypatch.setattr("shutil.get_terminal_size", lambda: (80, 24))
     ask, sleep = asking("one", "two")
     with pytest.raises(KeyboardInterrupt):
-        follow(ask, None, sleep)
+        follow(ask, Style, sleep)
     first, second = capsys.readouterr().out.split("two")[0].split("one")
     assert first.startswith(CLEAR_SCREEN)
     assert CLEAR_SCREEN not in second

@@ -35,7 +35,7 @@ async def complete(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]
         (["devices", "--state", "t"], ["tainted", "taken", ":4"]),
         (["devices", "--state", "u"], ["unusable", ":4"]),
         (["claims", "--p"], ["--pending", ":4"]),
-        (["free", "-o", ""], ["json", "name", "wide", "yaml", ":4"]),
+        (["free", "-o", ""], ["custom-columns=", "json", "jsonpath=", "name", "wide", "yaml", ":4"]),
         (["x"], [":4"]),
         (["--"], ["--help", "--version", ":4"]),
         (["why", ""], ["claim", "pod", ":4"]),

@@ -1,8 +1,8 @@
 """Where the API server is, and the credentials for it.
 
-The ``kubernetes`` package reads kubeconfig files and in-cluster credentials, including the
-plugins and refresh hooks that cloud providers need. We take only the result: its client drops unknown fields and costs
-several times more per object.
+Kubeconfigs without plugins are read here (``kubeconfig``). The ``kubernetes`` package reads in-cluster credentials and
+runs the plugins and refresh hooks that cloud providers need; it is imported only then. We take only the result: its
+client drops unknown fields and costs several times more per object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,20 +24,21 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
-import yaml
-from dra_api import yaml_text
-from kubernetes import config as kubernetes_config
-from kubernetes.client import Configuration
-from kubernetes.client.rest import should_bypass_proxies
-from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
-
 from dra_kube.errors import ConnectionSettingsError
 
 from .credentials import Credentials, Headers, impersonation_of
+from .kubeconfig import (
+    DEFAULT_FILE,
+    Overrides,
+    PlainSettings,
+    Unusable,
+    checked_files,
+    chosen_context,
+    entry_of,
+    overridden,
+    read_kubeconfig,
+)
 from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
-
-_LARGEST_KUBECONFIG_BYTES = 4 * 2**20
-"""Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
 
 _LOADING = threading.Lock()
 """The package remembers the names of its files by content: another thread must not get that of a file that is gone."""
@@ -75,30 +76,28 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
 
 def _contexts(kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All contexts, and the current one. Raises ConnectionSettingsError."""
-    file = kubeconfig or os.environ.get("KUBECONFIG")
+    file = kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_FILE
     try:
-        _checked_files(file or "")
-        found, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # an untyped package
-            file
-        )
-    except ConnectionSettingsError:
-        raise
-    except Exception as error:  # the loader passes on YAML errors of a broken file
+        config = read_kubeconfig(file)
+        found: list[dict[str, Any]] = config["contexts"]
+        return found, chosen_context(config, None)
+    except Unusable as error:
         raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
-    return found, current
 
 
-def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> Connection:
+def connection(
+    kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None, overrides: Overrides | None = None
+) -> Connection:
     """The connection that a kubeconfig describes; without one ``KUBECONFIG``, the pod's service account, ``~/.kube``.
 
-    Raises ConnectionSettingsError, which names the file and a remedy.
+    ``overrides`` are what a command line says instead. Raises ConnectionSettingsError, which names the file and a
+    remedy.
     """
-    settings = Configuration()
-    settings.proxy = None  # that of the environment, which counts later
     source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
     try:
-        loaded = _load(settings, kubeconfig, context)
-    except kubernetes_config.ConfigException as error:
+        settings, load = _loader(kubeconfig, context, overrides or Overrides())
+        loaded = load()
+    except Unusable as error:
         raise ConnectionSettingsError(
             f"no usable API server settings in {source}: {error}; "
             "pass --kubeconfig FILE, set KUBECONFIG, or run inside a cluster"
@@ -110,7 +109,7 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
         raise ConnectionSettingsError(
             f"cannot read the kubeconfig {source}: {reason}; fix it, or pass another one with --kubeconfig"
         ) from error
-    return _from_settings(settings, loaded, lambda: _load(settings, kubeconfig, context))
+    return _from_settings(settings, loaded, load)
 
 
 @dataclass(frozen=True)
@@ -128,34 +127,86 @@ class _Loaded:
     until: datetime | None = None
 
 
-def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, context: str | None) -> _Loaded:
+def _loader(
+    kubeconfig: str | os.PathLike[str] | None, context: str | None, overrides: Overrides
+) -> tuple[Any, Callable[[], _Loaded]]:
+    """Settings, and what fills them in, now and whenever credentials may have changed. Raises Unusable."""
     explicit = kubeconfig or os.environ.get("KUBECONFIG")
-    if not explicit and "KUBERNETES_SERVICE_HOST" in os.environ:
+    if not explicit and not overrides and "KUBERNETES_SERVICE_HOST" in os.environ:
+        from kubernetes.client import Configuration
+
+        return (inside := Configuration()), lambda: _load_inside(inside)
+    file = str(explicit) if explicit else DEFAULT_FILE
+    try:
+        config, name = _read(file, context, overrides)
+    except Unusable:
+        if checked_files(file) or not overrides.server:
+            raise
+        file, (config, name) = (
+            "the command line",
+            overridden({"contexts": [], "clusters": [], "users": []}, None, overrides),
+        )
+    about = chosen_context(config, name)["context"]
+    if PlainSettings.suits(entry_of(config, "users", about.get("user"))):
+        plain = PlainSettings()
+        return plain, lambda: _load_plain(plain, file, context, overrides)
+    from kubernetes.client import Configuration
+
+    settings = Configuration()
+    settings.proxy = None  # that of the environment, which counts later
+    return settings, lambda: _load_with_plugin(settings, file, context, overrides)
+
+
+def _read(file: str, context: str | None, overrides: Overrides) -> tuple[dict[str, Any], str | None]:
+    if file == "the command line":
+        return overridden({"contexts": [], "clusters": [], "users": []}, None, overrides)
+    return overridden(read_kubeconfig(file), context, overrides)
+
+
+def _load_inside(settings: Any) -> _Loaded:
+    from kubernetes import config as kubernetes_config
+
+    try:
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
-        return _Loaded("the in-cluster service account", settings.ssl_ca_cert, None)
-    file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
-    if not _checked_files(file):
-        what = "is a folder, not a file" if Path(file).expanduser().is_dir() else "does not exist"
-        raise kubernetes_config.ConfigException(f"{file} {what}")
+    except kubernetes_config.ConfigException as error:
+        raise Unusable(str(error)) from error
+    settings.proxy = None
+    return _Loaded("the in-cluster service account", settings.ssl_ca_cert, None)
+
+
+def _load_plain(settings: PlainSettings, file: str, context: str | None, overrides: Overrides) -> _Loaded:
+    config, name = _read(file, context, overrides)
+    about = chosen_context(config, name)["context"]
+    cluster, user = (entry_of(config, f"{kind}s", about.get(kind)) for kind in ("cluster", "user"))
+    if not PlainSettings.suits(user):
+        raise Unusable(f"{file} names a plugin now: start again")
+    settings.load(cluster, user)
+    return _Loaded(file, settings.ca, settings.certificate, impersonation_of(user))
+
+
+def _load_with_plugin(settings: Any, file: str, context: str | None, overrides: Overrides) -> _Loaded:
+    from kubernetes.config import ConfigException
+    from kubernetes.config.kube_config import KubeConfigLoader
+
+    config, name = _read(file, context, overrides)
+    user = entry_of(config, "users", chosen_context(config, name)["context"].get("user"))
     try:
         with _scratch() as scratch:
-            config = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]  # the package is untyped
-            if config is None:
-                raise kubernetes_config.ConfigException(f"{file} has no configuration")
-            loader = KubeConfigLoader(config, context, temp_file_path=scratch)  # type: ignore[no-untyped-call]
+            loader = KubeConfigLoader(config, name, temp_file_path=scratch)  # type: ignore[no-untyped-call]
             loader.load_and_set(settings)  # type: ignore[no-untyped-call]
             paths = settings.ssl_ca_cert, settings.cert_file, settings.key_file
             ca, certificate, key = (_read_if_below(scratch, path) for path in paths)
+    except ConfigException as error:
+        raise Unusable(str(error)) from error
     except OSError as error:
         if scratch_parent() is None:
             raise
-        raise kubernetes_config.ConfigException(
+        raise Unusable(
             f"there is no writable folder for the certificates in {file}: mount one at /tmp ({error})"
         ) from error
-    user = _user(config, context)
     # The package logs that a plugin failed, and continues without credentials.
     if "exec" in user and not any(vars(loader).get(given) for given in ("token", "cert_file")):
-        raise kubernetes_config.ConfigException(
+        raise Unusable(
             f"the exec plugin {user['exec']['command']} gave no credentials; the log says why, or run it by hand"
         )
     # Of a token the package minds the end itself.
@@ -179,47 +230,7 @@ def _read_if_below(folder: str, path: str | None) -> Pem | None:
     return Path(path).read_bytes() if path and os.path.dirname(path) == folder else path
 
 
-def _user(config: Any, context: str | None) -> Mapping[str, Any]:
-    """What the kubeconfig says of the user of the context; empty if it names none."""
-    chosen = config["contexts"].get_with_name(context or config["current-context"])["context"].safe_get("user")
-    if not chosen or not config.safe_get("users"):
-        return {}
-    found = config["users"].get_with_name(chosen, safe=True)
-    user: Mapping[str, Any] = (found.value.get("user") or {}) if found else {}
-    return user
-
-
-def _checked_files(paths: str) -> list[Path]:
-    """Those that exist. Raises ConnectionSettingsError."""
-    found = [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
-    for path in found:
-        _check_within_limits(path)
-    return found
-
-
-def _check_within_limits(path: Path) -> None:
-    """The kubernetes package reads files of any size, YAML that stands for gigabytes, and shows values in its errors.
-
-    Raises ConnectionSettingsError.
-    """
-    with path.open("rb") as file:
-        content = file.read(_LARGEST_KUBECONFIG_BYTES + 1)
-    if len(content) > _LARGEST_KUBECONFIG_BYTES:
-        raise ConnectionSettingsError(
-            f"cannot read the kubeconfig {path}: it is larger than {_LARGEST_KUBECONFIG_BYTES >> 20} MiB"
-        )
-    try:
-        yaml_text.load(content)
-    except yaml.YAMLError as error:  # its text may show the line, and a token in it
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
-        problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise ConnectionSettingsError(
-            f"cannot read the kubeconfig {where}: not YAML: {problem}; fix it, or pass another one with --kubeconfig"
-        ) from None
-
-
-def _from_settings(settings: Configuration, loaded: _Loaded, load: Callable[[], _Loaded]) -> Connection:
+def _from_settings(settings: Any, loaded: _Loaded, load: Callable[[], _Loaded]) -> Connection:
     tls: ClientTls | None = None
     where = loaded.where
     if settings.host.startswith("https"):
@@ -228,6 +239,10 @@ def _from_settings(settings: Configuration, loaded: _Loaded, load: Callable[[], 
                 loaded.ca, loaded.certificate, server_name=settings.tls_server_name, verify=settings.verify_ssl
             )
         except OSError as error:
+            if scratch_parent() is not None:
+                raise ConnectionSettingsError(
+                    f"there is no writable folder for the certificates in {where}: mount one at /tmp ({error})"
+                ) from error
             raise ConnectionSettingsError(f"the certificates in {where} cannot be used: {error}") from error
 
     def look_up() -> str | None:
@@ -259,9 +274,11 @@ def _proxy_of_environment(host: str) -> str | None:
     The server on this machine needs no proxy. Inside a cluster ``NO_PROXY`` often names the network of its services.
     """
     url, found = urlsplit(host), getproxies()
-    if _is_loopback(url.hostname or "") or should_bypass_proxies(host, found.get("no", "")):
+    if url.scheme not in found or _is_loopback(url.hostname or ""):
         return None
-    return found.get(url.scheme)
+    from kubernetes.client.rest import should_bypass_proxies
+
+    return None if should_bypass_proxies(host, found.get("no", "")) else found[url.scheme]
 
 
 def proxy_and_credentials(proxy: str | None) -> tuple[str | None, str | None]:

@@ -4,10 +4,10 @@ people name objects on the command line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -47,6 +47,10 @@ class Column(Generic[T]):
     text: Callable[[T], object]
     wide: bool = False
     colour: Callable[[T], str] = lambda _: ""
+    repeats: Callable[[T], bool] = lambda _: False
+    """Whether another cell of the line says the same: if so in all lines, only ``-o wide`` has the column."""
+    keeps_end: bool = False
+    """A cell that is too long for the terminal loses its beginning: the end of a device's id still names it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Table(Generic[T]):
     name: Callable[[T], str]
     none: str = "No resources found"
     """What a person is told when there are no items."""
+    kind: str = "Item"
+    """Of an item in JSON, beside ``apiVersion``."""
+    labels: Callable[[T], Mapping[str, str] | None] | None = None
+    """What ``--show-labels`` shows, or None if the items have no labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +86,24 @@ _CALLED: Final = {
     **dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), "claim"),
     **dict.fromkeys(("no", "node", "nodes"), "node"),
     **dict.fromkeys(("deploy", "deployment", "deployments"), "deployment"),
+    **dict.fromkeys(("rs", "replicaset", "replicasets"), "replicaset"),
+    **dict.fromkeys(("rc", "replicationcontroller", "replicationcontrollers"), "replicationcontroller"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets"), "statefulset"),
+    **dict.fromkeys(("ds", "daemonset", "daemonsets"), "daemonset"),
     **dict.fromkeys(("job", "jobs"), "job"),
+    **dict.fromkeys(("cj", "cronjob", "cronjobs"), "cronjob"),
+    **dict.fromkeys(("podgroup", "podgroups"), "podgroup"),
 }
 """What kubectl and people call the kinds; kubectl prints ``resourceclaim.resource.k8s.io``."""
+
+
+class Target(NamedTuple):
+    """What a person names; ``namespace`` is None where the words have none, and ``kind`` is empty where they have none:
+    then a pod is meant or, if there is none of that name, a claim."""
+
+    kind: str
+    name: str
+    namespace: str | None
 
 
 def kind_of(word: str) -> str:
@@ -88,15 +111,24 @@ def kind_of(word: str) -> str:
     return _CALLED.get(word.lower().partition(".")[0], word)
 
 
-def target_of(words: Sequence[str], kinds: Collection[str]) -> tuple[str, str]:
-    """Kind and name that ``TYPE/NAME`` or ``TYPE NAME`` means. Raises Problem."""
+def target_of(words: Sequence[str], kinds: Collection[str]) -> Target:
+    """Return what ``TYPE/NAME``, ``TYPE NAME``, ``NAME``, ``NAMESPACE/NAME`` or ``TYPE/NAMESPACE/NAME`` means.
+
+    Answers print pods and claims in these ways, so all of them can be typed. Raises Problem.
+    """
     kind, slash, name = words[0].partition("/")
-    if not slash:
-        name = words[1] if len(words) == 2 else ""
-    if kind_of(kind) not in kinds:
+    is_kind = kind_of(kind) in kinds
+    if slash and not is_kind and kind_of(kind) in _CALLED:
         raise Problem(f"{words[0]!r}: expected TYPE/NAME, where TYPE is one of {', '.join(kinds)}", ExitCode.USAGE)
+    if not is_kind:  # a pod, with its namespace or without
+        kind, slash, name = "", "/", words[0]
+    elif not slash:
+        name = words[1] if len(words) == 2 else ""
+    if len(words) > 2 - len(slash) and not is_kind:
+        raise Problem(f"{words[0]!r}: expected TYPE NAME, where TYPE is one of {', '.join(kinds)}", ExitCode.USAGE)
     if not name or len(words) > 2 - len(slash):
         raise Problem(f"{' '.join(words)!r}: expected one name, as in {kind}/NAME", ExitCode.USAGE)
-    if "/" in name:
-        raise Problem(f"{name!r}: a name has no slash; give the namespace by -n", ExitCode.USAGE)
-    return kind_of(kind), name
+    namespace, slash, rest = name.partition("/")
+    if slash and (not namespace or not rest or "/" in rest):
+        raise Problem(f"{name!r}: expected NAME or NAMESPACE/NAME", ExitCode.USAGE)
+    return Target(kind_of(kind), rest or namespace, namespace if slash else None)

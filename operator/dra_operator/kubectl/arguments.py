@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Final
 
 from dra_api.releases.release import AUTO, BUILT
 
 STRATEGIES: Final = ("first-fit", "emptiest", "best-fit", "packing", "fgd", "frag")
 ORDERS: Final = ("reference", "best-fit", "least-loss", "aligned")
-FORMATS: Final = ("wide", "json", "yaml", "name")
+FORMATS: Final = ("wide", "json", "yaml", "name", "jsonpath=", "custom-columns=")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
@@ -21,6 +22,10 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--from", dest="source", metavar="FILE", help="a snapshot instead of a cluster")
     where.add_argument("--kubeconfig", help="path to the kubeconfig file")
     where.add_argument("--context", help="context of the kubeconfig")
+    where.add_argument("--cluster", metavar="NAME", help="cluster of the kubeconfig, instead of the context's")
+    where.add_argument("--user", metavar="NAME", help="user of the kubeconfig, instead of the context's")
+    where.add_argument("-s", "--server", metavar="URL", help="address of the API server")
+    where.add_argument("--token", help="bearer token for the API server")
     where.add_argument("--as", dest="as_user", metavar="USER", help="user to impersonate")
     where.add_argument(
         "--as-group", action="append", default=[], metavar="GROUP", help="group to impersonate; repeatable"
@@ -34,21 +39,43 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_namespace_argument(parser: argparse.ArgumentParser, *, every: bool = True) -> None:
-    """One namespace, or with ``every`` all of them."""
-    parser.add_argument("-n", "--namespace", help="namespace to look in (that of the context)")
+def add_namespace_argument(parser: argparse.ArgumentParser, *, every: bool = False, is_looked_in: bool = True) -> None:
+    """One namespace, or with ``every`` all of them.
+
+    ``is_looked_in``: the answer is about one namespace. The other commands take it as kubectl does for kinds without
+    namespaces; it says where to look for viewers who may not look in all.
+    """
+    where = "namespace to look in" if is_looked_in else "namespace to look in if you may not look in all"
+    parser.add_argument("-n", "--namespace", help=f"{where} (that of the context)")
     if every:
         parser.add_argument("-A", "--all-namespaces", action="store_true", help="look in all namespaces")
 
 
 def add_selector_argument(parser: argparse.ArgumentParser, what: str) -> None:
-    """Labels of ``what``."""
+    """Labels of ``what``, to choose by and to show."""
     parser.add_argument("-l", "--selector", metavar="LABELS", help=f"labels of {what}, such as app=web,tier!=test")
+    parser.add_argument("--show-labels", action="store_true", help=f"a column with the labels of {what}")
 
 
-def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """The format of the answer."""
-    parser.add_argument("-o", "--output", choices=FORMATS, help="format of the answer")
+def add_output_argument(parser: argparse.ArgumentParser, *more: str, is_table: bool = False) -> None:
+    """The format of the answer; ``more``: formats that only this command has; ``is_table``: the answer is a list."""
+    formats = Formats((*FORMATS, *more))
+    parser.add_argument(
+        "-o", "--output", type=output_format, choices=formats, metavar="FORMAT", help=f"one of: {', '.join(formats)}"
+    )
+    if is_table:
+        parser.add_argument("--no-headers", action="store_true", help="no line with the titles of columns")
+        parser.add_argument(
+            "--sort-by", type=json_path, metavar="PATH", help="order of the lines, such as .name or {.since}"
+        )
+
+
+class Formats(tuple[str, ...]):
+    """Names of formats; one that ends with ``=`` stands for itself with any value."""
+
+    def __contains__(self, text: object) -> bool:
+        head, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+        return tuple.__contains__(self, head + equals) and bool(value) == bool(equals)
 
 
 def add_time_limit_argument(parser: argparse.ArgumentParser) -> None:
@@ -67,9 +94,13 @@ def add_watch_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-w", "--watch", action="store_true", help="answer again every 2s, until Ctrl-C")
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
-    """Settings of the operator that decide what fits."""
+def add_operator_arguments(parser: argparse.ArgumentParser, *, decides: bool = True) -> None:
+    """Settings of the operator. Without ``decides`` those that do not change the answer are taken, and not shown."""
     operator = parser.add_argument_group("settings of the operator, where its Lease does not name them")
+
+    def shown(text: str) -> str:
+        return text if decides else argparse.SUPPRESS
+
     operator.add_argument("--scheduler-name", default="dra-scheduler", help="that of the operator (%(default)s)")
     operator.add_argument(
         "--kubernetes-version", default=AUTO, choices=(AUTO, *BUILT), help="Kubernetes release that decides"
@@ -77,10 +108,12 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     operator.add_argument(
         "--feature-gates", default="", metavar="A=true,B=false", help="changes to the feature gates of that release"
     )
-    operator.add_argument("--controllers", default="auto", metavar="LIST", help="controllers that it runs")
-    operator.add_argument("--scoring-strategy", choices=("LeastAllocated", "MostAllocated"), help="which node is best")
-    operator.add_argument("--placement-strategy", choices=STRATEGIES, help="which node wastes least")
-    operator.add_argument("--device-order", choices=ORDERS, help="which devices of a node are tried first")
+    operator.add_argument("--controllers", default="auto", metavar="LIST", help=shown("controllers that it runs"))
+    operator.add_argument(
+        "--scoring-strategy", choices=("LeastAllocated", "MostAllocated"), help=shown("which node is best")
+    )
+    operator.add_argument("--placement-strategy", choices=STRATEGIES, help=shown("which node wastes least"))
+    operator.add_argument("--device-order", choices=ORDERS, help=shown("which devices of a node are tried first"))
 
 
 def positive(text: str) -> int:
@@ -102,3 +135,47 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535")
     return int(text)
+
+
+def output_format(text: str) -> str:
+    """Return the value of ``-o``, whose template or columns can be read. Raises ArgumentTypeError."""
+    head, _, rest = text.partition("=")
+    if head == "custom-columns" and rest:
+        for part in rest.split(","):
+            if not all(part.partition(":")):
+                raise argparse.ArgumentTypeError(f"{part!r} is not a column as TITLE:PATH, such as NODE:.node")
+            json_path(part.partition(":")[2])
+    elif head == "jsonpath" and rest:
+        from .jsonpath import Template, TemplateError
+
+        try:
+            Template(rest)
+        except TemplateError as error:
+            raise argparse.ArgumentTypeError(f"jsonpath: {error}") from error
+    return text
+
+
+def json_path(text: str) -> str:
+    """Return a path as custom-columns take it, if it can be read. Raises ArgumentTypeError."""
+    from .jsonpath import Path, TemplateError
+
+    try:
+        Path.of_text(text)
+    except TemplateError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path such as .name: {error}") from error
+    return text
+
+
+def plain_name(*kinds: str) -> Callable[[str], str]:
+    """Return a type for names, which drops a kind before it: ``-o name`` prints ``node/NAME``."""
+
+    def name(text: str) -> str:
+        kind, slash, rest = text.partition("/")
+        return rest if slash and rest and kind.partition(".")[0] in kinds else text
+
+    return name
+
+
+NODES: Final = ("node", "nodes", "no")
+CLASSES: Final = ("deviceclass", "deviceclasses")
+DEVICES: Final = ("device", "devices", "pool", "pools", "driver", "drivers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dra_api.core import Pod
@@ -92,9 +92,19 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     in_namespace = "" if options.all_namespaces else f" in namespace {seen.namespace}"
     columns = _columns(seen, with_namespace=options.all_namespaces)
     table = Table(
-        columns, found, lambda it: f"resourceclaim.resource.k8s.io/{it.name}", f"No claims found{in_namespace}"
+        columns,
+        found,
+        lambda it: f"resourceclaim.resource.k8s.io/{it.name}",
+        f"No claims found{in_namespace}",
+        kind="Claim",
+        labels=lambda it: _labels(seen, it),
     )
     return Answer(table, notes=notes_on(seen))
+
+
+def _labels(seen: Observed, fact: ClaimFact) -> Mapping[str, str] | None:
+    claim = seen.one(ResourceClaim, f"{fact.namespace}/{fact.name}")
+    return claim.metadata.labels if claim is not None else None
 
 
 def _columns(seen: Observed, *, with_namespace: bool) -> list[Column[ClaimFact]]:
@@ -104,7 +114,7 @@ def _columns(seen: Observed, *, with_namespace: bool) -> list[Column[ClaimFact]]
         Column("NAME", lambda it: it.name),
         Column("STATE", lambda it: it.state, colour=lambda it: COLOURS.get(it.state, "")),
         Column("REQUESTS", lambda it: joined(it.requests)),
-        Column("DEVICES", lambda it: joined(it.devices)),
+        Column("DEVICES", lambda it: joined(it.devices), keeps_end=True),
         Column("PODS", lambda it: joined(it.pods)),
         Column("AGE", lambda it: age(it.created, seen.taken) or "<unknown>"),
         Column("NODE", lambda it: it.node or "<none>", wide=True),

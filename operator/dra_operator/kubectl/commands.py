@@ -19,7 +19,9 @@ from dra_api.console import printable
 from dra_operator.commands.files_argument import add_files_argument
 
 from .arguments import (
-    FORMATS,
+    CLASSES,
+    DEVICES,
+    NODES,
     add_cluster_arguments,
     add_namespace_argument,
     add_operator_arguments,
@@ -27,17 +29,31 @@ from .arguments import (
     add_selector_argument,
     add_time_limit_argument,
     add_watch_argument,
+    plain_name,
     port,
     positive,
     seconds,
 )
 
 if TYPE_CHECKING:
-    from .answer import Answer
+    from .answer import Answer, Problem
     from .observed import Observed
 
 STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
 """Of devices, as ``facts.DeviceFact`` has them."""
+WHY_KINDS: Final = (
+    *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
+    "replicationcontroller",
+)
+"""What ``why`` explains."""
+WAYS: Final = ("nodes", "drivers", "classes", "namespaces")
+_CALLED: Final = {
+    **dict.fromkeys(("no", "node"), "nodes"),
+    "driver": "drivers",
+    **dict.fromkeys(("class", "deviceclass", "deviceclasses"), "classes"),
+    **dict.fromkeys(("ns", "namespace"), "namespaces"),
+}
+"""Other words for what ``top`` groups by."""
 LOOPBACK: Final = "127.0.0.1:8484"
 GRPC_LOOPBACK: Final = "127.0.0.1:8485"
 
@@ -55,22 +71,26 @@ def answered(options: argparse.Namespace, answers: Answers) -> int:
             return int(ExitCode.CLEAR)
         answer = _answer(options, answers)
     except Problem as problem:
-        print(printable(f"kubectl dra: {problem}"), file=sys.stderr)
-        return int(problem.code)
-    from .printer import show
+        return _refused(problem)
+    from .printer import Style, show
 
-    show(answer, getattr(options, "output", None))
+    show(answer, Style.of(options))
     return int(answer.code)
+
+
+def _refused(problem: Problem) -> int:
+    print(printable(f"kubectl dra: {problem}"), file=sys.stderr)
+    return int(problem.code)
 
 
 def _follow(options: argparse.Namespace, answers: Answers) -> None:
     """Answer until interrupted. Raises Problem if the first question fails."""
     from .answer import ExitCode, Problem
-    from .printer import follow
+    from .printer import Style, follow
 
     if options.source is not None:
         raise Problem("--watch needs a cluster: a snapshot does not change", ExitCode.USAGE)
-    follow(lambda: _answer(options, answers), options.output)
+    follow(lambda: _answer(options, answers), lambda: Style.of(options))
 
 
 def _answer(options: argparse.Namespace, answers: Answers) -> Answer:
@@ -88,30 +108,67 @@ def _why_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TYPE/NAME",
-        help="a pod, claim, deployment or job, also as TYPE NAME; with -A and without a name: all that wait",
+        help="a pod, claim or workload, also as TYPE NAME, NAME or NAMESPACE/NAME; with -A alone: all that wait",
     )
     add_time_limit_argument(parser)
-    add_namespace_argument(parser)
+    add_namespace_argument(parser, every=True)
     add_watch_argument(parser)
     add_output_argument(parser)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
 
+def _run_why(options: argparse.Namespace) -> int:
+    """A namespace among the words counts like ``-n``: it says where a viewer reads who may not read all."""
+    from .answer import ExitCode, Problem, target_of
+
+    if options.target:
+        try:
+            target = target_of(options.target, WHY_KINDS)
+            if target.namespace is not None:
+                if options.namespace not in (None, target.namespace):
+                    text = f"{' '.join(options.target)!r} names the namespace {target.namespace}"
+                    raise Problem(f"{text}, and -n names {options.namespace}: leave one out", ExitCode.USAGE)
+                options.namespace = target.namespace
+        except Problem as problem:
+            return _refused(problem)
+        options.target = [target.kind, target.name]
+    return answered(options, _why)
+
+
 def _why(seen: Observed, options: argparse.Namespace) -> Answer:
+    from dra_api.core import Pod
+    from dra_api.resource import ResourceClaim
+
     from .why.answer import answer
 
+    if options.target and not options.target[0]:
+        key = f"{seen.namespace}/{options.target[1]}"
+        is_claim = seen.one(Pod, key) is None and seen.one(ResourceClaim, key) is not None
+        options.target = ["claim" if is_claim else "pod", options.target[1]]
     return answer(seen, options)
 
 
 def _top_arguments(parser: argparse.ArgumentParser) -> None:
-    ways = ("nodes", "drivers", "classes", "namespaces")
-    parser.add_argument("by", nargs="?", choices=ways, default=ways[0], help="what to group by (%(default)s)")
+    parser.add_argument(
+        "by",
+        nargs="?",
+        type=way,
+        choices=WAYS,
+        default=WAYS[0],
+        help="what to group by (%(default)s); also node, ns, ...",
+    )
     add_selector_argument(parser, "nodes, for top nodes")
     add_watch_argument(parser)
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
+
+
+def way(text: str) -> str:
+    """Return what to group by for ``top``, under any name that kubectl has for it."""
+    return _CALLED.get(text.lower(), text)
 
 
 def _top(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -121,12 +178,13 @@ def _top(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _devices_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--node", help="only devices of this node")
-    parser.add_argument("--driver", help="only devices of this driver")
+    parser.add_argument("--node", type=plain_name(*NODES), help="only devices of this node")
+    parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only devices of this driver")
     parser.add_argument("--state", choices=STATES, help="only devices in this state")
     add_selector_argument(parser, "nodes")
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -138,8 +196,9 @@ def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _who_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DEVICE|NODE", help="node, or device as DRIVER/POOL/DEVICE or the end of that")
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -152,9 +211,9 @@ def _who(seen: Observed, options: argparse.Namespace) -> Answer:
 def _claims_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pending", action="store_true", help="only claims without devices")
     add_selector_argument(parser, "claims")
-    add_namespace_argument(parser)
+    add_namespace_argument(parser, every=True)
     add_watch_argument(parser)
-    add_output_argument(parser)
+    add_output_argument(parser, is_table=True)
     add_cluster_arguments(parser)
 
 
@@ -165,10 +224,11 @@ def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _pools_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--node", help="only pools of this node")
-    parser.add_argument("--driver", help="only pools of this driver")
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    parser.add_argument("--node", type=plain_name(*NODES), help="only pools of this node")
+    parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only pools of this driver")
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -179,10 +239,13 @@ def _pools(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _free_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--class", dest="device_class", metavar="CLASS", help="only this device class")
+    parser.add_argument(
+        "--class", type=plain_name(*CLASSES), dest="device_class", metavar="CLASS", help="only this device class"
+    )
     add_selector_argument(parser, "nodes")
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -198,9 +261,9 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="check against the cluster; without it and --from: files alone"
     )
     parser.add_argument("--snapshot", dest="source", metavar="FILE", help="the same as --from")
-    add_namespace_argument(parser, every=False)
+    add_namespace_argument(parser)
     add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -220,7 +283,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE/NAME",
         help="the operator's service account, whose rights are checked (%(default)s)",
     )
-    add_namespace_argument(parser, every=False)
+    add_namespace_argument(parser)
     add_output_argument(parser)
     add_cluster_arguments(parser)
 
@@ -240,7 +303,10 @@ def _doctor(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "device", metavar="DRIVER[/POOL[/DEVICE]]", help="devices of a driver, of one of its pools, or one device"
+        "device",
+        type=plain_name(*DEVICES),
+        metavar="DRIVER[/POOL[/DEVICE]]",
+        help="devices of a driver, of one of its pools, or one device",
     )
     parser.add_argument("--dry-run", action="store_true", help="tell what the rule would do instead of printing it")
     parser.add_argument(
@@ -249,6 +315,7 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
     parser.add_argument("--value", default="", help="value of the taint")
     add_output_argument(parser)
+    add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
@@ -263,14 +330,22 @@ def _territory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "device",
         nargs="?",
+        type=plain_name(*DEVICES),
         metavar="DRIVER[/POOL[/DEVICE]]",
         help="print a rule that gives these devices to the scheduler; without anything: list whose devices are",
     )
-    parser.add_argument("--class", dest="device_class", metavar="CLASS", help="the devices of a class, as of now")
+    parser.add_argument(
+        "--class",
+        type=plain_name(*CLASSES),
+        dest="device_class",
+        metavar="CLASS",
+        help="the devices of a class, as of now",
+    )
     parser.add_argument("--nodes", metavar="SELECTOR", help="nodes with these labels: the command that taints them")
     parser.add_argument("--rules", action="store_true", help="with --nodes: rules for their devices instead")
-    add_output_argument(parser)
-    add_operator_arguments(parser)
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -281,9 +356,10 @@ def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _topology_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", help="name of the node")
-    parser.add_argument("-o", "--output", choices=(*FORMATS, "svg"), help="format of the answer")
-    add_operator_arguments(parser)
+    parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
+    add_output_argument(parser, "svg")
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
 
 
@@ -298,9 +374,16 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     number = parser.add_mutually_exclusive_group()
     number.add_argument("--count", type=positive, default=1, metavar="N", help="copies of all of it (1)")
     number.add_argument("--max", action="store_true", help="as many copies as fit")
-    parser.add_argument("--drain", metavar="NODE", help="place the pods of this node elsewhere first")
     parser.add_argument(
-        "--without", action="append", default=[], metavar="NODE", help="as if this node were lost; repeatable"
+        "--drain", type=plain_name(*NODES), metavar="NODE", help="place the pods of this node elsewhere first"
+    )
+    parser.add_argument(
+        "--without",
+        type=plain_name(*NODES),
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="as if this node were lost; repeatable",
     )
     parser.add_argument(
         "--add-nodes",
@@ -331,8 +414,8 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, as PEM")
     add_time_limit_argument(parser)
-    add_namespace_argument(parser, every=False)
-    add_output_argument(parser)
+    add_namespace_argument(parser)
+    add_output_argument(parser, is_table=True)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
@@ -352,8 +435,9 @@ def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", help="name of the node")
-    add_output_argument(parser)
+    parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
+    add_output_argument(parser, is_table=True)
+    add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
@@ -366,7 +450,7 @@ def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _ui_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=0, metavar="N", help="port on 127.0.0.1 (default: any free one)")
-    add_namespace_argument(parser, every=False)
+    add_namespace_argument(parser)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
@@ -393,8 +477,8 @@ def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=seconds, default=300.0, metavar="TIME", help="with --apply: limit for a successor to run (5m)"
     )
-    add_namespace_argument(parser, every=False)
-    parser.add_argument("-o", "--output", choices=(*FORMATS, "svg"), help="format of the answer")
+    add_namespace_argument(parser)
+    add_output_argument(parser, "svg", is_table=True)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)
 
@@ -407,7 +491,7 @@ def _defrag(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="name.json to write; without it, standard output")
-    add_namespace_argument(parser, every=False)
+    add_namespace_argument(parser)
     add_cluster_arguments(parser)
 
 
@@ -423,54 +507,115 @@ class Command(NamedTuple):
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    examples: tuple[str, str, str]
+    """As typed after ``kubectl dra``; in the help."""
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    "why": Command("why a pod or claim is pending, or what it holds", _why_arguments, partial(answered, answers=_why)),
+    "why": Command(
+        "why a pod or claim is pending, or what it holds",
+        _why_arguments,
+        _run_why,
+        ("why pod/train-0 -n ml", "why sts/web", "why -A"),
+    ),
     "top": Command(
-        "devices in use, by node, driver, class or namespace", _top_arguments, partial(answered, answers=_top)
+        "devices in use, by node, driver, class or namespace",
+        _top_arguments,
+        partial(answered, answers=_top),
+        ("top", "top classes", "top nodes -l zone=a --sort-by .used"),
     ),
     "devices": Command(
-        "each device with its node, state and holder", _devices_arguments, partial(answered, answers=_devices)
+        "each device with its node, state and holder",
+        _devices_arguments,
+        partial(answered, answers=_devices),
+        ("devices --node node-1", "devices --state free -o wide", "devices -o jsonpath='{.items[*].name}'"),
     ),
     "claims": Command(
-        "each claim with its state, devices and pods", _claims_arguments, partial(answered, answers=_claims)
+        "each claim with its state, devices and pods",
+        _claims_arguments,
+        partial(answered, answers=_claims),
+        ("claims -n ml", "claims -A --pending", "claims --sort-by .created -o wide"),
     ),
     "pools": Command(
-        "each resource pool, and how much of it is there", _pools_arguments, partial(answered, answers=_pools)
+        "each resource pool, and how much of it is there",
+        _pools_arguments,
+        partial(answered, answers=_pools),
+        ("pools", "pools --node node-1", "pools --driver gpu.example.com -o custom-columns=POOL:.name,FREE:.free"),
     ),
-    "who": Command("who has a device, or the devices of a node", _who_arguments, partial(answered, answers=_who)),
-    "free": Command("devices that are free now, per class and node", _free_arguments, partial(answered, answers=_free)),
+    "who": Command(
+        "who has a device, or the devices of a node",
+        _who_arguments,
+        partial(answered, answers=_who),
+        ("who node-1", "who gpu.example.com/node-1/gpu-0", "who gpu-0 -o name"),
+    ),
+    "free": Command(
+        "devices that are free now, per class and node",
+        _free_arguments,
+        partial(answered, answers=_free),
+        ("free", "free --class gpu", "free -l zone=a --no-headers"),
+    ),
     "lint": Command(
-        "what is wrong with manifests, before they are applied", _lint_arguments, partial(answered, answers=_lint)
+        "what is wrong with manifests, before they are applied",
+        _lint_arguments,
+        partial(answered, answers=_lint),
+        ("lint -f manifests/", "lint -f pod.yaml --live", "lint -f pod.yaml --from snapshot.json -o json"),
     ),
     "doctor": Command(
         "what is broken in claims and slices, and how to repair it",
         _doctor_arguments,
         partial(answered, answers=_doctor),
+        ("doctor", "doctor --fix", "doctor --from snapshot.json -o json"),
     ),
     "taint": Command(
         "a rule that taints devices, and the pods that it would evict",
         _taint_arguments,
         partial(answered, answers=_taint),
+        (
+            "taint gpu.example.com/node-1/gpu-0 --dry-run",
+            "taint gpu.example.com/node-1 --effect NoSchedule",
+            "taint gpu.example.com | kubectl create -f -",
+        ),
     ),
     "territory": Command(
         "which scheduler devices belong to, and rules that give them to one",
         _territory_arguments,
         partial(answered, answers=_territory),
+        ("territory", "territory gpu.example.com", "territory --nodes zone=a"),
     ),
     "topology": Command(
-        "the devices of a node as a tree, or as a picture", _topology_arguments, partial(answered, answers=_topology)
+        "the devices of a node as a tree, or as a picture",
+        _topology_arguments,
+        partial(answered, answers=_topology),
+        ("topology node-1", "topology node-1 -o svg > node-1.svg", "topology node-1 -o json"),
     ),
-    "fit": Command("whether pods would fit before they exist, where, and how many", _fit_arguments, _run_fit),
+    "fit": Command(
+        "whether pods would fit before they exist, where, and how many",
+        _fit_arguments,
+        _run_fit,
+        ("fit -f job.yaml", "fit -f job.yaml --max", "fit -f job.yaml --without node-1 --count 4"),
+    ),
     "drain": Command(
-        "what a drain of a node would do to the pods on it", _drain_arguments, partial(answered, answers=_drain)
+        "what a drain of a node would do to the pods on it",
+        _drain_arguments,
+        partial(answered, answers=_drain),
+        ("drain node-1", "drain node-1 -o wide", "drain node-1 -o json"),
     ),
-    "ui": Command("a web page about all devices, served on this machine only", _ui_arguments, _run_ui),
+    "ui": Command(
+        "a web page about all devices, served on this machine only",
+        _ui_arguments,
+        _run_ui,
+        ("ui", "ui --port 8080", "ui --from snapshot.json"),
+    ),
     "defrag": Command(
-        "the fewest moves of pods after which another one fits", _defrag_arguments, partial(answered, answers=_defrag)
+        "the fewest moves of pods after which another one fits",
+        _defrag_arguments,
+        partial(answered, answers=_defrag),
+        ("defrag --for pod/train-0", "defrag --for gang/train --max-moves 8", "defrag --for pod/train-0 --apply"),
     ),
     "snapshot": Command(
-        "save what these commands see, for --from", _snapshot_arguments, partial(answered, answers=_snapshot)
+        "save what these commands see, for --from",
+        _snapshot_arguments,
+        partial(answered, answers=_snapshot),
+        ("snapshot snapshot.json", "snapshot > snapshot.json", "snapshot snapshot.json --context production"),
     ),
 }

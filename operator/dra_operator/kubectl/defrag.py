@@ -78,8 +78,9 @@ def _mix(overlay: Overlay, namespace: str) -> Mix:
 
 def _named(seen: Observed, overlay: Overlay, target: str) -> tuple[Sequence[Pod], bool]:
     """The pods that wait, and whether they are a gang."""
-    kind, name = target_of([target], ("pod", "gang"))
-    return (_gang(overlay, seen.namespace, name), True) if kind == "gang" else ([_waiting(seen, name)], False)
+    kind, name, namespace = target_of([target], ("pod", "gang"))
+    namespace = namespace or seen.namespace
+    return (_gang(overlay, namespace, name), True) if kind == "gang" else ([_waiting(seen, namespace, name)], False)
 
 
 def _from_files(overlay: Overlay, wanted: Wanted) -> tuple[Sequence[Pod], bool]:
@@ -127,10 +128,10 @@ def _gang(overlay: Overlay, namespace: str, name: str) -> list[Pod]:
     raise Problem(f"there is no gang {name} in namespace {namespace}")
 
 
-def _waiting(seen: Observed, name: str) -> Pod:
-    pod = seen.one(Pod, f"{seen.namespace}/{name}")
+def _waiting(seen: Observed, namespace: str, name: str) -> Pod:
+    pod = seen.one(Pod, f"{namespace}/{name}")
     if pod is None:
-        raise Problem(f"there is no pod {name} in namespace {seen.namespace}")
+        raise Problem(f"there is no pod {name} in namespace {namespace}")
     if pod.spec.node_name:
         raise Problem(f"pod {pod.key} has its node already: {pod.spec.node_name}")
     return pod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, devices_of
+from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, devices_of, labels_of_node
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import Settings, pipeline
 
@@ -30,14 +31,15 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
         and options.state in (None, device.state)
         and (not options.selector or device.node in nodes)
     ]
-    return Answer(table_of(found, seen.taken), notes=notes_on(seen))
+    table = replace(table_of(found, seen.taken), labels=lambda it: labels_of_node(seen, it.node))
+    return Answer(table, notes=notes_on(seen))
 
 
 def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
     """One line for each device."""
     columns = (
-        Column[DeviceFact]("NODE", lambda it: it.node or "<several>"),
-        Column[DeviceFact]("DEVICE", lambda it: it.id),
+        Column[DeviceFact]("NODE", lambda it: it.node or "<several>", repeats=lambda it: it.node == it.pool),
+        Column[DeviceFact]("DEVICE", lambda it: it.id, keeps_end=True),
         Column[DeviceFact]("STATE", lambda it: it.state, colour=lambda it: COLOURS.get(it.state, "")),
         Column[DeviceFact]("CLAIM", lambda it: joined(holder.claim for holder in it.holders)),
         Column[DeviceFact]("PODS", lambda it: joined(pod for holder in it.holders for pod in holder.pods)),
@@ -53,7 +55,7 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
             "ATTRIBUTES", lambda it: ",".join(f"{name}={value}" for name, value in it.attributes.items()), wide=True
         ),
     )
-    return Table(columns, devices, lambda it: f"device/{it.id}", "No devices found")
+    return Table(columns, devices, lambda it: f"device/{it.id}", "No devices found", "Device")
 
 
 class Holding(Fact, frozen=True):
@@ -76,8 +78,8 @@ def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
     columns: list[Column[Holding]] = [
-        Column("NODE", lambda it: it.node or "<several>"),
-        Column("DEVICE", lambda it: it.device),
+        Column("NODE", lambda it: it.node or "<several>", repeats=lambda it: f"/{it.node}/" in it.device),
+        Column("DEVICE", lambda it: it.device, keeps_end=True),
         Column("CLAIM", lambda it: it.claim),
         Column("PODS", lambda it: joined(it.pods)),
         Column("OWNER", lambda it: it.owner or "<none>"),
@@ -86,7 +88,7 @@ def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     ]
     name = "resourceclaim.resource.k8s.io/"
     none = f"No device in use: {options.what}"
-    table = Table(columns, found, lambda it: name + it.claim.partition("/")[2], none)
+    table = Table(columns, found, lambda it: name + it.claim.partition("/")[2], none, "Holder")
     return Answer(table, notes=notes_on(seen))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from dra_api.core import Node, Pod, Taint
 from dra_api.relations.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
@@ -63,6 +65,40 @@ def _users(
                 yield pod_as_consumer(pod)
     elif consumer.resource == "pods":
         yield consumer
+
+
+def labels_of_node(seen: Observed, name: str) -> Mapping[str, str] | None:
+    """Return the labels of a node, or None if it is not there."""
+    node = seen.one(Node, name)
+    return node.metadata.labels if node is not None else None
+
+
+_MADE_BY: Final = {"deployment": ("ReplicaSet", r"-[a-z0-9]+"), "cronjob": ("Job", r"-[0-9]+")}
+"""Workloads that have no pods of their own: the kind that they make, and what its names have after theirs."""
+
+
+def makes_pods(kind: str, name: str, owner_kind: str, owner: str) -> bool:
+    """Return whether the owner of pods is the workload or, of a Deployment and CronJob, what it makes.
+
+    ReplicaSets and Jobs are not read, so that their names tell whose they are. ``kind`` is in lower case.
+    """
+    made, suffix = _MADE_BY.get(kind, (kind, ""))
+    return owner_kind.lower() == made.lower() and re.fullmatch(re.escape(name) + suffix, owner) is not None
+
+
+def pods_of_workload(seen: Observed, kind: str, name: str) -> list[Pod]:
+    """Return the pods of a workload or PodGroup in the namespace, by name. ``kind`` is in lower case."""
+    if kind == "podgroup":
+        found: Iterable[Pod] = seen.pods_by_group.get(f"{seen.namespace}/{name}", ())
+    else:
+        found = (
+            pod
+            for pod in seen.every(Pod)
+            if pod.metadata.namespace == seen.namespace
+            and (owner := pod.metadata.controller) is not None
+            and makes_pods(kind, name, owner.kind, owner.name)
+        )
+    return sorted(found, key=lambda pod: pod.key)
 
 
 Marks = Mapping[DeviceId, Sequence[DeviceTaint | Taint]]

@@ -24,7 +24,7 @@ from dra_api.resource import (
 
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, published
+from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, published
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
 
@@ -163,4 +163,12 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         Column("LARGEST", lambda it: it.largest, colour=lambda it: "" if it.keeps_away else "green"),
         Column("KEEPS-AWAY", lambda it: it.keeps_away or "<none>", colour=lambda it: "yellow" if it.keeps_away else ""),
     ]
-    return Answer(Table(columns, found, lambda it: f"node/{it.node}", "Nothing is free"), notes=notes_on(seen))
+    table = Table(
+        columns,
+        found,
+        lambda it: f"node/{it.node}",
+        "Nothing is free",
+        "Offer",
+        lambda it: labels_of_node(seen, it.node),
+    )
+    return Answer(table, notes=notes_on(seen))

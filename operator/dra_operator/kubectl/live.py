@@ -35,6 +35,7 @@ from dra_kube import (
     Headers,
     KubeError,
     NotServed,
+    Overrides,
     connection,
     for_people,
     namespace_of,
@@ -215,7 +216,8 @@ def _without_warnings() -> Iterator[None]:
 
 def where(options: argparse.Namespace) -> Connection:
     """The server, and in whose name it is asked. Raises KubeError."""
-    found = connection(options.kubeconfig, options.context)
+    said = (getattr(options, name, None) or "" for name in ("cluster", "user", "server", "token"))
+    found = connection(options.kubeconfig, options.context, Overrides(*said))
     if options.as_user is None:
         return found
     groups: Headers = tuple(("Impersonate-Group", group) for group in options.as_group)

@@ -97,4 +97,4 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         Column("TAINTED", lambda it: it.tainted, wide=True),
         Column("GENERATION", lambda it: it.generation, wide=True),
     ]
-    return Answer(Table(columns, found, lambda it: f"pool/{it.id}", "No pools found"), notes=notes_on(seen))
+    return Answer(Table(columns, found, lambda it: f"pool/{it.id}", "No pools found", "Pool"), notes=notes_on(seen))

@@ -1,13 +1,15 @@
 """Prints an answer in the format of ``-o``, once or again and again.
 
-Tables have aligned columns, as kubectl prints them. Colours only on a terminal, and not with ``NO_COLOR``
-(no-color.org). With ``--watch`` a terminal is drawn anew in place; other outputs get each answer that is new. Lines
-beyond the screen are cut, and counted: a longer text would scroll, and the next one could not be drawn over it. A
-question that fails after the first time is told, and asked again: a server that restarts ends no watch.
+Tables have aligned columns, as kubectl prints them. On a terminal cells are shortened with an ellipsis until a line
+fits; ``-o wide`` has them whole. Colours only on a terminal, and not with ``NO_COLOR`` (no-color.org). With ``--watch``
+a terminal is drawn anew in place; other outputs get each answer that is new. Lines beyond the screen are cut, and
+counted: a longer text would scroll, and the next one could not be drawn over it. A question that fails after the first
+time is told, and asked again: a server that restarts ends no watch.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -15,8 +17,10 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from html import escape
 from typing import Any, Final
 
@@ -24,7 +28,8 @@ import yaml
 from dra_api.codec import to_dict
 from dra_api.console import printable
 
-from dra_operator.kubectl.answer import Answer, Problem, Table
+from dra_operator.kubectl.answer import Answer, Column, Problem, Table
+from dra_operator.kubectl.jsonpath import Path, Template, text_of
 
 
 def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn: Iterable[str]) -> Iterator[str]:
@@ -39,46 +44,73 @@ def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn:
 
 
 GAP: Final = "   "
+API_VERSION: Final = "dra.kopf.dev/v1"
+"""Of the items of tables, in JSON and YAML."""
+SHORTEST_CELL_LETTERS: Final = 8
 _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
+_DIGITS: Final = re.compile(r"(\d+)")
 
 
-def table_lines(table: Table[Any], *, wide: bool, coloured: bool) -> Iterator[str]:
-    """The title line, and one line for each item."""
-    columns = [column for column in table.columns if wide or not column.wide]
-    rows = [[printable(str(column.text(item))) for column in columns] for item in table.items]
-    titles = [column.title for column in columns]
-    widths = [max(len(row[place]) for row in (titles, *rows)) for place in range(len(columns))]
-    yield GAP.join(title.ljust(width) for title, width in zip(titles, widths, strict=True)).rstrip()
-    for item, row in zip(table.items, rows, strict=True):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[-1] = row[-1]
-        if coloured:
-            cells = [painted(cell, column.colour(item)) for cell, column in zip(cells, columns, strict=True)]
-        yield GAP.join(cells).rstrip()
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How an answer is printed: what the options say, and what the terminal can show."""
+
+    output: str | None = None
+    """The value of ``-o``, or None for a table or text."""
+    coloured: bool = False
+    width: int | None = None
+    """Letters of a line, beyond which cells are shortened; None: they never are."""
+    has_headers: bool = True
+    shows_labels: bool = False
+    sort_by: Path | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Style:
+        """Return what the options ask for, on the terminal that standard output is, if it is one."""
+        output, is_terminal = getattr(options, "output", None), sys.stdout.isatty()
+        path = getattr(options, "sort_by", None)
+        return cls(
+            output,
+            coloured=is_terminal and not os.environ.get("NO_COLOR"),
+            width=shutil.get_terminal_size().columns if is_terminal and output is None else None,
+            has_headers=not getattr(options, "no_headers", False),
+            shows_labels=getattr(options, "show_labels", False),
+            sort_by=Path.of_text(path) if path else None,
+        )
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether lines and tables are printed."""
+        return self.output in (None, "wide")
 
 
-def painted(text: str, colour: str) -> str:
-    """The text in a colour of the terminal; as it is without one."""
-    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour else text
-
-
-def show(answer: Answer, output: str | None) -> None:
+def show(answer: Answer, style: Style) -> None:
     """Print the answer, and its notes to standard error."""
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    if answer.table is not None and not answer.table.items and output in (None, "wide"):
+    if answer.table is not None and not answer.table.items and style.is_for_people:
         print(printable(answer.table.none), file=sys.stderr)
-    for line in rendered(answer, output, coloured=coloured):
+    for line in rendered(answer, style):
         print(line)
     for note in answer.notes:
         print(printable(note), file=sys.stderr)
 
 
-def rendered(answer: Answer, output: str | None, *, coloured: bool = False) -> Iterator[str]:
-    """The lines of the answer."""
+def rendered(answer: Answer, style: Style) -> Iterator[str]:
+    """Yield the lines of the answer."""
+    if answer.table is not None and style.sort_by is not None:
+        answer = replace(answer, table=_sorted(answer.table, style.sort_by))
+    output, _, rest = (style.output or "").partition("=")
     if output == "json":
         yield json.dumps(_value(answer), indent=2)  # in ASCII: what a terminal would obey is escaped
     elif output == "yaml":
         yield yaml.safe_dump(_value(answer), sort_keys=False, allow_unicode=True).rstrip("\n")
+    elif output == "jsonpath":
+        text = Template(rest).filled(_value(answer))
+        yield from map(printable, text.removesuffix("\n").split("\n"))
+    elif output == "custom-columns":
+        columns = [_custom(part) for part in rest.split(",")]
+        value = _value(answer)
+        items = value["items"] if isinstance(value, dict) and isinstance(value.get("items"), list) else [value]
+        yield from table_lines(Table(columns, items, str), style)
     elif output == "name":
         yield from map(printable, answer.names)
         if answer.table is not None:
@@ -86,14 +118,100 @@ def rendered(answer: Answer, output: str | None, *, coloured: bool = False) -> I
     else:
         yield from map(printable, answer.lines)
         if answer.table is not None and answer.table.items:
-            yield from table_lines(answer.table, wide=output == "wide", coloured=coloured)
+            yield from table_lines(answer.table, style)
+
+
+def table_lines(table: Table[Any], style: Style) -> Iterator[str]:
+    """Yield the title line, and one line for each item."""
+    is_wide = style.output == "wide"
+    columns = [
+        column
+        for column in table.columns
+        if is_wide or not (column.wide or (table.items and all(map(column.repeats, table.items))))
+    ]
+    if style.shows_labels and table.labels is not None:
+        columns.append(Column("LABELS", partial(_labels, table.labels)))
+    rows = [[printable(str(column.text(item))) for column in columns] for item in table.items]
+    titles = [column.title for column in columns]
+    shown = (titles, *rows) if style.has_headers else rows
+    widths = [max((len(row[place]) for row in shown), default=0) for place in range(len(columns))]
+    if style.width is not None:
+        widths = _fitting_widths(titles, widths, style.width)
+        rows = [
+            [_shortened(cell, width, column) for cell, width, column in zip(row, widths, columns, strict=True)]
+            for row in rows
+        ]
+    if style.has_headers:
+        yield GAP.join(title.ljust(width) for title, width in zip(titles, widths, strict=True)).rstrip()
+    for item, row in zip(table.items, rows, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[-1] = row[-1]
+        if style.coloured:
+            cells = [painted(cell, column.colour(item)) for cell, column in zip(cells, columns, strict=True)]
+        yield GAP.join(cells).rstrip()
+
+
+def _fitting_widths(titles: Sequence[str], widths: Sequence[int], most: int) -> list[int]:
+    """Take letters from the widest columns, until a line fits or all are as narrow as they may be."""
+    found = list(widths)
+    least = [min(width, max(len(title), SHORTEST_CELL_LETTERS)) for title, width in zip(titles, widths, strict=True)]
+    while sum(found) + len(GAP) * (len(found) - 1) > most:
+        spare = [place for place, width in enumerate(found) if width > least[place]]
+        if not spare:
+            break
+        found[max(spare, key=lambda place: found[place])] -= 1
+    return found
+
+
+def _shortened(cell: str, width: int, column: Column[Any]) -> str:
+    if len(cell) <= width:
+        return cell
+    return f"…{cell[len(cell) - width + 1 :]}" if column.keeps_end else f"{cell[: width - 1]}…"
+
+
+def _labels(labels_of: Callable[[Any], Mapping[str, str] | None], item: Any) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted((labels_of(item) or {}).items())) or "<none>"
+
+
+def _sorted(table: Table[Any], path: Path) -> Table[Any]:
+    """Items without a value come first, as in kubectl; numbers in names count as numbers."""
+
+    def key(item: Any) -> tuple[Any, ...]:
+        value = next(iter(path.of(to_dict(item))), None)
+        if value is None:
+            return (0,)
+        if isinstance(value, bool | int | float):
+            return 1, value
+        parts = _DIGITS.split(text_of(value))
+        return 2, [(int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts)]
+
+    return replace(table, items=sorted(table.items, key=key))
+
+
+def _custom(text: str) -> Column[Any]:
+    title, _, path = text.partition(":")
+    found = Path.of_text(path)
+    return Column(title, lambda it: ",".join(map(text_of, found.of(it))) or "<none>")
+
+
+def painted(text: str, colour: str) -> str:
+    """Return the text in a colour of the terminal, or as it is without one."""
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour else text
 
 
 def _value(answer: Answer) -> Any:
+    """What programs get: the answer's own value, or a list of the table's items, each with its kind."""
     if answer.value is not None:
         return to_dict(answer.value)
+    kind = answer.table.kind if answer.table is not None else "Item"
     items = answer.table.items if answer.table is not None else ()
-    return {"items": to_dict(list(items)), "notes": list(answer.notes)}
+    about = {"apiVersion": API_VERSION, "kind": kind}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": f"{kind}List",
+        "items": [{**about, **value} if isinstance(value := to_dict(item), dict) else value for item in items],
+        "notes": list(answer.notes),
+    }
 
 
 REDRAW_SECONDS: Final = 2.0
@@ -103,15 +221,14 @@ CLEAR_SCREEN: Final = "\x1b[2J"
 _COLOUR: Final = re.compile(r"\x1b\[\d+m")
 
 
-def follow(ask: Callable[[], Answer], output: str | None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Until it is interrupted. Raises Problem if the first question fails."""
+def follow(ask: Callable[[], Answer], style: Callable[[], Style], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Answer until interrupted, in the style of each moment. Raises Problem if the first question fails."""
     shown: list[str] | None = None
     is_terminal = sys.stdout.isatty()
-    coloured = is_terminal and not os.environ.get("NO_COLOR")
     while True:
         began = time.monotonic()
         try:
-            lines = list(_told(ask(), output, coloured=coloured))
+            lines = list(_told(ask(), style()))
         except Problem as problem:
             if shown is None:
                 raise
@@ -125,12 +242,12 @@ def follow(ask: Callable[[], Answer], output: str | None, sleep: Callable[[float
         sleep(max(REDRAW_SECONDS, time.monotonic() - began))
 
 
-def _told(answer: Answer, output: str | None, *, coloured: bool) -> Iterator[str]:
+def _told(answer: Answer, style: Style) -> Iterator[str]:
     """The answer, with what else goes to standard error."""
-    if answer.table is not None and not answer.table.items and output in (None, "wide"):
+    if answer.table is not None and not answer.table.items and style.is_for_people:
         yield printable(answer.table.none)
-    yield from rendered(answer, output, coloured=coloured)
-    if output in (None, "wide"):
+    yield from rendered(answer, style)
+    if style.is_for_people:
         yield from map(printable, answer.notes)
 
 

@@ -98,7 +98,7 @@ def _table(seen: Observed, facts: Sequence[DeviceFact]) -> Answer:
         Column("NODES", lambda it: it.nodes or "<several>"),
     ]
     none = "No device is published"
-    return Answer(Table(columns, rows, lambda it: it.scheduler or "<any>", none), notes=notes_on(seen))
+    return Answer(Table(columns, rows, lambda it: it.scheduler or "<any>", none, "Territory"), notes=notes_on(seen))
 
 
 def _node_taint(seen: Observed, text: str, scheduler: str) -> Answer:

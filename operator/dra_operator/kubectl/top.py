@@ -10,7 +10,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of
+from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node
 from dra_operator.kubectl.free import Members, best_offer
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
@@ -85,9 +85,9 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     kind = {"nodes": "node", "drivers": "driver", "classes": "deviceclass", "namespaces": "namespace"}[options.by]
     columns = _held() if options.by == "namespaces" else [*_columns(), *more]
     title: Column[UsageFact] = Column(kind.upper(), lambda it: it.name)
-    return Answer(
-        Table([title, *columns], facts, lambda it: f"{kind}/{it.name}", "No devices found"), notes=notes_on(seen)
-    )
+    labels = (lambda it: labels_of_node(seen, it.name)) if options.by == "nodes" else None
+    table = Table([title, *columns], facts, lambda it: f"{kind}/{it.name}", "No devices found", "Usage", labels)
+    return Answer(table, notes=notes_on(seen))
 
 
 def _by_node(seen: Observed, devices: Sequence[DeviceFact], selector: str | None) -> Iterator[tuple[str, DeviceFact]]:

@@ -10,18 +10,22 @@ from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem, target_of
+from dra_operator.kubectl.facts import pods_of_workload
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.wording import counted, listed
 
 from .claims import why_claim
-from .everything import idle_schedulers, is_waiting, pods_of, refused_pods, waiting_groups
+from .everything import idle_schedulers, is_waiting, refused_pods, waiting_groups
 from .fixes.change import Fix
 from .limited import hidden, why_within_limits
 from .pods import why_pod
 from .report import Report
 
-OWNERS: Final = ("deployment", "job")
+OWNERS: Final = (
+    *("deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
+    "replicationcontroller",
+)
 KINDS: Final = {
     "pod": "pods",
     "claim": "resourceclaims.resource.k8s.io",
@@ -37,8 +41,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.all_namespaces and not options.target:
         return _of_all(seen, settings, options.time_limit)
     if not options.target:
-        raise Problem("name a pod, claim, deployment or job as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
-    kind, name = target_of(options.target, KINDS)
+        raise Problem("name a pod, claim or workload as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
+    kind, name, _ = target_of(options.target, KINDS)
     about = _of_owner if kind in OWNERS else _of_one
     report = about(seen, settings, kind, name, options.time_limit)
     code = ExitCode.CLEAR if report.is_clear else ExitCode.IN_THE_WAY
@@ -78,7 +82,7 @@ def _of_one(seen: Observed, settings: Settings, kind: str, name: str, seconds: f
 
 def _of_owner(seen: Observed, settings: Settings, kind: str, name: str, seconds: float) -> Report:
     """The first of the pods that wait in full, the others by name."""
-    pods = pods_of(seen.every(Pod), kind, name, seen.namespace)
+    pods = pods_of_workload(seen, kind, name)
     refused = refused_pods(seen, kind, name)
     if not pods and not refused:
         raise Problem(f"there is no pod of {kind} {name} in namespace {seen.namespace}: look at the {kind}'s events")

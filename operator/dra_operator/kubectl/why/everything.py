@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from dra_api.core import Event, Pod
@@ -11,6 +11,7 @@ from dra_api.relations.references import pod_is_done
 
 from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Fact
+from dra_operator.kubectl.facts import makes_pods
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
@@ -129,28 +130,13 @@ def _with_the_rest(
         return text if clear else f"{text}; beside that: {_without_names(made, then.pod, more)}"
 
 
-def pods_of(pods: Sequence[Pod], kind: str, name: str, namespace: str) -> list[Pod]:
-    """Those of a Job, or of a Deployment, whose ReplicaSets have its name with a suffix."""
-
-    def is_owned(pod: Pod) -> bool:
-        owner = pod.metadata.controller
-        if owner is None or pod.metadata.namespace != namespace:
-            return False
-        if kind == "job":
-            return (owner.kind, owner.name) == ("Job", name)
-        return owner.kind == "ReplicaSet" and owner.name.rpartition("-")[0] == name
-
-    return sorted(filter(is_owned, pods), key=lambda pod: pod.key)
-
-
 def refused_pods(seen: Observed, kind: str, name: str) -> list[str]:
-    """Why a controller cannot make pods of a Job or Deployment, by the last events about it or its ReplicaSets."""
+    """Why a controller cannot make pods of a workload, by the last events about it or about what makes its pods."""
     found: dict[str, Event] = {}
     for event in seen.every(Event):
         about = event.involved_object
-        owner = about.name.rpartition("-")[0] if about.kind == "ReplicaSet" else about.name
-        is_its = about.kind in (("Job",) if kind == "job" else ("ReplicaSet", "Deployment"))
-        if is_its and (owner if kind != "job" else about.name) == name and about.namespace == seen.namespace:
+        is_itself = (about.kind.lower(), about.name) == (kind, name)
+        if about.namespace == seen.namespace and (is_itself or makes_pods(kind, name, about.kind, about.name)):
             before = found.get(about.name, event)
             found[about.name] = max(before, event, key=lambda it: it.when)
     return [f"{it.involved_object.kind} {it.involved_object.name}: {it.reason}: {it.message}" for it in found.values()]

@@ -1,0 +1,57 @@
+"""The console script ``kubectl-dra``, where Ctrl-C has 130 and one line at any moment, and never a traceback.
+
+Python would print a traceback while modules are loaded and at the very end: there a handler ends the process at once.
+In between a command is interrupted as usual, so that it can clean up: it may have cordoned a node, or written
+credentials to a file. Importing this module changes how the process takes SIGINT, so nothing else imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+INTERRUPTED_EXIT_CODE = 130
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"kubectl dra: interrupted\n")
+    os._exit(INTERRUPTED_EXIT_CODE)
+
+
+signal.signal(signal.SIGINT, _end_at_once)
+
+
+def main() -> int:
+    """Run the command; returns the exit code."""
+    from .cli import main as run
+
+    sys.unraisablehook = _unraisable
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            code = run()
+        finally:
+            signal.signal(signal.SIGINT, _end_at_once)
+    except BaseException as error:
+        if not _is_interrupted(error):
+            raise
+        code = INTERRUPTED_EXIT_CODE
+    if code == INTERRUPTED_EXIT_CODE:
+        print("kubectl dra: interrupted", file=sys.stderr)
+    return code
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C is behind an error: Python wraps what comes while a class is made."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Take Ctrl-C seriously that came inside of a finalizer, where Python would print it and continue."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _end_at_once(signal.SIGINT, None)
+    sys.__unraisablehook__(unraisable)
