@@ -25,6 +25,7 @@ REFERENCE = {
     "dra_api": ("API objects", ["dra_api", "dra_api.relations.references"]),
     "dra_cdi": ("CDI files", ["dra_cdi"]),
     "dra_cel": ("CEL", ["dra_cel"]),
+    "dra_ledger": ("Ledger", ["dra_ledger.ledger", "dra_ledger.entries"]),
     "allocator": ("Allocator", ["dra_operator.allocator"]),
     "devcluster": (
         "Development cluster",

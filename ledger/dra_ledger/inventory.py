@@ -85,6 +85,10 @@ class Inventory:
         """A taint rule was added or changed."""
         self._apply(self._tainted.put_rule(rule))
 
+    def rules(self) -> Iterable[DeviceTaintRule]:
+        """All taint rules."""
+        return self._tainted.rules
+
     def remove_rule(self, name: str) -> None:
         """A taint rule is gone."""
         self._apply(self._tainted.remove_rule(name))
@@ -141,6 +145,10 @@ class Inventory:
     def shared_pools(self) -> Iterable[PoolId]:
         """The pools that several nodes may use."""
         return self._multi_node
+
+    def pools_of(self, node: str) -> Iterable[PoolId]:
+        """The pools with slices for this node alone."""
+        return self._local.get(node, ())
 
     def view(self, node: Node) -> NodeView:
         """What a node sees. Raises NodeSelectionError for malformed node selectors, in the reference's semantics."""

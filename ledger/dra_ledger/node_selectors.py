@@ -16,7 +16,6 @@ from typing import Final
 from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dra_api.validation.formats import label_key, label_value
 
 from .errors import NodeSelectionError
 
@@ -83,6 +82,11 @@ def _whole_number(text: str) -> int | None:
 
 
 def _label_check(requirement: NodeSelectorRequirement) -> Check:
+    from dra_api.validation.formats import (
+        label_key,
+        label_value,
+    )  # with all of validation: most clusters need none of it
+
     key, operator, values = requirement.key, requirement.operator, requirement.values or ()
     fault = next(chain(label_key(key), *map(label_value, values)), None)
     if fault is not None:

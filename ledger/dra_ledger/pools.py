@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dra_api.core import Node
 from dra_api.resource import Device
@@ -27,6 +27,15 @@ from .predicates import Compiled, Expressions, Verdicts
 from .slices import Reach, Slice
 
 Quantities = dict[str, Quantity]
+
+
+NO_COUNTERS: Final = CounterTable(())
+NO_COUNTER_GROUPS: Final = CounterGroups((), ())
+"""For the many pools that have none."""
+
+
+def _minds_counters(slice_: Slice) -> bool:
+    return slice_.has_counters or any(device.consumes_counters for device in slice_.devices)
 
 
 class Status(Enum):
@@ -64,13 +73,19 @@ class PoolView:
         self.last = any(device.binding_conditions is not None for device in self.devices)
         self._every_slice = (*slices, *others)
         self._drawn = drawn or NOTHING_DRAWN
-        table = CounterTable(self._every_slice, self._drawn, minds_unknown=drawn is not None) if counters else None
-        self.counters = table or CounterTable(())
+        is_counted = counters and any(map(_minds_counters, self._every_slice))
+        self.counters = (
+            CounterTable(self._every_slice, self._drawn, minds_unknown=drawn is not None) if is_counted else NO_COUNTERS
+        )
         self._found = len(self._every_slice)
         self._announced = slices[0].spec.pool.resource_slice_count
         """If the slices disagree about their number, the first one that came counts."""
         self.status = self._status(len(slices))
-        self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
+        self.counter_groups = (
+            CounterGroups([name for _, name in self.counters.names], self._counter_groups())
+            if is_counted
+            else NO_COUNTER_GROUPS
+        )
         self.consumptions: Memo[Requests, dict[int, Quantities | None]] = Memo()
         """What a share of a device consumes, by what is requested; a cache for its users."""
         self._verdicts: Memo[Expressions, Verdicts] = Memo()
@@ -221,6 +236,13 @@ class Pool:
     def slices(self) -> Iterable[Slice]:
         """All slices of all generations."""
         return self._slices.values()
+
+    def by_age(self) -> tuple[list[Slice], list[Slice]]:
+        """The slices of the highest generation, sorted by name, and the older ones."""
+        self._refresh()
+        ordered = sorted(self._slices.values(), key=lambda s: s.name)
+        newest = [s for s in ordered if s.generation == self._generation]
+        return newest, [s for s in ordered if s.generation != self._generation]
 
     def put(self, slice_: Slice) -> None:
         """A slice was added or replaced."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from enum import Enum
+from sys import intern
 from typing import Final
 
 from dra_api.core import Node, NodeSelector
@@ -269,6 +270,7 @@ class Interner:
         attributes = device.attributes
         return structs.replace(
             device,
+            name=intern(device.name),
             attributes={name: self._attribute(value) for name, value in attributes.items()} if attributes else None,
             capacity=self._capacity(device.capacity),
         )

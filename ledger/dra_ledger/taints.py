@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dra_api.core import Taint, Toleration
-from dra_api.relations.label_selectors import Selector
 from dra_api.resource import SCHEDULER_KEY, Device, DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceSlice
 from msgspec import structs
 
@@ -77,6 +76,8 @@ class Left:
     @classmethod
     def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> Left:
         """Return what the settings say: drivers separated by commas, and a label selector. Raises ValueError."""
+        from dra_api.relations.label_selectors import Selector  # only settings need it
+
         names = frozenset(filter(None, map(str.strip, drivers.split(","))))
         try:
             matches = Selector.parse(nodes).matches if nodes.strip() else None
@@ -305,6 +306,11 @@ class TaintedSlices:
             old = self.get(slice_)
             changes.append(SliceChange(old, self._merge(slice_)))
         return changes
+
+    @property
+    def rules(self) -> Iterable[DeviceTaintRule]:
+        """Those that there are."""
+        return self._rules.values()
 
     def get(self, name: str) -> ResourceSlice | None:
         """The merged slice of a name."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,6 +32,8 @@ NOT_RUN = {("docs/driver-author.md", 6): "serves until a signal, in a kubelet's 
 OTHERWISE = {  # what a test cannot do as it is written
     'Path("/tmp/n1")': "root",
     "await plugin.wait()": "plugin.wait",
+    'Path("cluster.json")': '(root / "cluster.json")',
+    "load_kube_config()": "load_kube_config(config_file=os.environ['KUBECONFIG'])",  # read when it was imported
 }
 
 
@@ -84,10 +88,22 @@ def for_the_node_agent(_names: Names, root: Path) -> Names:
     return {"NodeAgent": NodeAgent, "LocalRuntime": LocalRuntime, "root": root / "n", "Path": Path}
 
 
+def for_the_ledger(_names: Names, root: Path) -> Names:
+    items = [*lab.pool(lab.device("a"), lab.device("b")), lab.device_class("any")]
+    for item in items:
+        item |= {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice" if "pool" in item["spec"] else "DeviceClass",
+        }
+    (root / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    return {"root": root, "os": os}
+
+
 BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
     ("docs/choosing-devices.md", 0): for_the_allocator,
     ("docs/driver-author.md", 7): for_the_plugin,
     ("docs/node-agent.md", 0): for_the_node_agent,
+    ("docs/ledger.md", 0): for_the_ledger,
 }
 
 

@@ -1,0 +1,424 @@
+"""What the ledger answers: devices with their holders, pools, counters, and sums of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from dra_api.core import Node
+from dra_api.meta import Part
+from dra_api.relations.declared_features import declares_optional_node_operations
+from dra_api.releases.release import Release
+from dra_api.resource import Device, DeviceAttribute, DeviceTaint
+from dra_api.values.quantity import Quantity
+from msgspec import field
+
+from .basics import DeviceId, each
+from .capacity import consumption
+from .features import Features
+from .pools import Pool, PoolView, Status
+from .slices import Slice, device_is_for
+from .taints import LEFT, blocking
+from .usage import PoolUsage
+
+STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gone")
+"""See ``DeviceEntry.state``."""
+
+
+class Holder(Part, frozen=True, gc=False):
+    """A claim that has a device, or a share of it; with ``is_admin`` it has admin access, which takes nothing."""
+
+    namespace: str
+    claim: str
+    request: str
+    """As the claim names it: ``gpu``, or ``gpu/small`` for the first available one of several."""
+    pods: tuple[str, ...] = ()
+    """For which the claim is reserved; a PodGroup stands for its pods, if the ledger has these."""
+    since: str = ""
+    """When it was allocated, else when the claim was made; RFC 3339."""
+    share: str = ""
+    """The share's UUID; empty if the whole device is held."""
+    consumed: dict[str, str] = field(default_factory=dict)
+    """What the share consumes of the capacity, as quantities."""
+    is_admin: bool = False
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the claim."""
+        return f"{self.namespace}/{self.claim}"
+
+
+class Left(Part, frozen=True):
+    """An amount in sum, and what is not taken of it, as quantities."""
+
+    total: str
+    left: str
+
+
+class DeviceEntry(Part, frozen=True, gc=False):
+    """A device that is published, or that a claim holds without it.
+
+    ``state``: ``free``; ``taken`` by one claim; ``shared``: claims have parts of it; ``tainted``: free, but not for
+    requests without tolerations; ``drawn``: free, but other devices have what it needs of shared counters;
+    ``unusable``, and ``why`` says why; ``gone``: held and not published.
+    """
+
+    driver: str
+    pool: str
+    name: str
+    node: str
+    """Empty if several nodes can use it."""
+    state: str
+    available: bool
+    """Whether a request for one device of its class, and for nothing else, could get it or a share of it now."""
+    holders: tuple[Holder, ...] = ()
+    observers: tuple[Holder, ...] = ()
+    """Claims with admin access."""
+    why: str = ""
+    """What keeps it from being free, other than its holders."""
+    health: str = ""
+    """``Healthy``, ``Unhealthy`` or ``Unknown``, as the kubelet of a pod that has it says; else empty."""
+    published: Device | None = None
+
+    @property
+    def id(self) -> str:
+        """``driver/pool/device``."""
+        return f"{self.driver}/{self.pool}/{self.name}"
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """Plain values: texts, numbers, truth values, or lists of them."""
+        found = (self.published.attributes or {}) if self.published is not None else {}
+        return {name: _value(attribute) for name, attribute in found.items()}
+
+    @property
+    def taints(self) -> tuple[DeviceTaint, ...]:
+        """Its own, and those of DeviceTaintRules."""
+        return (self.published.taints or ()) if self.published is not None else ()
+
+    @property
+    def capacity(self) -> dict[str, Left]:
+        """Each capacity with what is left of it: nothing of a device that is taken."""
+        device = self.published
+        if device is None:
+            return {}
+        found = {}
+        for name, capacity in (device.capacity or {}).items():
+            total = capacity.value
+            used = sum(Quantity(it.consumed[name]).nanos for it in self.holders if name in it.consumed)
+            left = 0 if self.state == "taken" else max(0, total.nanos - used)
+            found[name] = Left(total=str(total), left=str(Quantity.of_format(left, total.format)))
+        return found
+
+
+class PoolEntry(Part, frozen=True):
+    """A pool of a driver. ``status``: ``usable``, ``incomplete`` or ``invalid``, with the reason in ``why``."""
+
+    driver: str
+    name: str
+    nodes: tuple[str, ...]
+    """Those that it names."""
+    generation: int
+    slices: int
+    """Of this generation."""
+    announced: int
+    obsolete: tuple[str, ...]
+    """Slices of older generations, which do not count."""
+    status: str
+    why: str
+    devices: dict[str, int]
+    """How many there are in each state."""
+
+    @property
+    def id(self) -> str:
+        """``driver/pool``."""
+        return f"{self.driver}/{self.name}"
+
+
+class CounterEntry(Part, frozen=True):
+    """A shared counter. Amounts are quantities; ``unknown`` names devices in use that may draw on it, or not."""
+
+    driver: str
+    pool: str
+    counter_set: str
+    name: str
+    total: str
+    drawn: str
+    left: str
+    """Negative if it is overdrawn; nothing beside ``unknown`` devices."""
+    devices: tuple[str, ...]
+    """Those in use that draw on it."""
+    unknown: tuple[str, ...] = ()
+
+
+class Tally(Part, frozen=True):
+    """How many devices of a class, node, namespace or driver are in which state."""
+
+    name: str
+    devices: int
+    free: int
+    available: int
+    taken: int
+    shared: int
+    tainted: int
+    drawn: int
+    unusable: int
+    claims: int
+    """That hold any of them."""
+
+    @classmethod
+    def of(cls, name: str, entries: Iterable[DeviceEntry]) -> Tally:
+        """Count entries. Devices that are gone count as devices and as taken."""
+        states: Counter[str] = Counter()
+        claims: set[tuple[str, str]] = set()
+        available = 0
+        for entry in entries:
+            states[entry.state] += 1
+            available += entry.available
+            for holder in entry.holders:
+                claims.add((holder.namespace, holder.claim))
+        return cls(
+            name=name,
+            devices=states.total(),
+            free=states["free"],
+            available=available,
+            taken=states["taken"] + states["gone"],
+            shared=states["shared"],
+            tainted=states["tainted"],
+            drawn=states["drawn"],
+            unusable=states["unusable"],
+            claims=len(claims),
+        )
+
+
+def available_devices(view: PoolView, usage: PoolUsage, features: Features, *, declares: bool) -> int:
+    """Those that a request for one device without tolerations could get, or a share of it (allocator.md 6, 9 to 11).
+
+    ``declares``: the node manages without the calls that a slice leaves out (K37-ONO-04).
+    """
+    if view.status is not Status.USABLE:
+        return 0
+    found = view.everywhere & ~view.bits(usage.exclusive)
+    if not features.binding_conditions:
+        found &= ~view.binding
+    if view.skipping and features.release >= Release.V1_37 and not (features.optional_node_operations and declares):
+        found &= ~view.skipping
+    if features.consumable_capacity:
+        found &= ~_too_small(view, usage, features)
+    for number in each(found & view.tainted):
+        taints = view.devices[number].taints or ()
+        if LEFT in taints or (features.device_taints and blocking(taints, None) is not None):
+            found &= ~(1 << number)
+    return found & ~undrawable(view, usage, features)
+
+
+def undrawable(view: PoolView, usage: PoolUsage, features: Features) -> int:
+    """The devices for which others have drawn too much of the counters, or which go with none of these."""
+    if not view.consuming:
+        return 0
+    if not features.partitionable_devices:
+        return view.consuming
+    charged, closed = usage.charged, 0
+    left = view.counters.available(charged)
+    is_overdrawn = min(left, default=0) < 0
+    for charges, devices in view.counter_groups.groups:
+        if is_overdrawn or any(amount > left[number] for number, amount in charges):
+            closed |= devices
+    if features.compatibility_groups and not view.compatibility.is_idle:
+        common = view.compatibility.common(sorted(charged))
+        for membership, devices in view.compatibility.kinds:
+            if any(set_ in common and not common[set_] & groups for set_, groups in membership):
+                closed |= devices
+    shareable = view.shareable if features.consumable_capacity else 0
+    return closed & ~(view.bits(charged) & shareable)
+
+
+def _too_small(view: PoolView, usage: PoolUsage, features: Features) -> int:
+    """The devices whose capacity, or what is left of it, does not suffice for a request that names none."""
+    found = 0
+    known = view.consumptions.get(())
+    if known is None:
+        known = view.consumptions.put((), {})
+    limited = view.shareable | view.has_request_policy
+    for number in each(limited | view.bits(usage.consumed)):
+        device = view.devices[number]
+        capacity, used = device.capacity or {}, usage.consumed.get(device.name, {})
+        if number not in known:
+            known[number] = consumption({}, capacity, features)
+        amounts = known[number]
+        if amounts is None and not limited >> number & 1:
+            continue
+        if amounts is None or any(
+            amount.nanos + max(0, used.get(name, 0)) > capacity[name].value.nanos for name, amount in amounts.items()
+        ):
+            found |= 1 << number
+    return found
+
+
+def pool_entry(pool: Pool, views: Iterable[PoolView], entries: Iterable[DeviceEntry]) -> PoolEntry:
+    """A pool as the nodes see it that see it best."""
+    newest, older = pool.by_age()
+    spec = newest[0].spec
+    troubled = [view for view in views if view.status is not Status.USABLE]
+    nodes = {slice_.spec.node_name for slice_ in newest}
+    nodes |= {device.node_name for slice_ in newest for device in slice_.devices}
+    why = troubled[0].complaint if troubled else str(pool.unreadable or "")
+    return PoolEntry(
+        driver=pool.id.driver,
+        name=pool.id.pool,
+        nodes=tuple(sorted(node for node in nodes if node)),
+        generation=newest[0].generation,
+        slices=len(newest),
+        announced=spec.pool.resource_slice_count,
+        obsolete=tuple(sorted(slice_.name for slice_ in older)),
+        status=troubled[0].status.name.lower() if troubled else "usable",
+        why=why,
+        devices=dict(Counter(entry.state for entry in entries)),
+    )
+
+
+def counter_entries(view: PoolView, usage: PoolUsage) -> Iterator[CounterEntry]:
+    """The counters of a pool."""
+    table, charged = view.counters, sorted(usage.charged)
+    left, unknown = table.available(charged), tuple(table.unknown(charged))
+    for number, (set_, name) in enumerate(table.names):
+        drawn = {it: sum(n for at, n in table.charges.get(it, ()) if at == number) for it in charged}
+        yield CounterEntry(
+            driver=view.pool.driver,
+            pool=view.pool.pool,
+            counter_set=set_,
+            name=name,
+            total=_amount(table.values[number]),
+            drawn=_amount(sum(drawn.values())),
+            left=_amount(left[number]),
+            devices=tuple(device for device, amount in drawn.items() if amount),
+            unknown=unknown,
+        )
+
+
+def device_entry(slice_: Slice, device: Device, holders: tuple[Holder, ...], seen: Seen, health: str) -> DeviceEntry:
+    """One published device."""
+    held = tuple(holder for holder in holders if not holder.is_admin) if holders else ()
+    state, why = seen.state_of(device, is_held=bool(held))
+    return DeviceEntry(
+        driver=slice_.pool.driver,
+        pool=slice_.pool.pool,
+        name=device.name,
+        node=device.node_name or slice_.spec.node_name or "",
+        state=state,
+        available=id(device) in seen.available,
+        holders=held,
+        observers=tuple(holder for holder in holders if holder.is_admin) if holders else (),
+        why=why,
+        health=health,
+        published=device,
+    )
+
+
+def gone_entry(device: DeviceId, holders: tuple[Holder, ...], health: str) -> DeviceEntry:
+    """One that claims hold and nobody publishes."""
+    return DeviceEntry(
+        driver=device.driver,
+        pool=device.pool,
+        name=device.device,
+        node="",
+        state="gone",
+        available=False,
+        holders=tuple(holder for holder in holders if not holder.is_admin),
+        observers=tuple(holder for holder in holders if holder.is_admin),
+        why="no ResourceSlice of the newest generation has it",
+        health=health,
+    )
+
+
+class Sight(NamedTuple):
+    """A pool as some nodes see it; ``nodes`` is None if no node is known."""
+
+    view: PoolView
+    nodes: Sequence[Node] | None
+
+
+class Seen:
+    """What the nodes that see a pool can have of it now.
+
+    ``absent``: the node that it is for, if that does not exist. ``unreadable``: a node selector that is malformed.
+    """
+
+    def __init__(
+        self, sights: Iterable[Sight], usage: PoolUsage, features: Features, absent: str = "", unreadable: str = ""
+    ) -> None:
+        self._features, self._absent, self._unreadable = features, absent, unreadable
+        self.available: set[int] = set()
+        """Identities of published devices, as in the sets that follow: slices for other nodes may use their names."""
+        self._usable: set[int] = set()
+        self._drawn: set[int] = set()
+        self._ambiguous: set[int] = set()
+        self._complaint = ""
+        for view, nodes in sights:
+            if view.status is not Status.USABLE:
+                self._complaint = self._complaint or view.complaint
+                continue
+            here = view.everywhere if nodes is None else _devices_for(view, nodes)
+            declares = nodes is None or any(map(declares_optional_node_operations, nodes))
+            found = available_devices(view, usage, features, declares=declares) & here
+            drawn = undrawable(view, usage, features)
+            for number in each(here):
+                device, slice_ = view.devices[number], view.origin[number]
+                self._usable.add(id(device))
+                if slice_.ambiguous and not device.binds_to_node:
+                    self._ambiguous.add(id(device))
+                elif found >> number & 1:
+                    self.available.add(id(device))
+                if drawn >> number & 1:
+                    self._drawn.add(id(device))
+
+    def state_of(self, device: Device, *, is_held: bool) -> tuple[str, str]:
+        """The state of a device, and why it is not free otherwise."""
+        taint = blocking(device.taints, None) if device.taints and self._features.device_taints else None
+        why = taint_text(taint) if taint is not None else ""
+        is_usable = id(device) in self._usable
+        if is_held:
+            shared = device.allow_multiple_allocations and self._features.consumable_capacity
+            return "shared" if shared else "taken", why if is_usable else self._complaint or why
+        if not is_usable:
+            where = f"node {self._absent} does not exist" if self._absent else ""
+            return "unusable", self._complaint or where or self._unreadable or "there is no node for it"
+        if id(device) in self._ambiguous:
+            return "unusable", "an allocation cannot name its nodes: the node selector of its slice has several terms"
+        if taint is not None:
+            return "tainted", why
+        if id(device) in self.available:
+            return "free", ""
+        if id(device) in self._drawn:
+            if not self._features.partitionable_devices:
+                return "unusable", "it draws on shared counters, and feature gate DRAPartitionableDevices is off"
+            return "drawn", "other devices have what it needs of the shared counters of its pool"
+        return "unusable", "a request for one device cannot have it: its capacity or a feature gate does not allow it"
+
+
+def _devices_for(view: PoolView, nodes: Sequence[Node]) -> int:
+    """Those that any of the nodes may use: in some slices each device says for which node it is."""
+    here = view.everywhere
+    for number, device in enumerate(view.devices) if view.per_device else ():
+        is_asked = view.origin[number].spec.per_device_node_selection
+        if is_asked and not any(device_is_for(device, node) for node in nodes):
+            here &= ~(1 << number)
+    return here
+
+
+def taint_text(taint: DeviceTaint) -> str:
+    """``key=value:effect``."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def _amount(nanos: int) -> str:
+    return str(Quantity.from_nanos(nanos, binary=nanos % (1024 * 10**9) == 0))
+
+
+_FIELDS: Final = ("string", "version", "int_", "bool_", "strings", "versions", "ints", "bools")
+
+
+def _value(attribute: DeviceAttribute) -> object:
+    value = next((found for name in _FIELDS if (found := getattr(attribute, name)) is not None), None)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,375 @@
+"""Objects in whatever form a program has them, as the ledger keeps them.
+
+A source is JSON (bytes or text), a dictionary, a list of sources, an object of ``dra_api``, of the ``kubernetes``
+package or of a client that keeps the dictionary (``raw``, ``to_dict()``), a list as the API server answers it or
+``kubectl get -o json`` writes it, or an event of a watch. Objects of other kinds are passed over.
+
+Of a claim only its devices and consumers are read, and of a pod only its name, group, end and the health of its
+devices: a ledger of 20,000 claims takes a tenth of what their JSON does. Versions from v1beta1 on are understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from sys import intern
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from dra_api.codec import DecodeError, convert, decode, raw_list, shallow
+from dra_api.conversion import convert as converted
+from dra_api.core import Node, Pod
+from dra_api.meta import Object, ObjectMeta, Part
+from dra_api.relations.references import claims_of_pod, group_name, pod_is_done
+from dra_api.resource import (
+    NULL,
+    AllocationResult,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequestAllocationResult,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceSlice,
+)
+from dra_api.scheduling import GROUP as SCHEDULING_GROUP
+from msgspec import Raw, structs
+
+JSON = Mapping[str, Any]
+_V1: Final = "resource.k8s.io/v1"
+_FLAT: Final = "resource.k8s.io/v1beta1"
+
+
+class HeldClaim(Part, frozen=True, gc=False):
+    """What matters of a claim: ``allocation`` has its results and its time alone; the consumers are names."""
+
+    namespace: str
+    name: str
+    created: str
+    allocation: AllocationResult | None
+    pods: tuple[str, ...]
+    groups: tuple[str, ...]
+    """PodGroups."""
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Health(NamedTuple):
+    """What a kubelet says of a device of a pod. ``resource``: its first CDI id, or ``driver/pool/device``."""
+
+    claim: str
+    request: str
+    resource: str
+    health: str
+
+
+class SeenPod(Part, frozen=True):
+    """What matters of a pod. ``claims``: the names of those that it uses."""
+
+    namespace: str
+    name: str
+    group: str
+    is_done: bool
+    claims: frozenset[str]
+    health: tuple[Health, ...]
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+Kept = ResourceSlice | HeldClaim | DeviceClass | DeviceTaintRule | Node | SeenPod
+
+
+class Malformed(NamedTuple):
+    """An object that could not be read: ``KIND namespace/name``, and what is wrong with it."""
+
+    object: str
+    fault: str
+
+
+class Read(NamedTuple):
+    """One object of a source; ``is_gone``: an event says that it was deleted."""
+
+    object: Kept | Malformed
+    is_gone: bool = False
+
+
+# --- what is decoded of claims and pods ---
+
+
+class _Meta(Part, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    creation_timestamp: str = ""
+
+
+class _Named(Part, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class _Results(Part, frozen=True):
+    results: tuple[DeviceRequestAllocationResult, ...] | None = None
+
+
+class _Allocation(Part, frozen=True):
+    devices: _Results = _Results()
+    allocation_timestamp: str | None = None
+
+
+class _ClaimStatus(Part, frozen=True):
+    allocation: _Allocation | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] | None = None
+
+
+class _Claim(_Named, frozen=True):
+    status: _ClaimStatus | None = None
+
+
+class _Resource(Part, frozen=True):
+    resource_id: str = msgspec.field(default="", name="resourceID")
+    health: str = ""
+
+
+class _ResourceStatus(Part, frozen=True):
+    name: str = ""
+    resources: tuple[_Resource, ...] | None = None
+
+
+class _Container(Part, frozen=True):
+    allocated_resources_status: tuple[_ResourceStatus, ...] | None = None
+
+
+class _PodStatus(Part, frozen=True):
+    container_statuses: tuple[_Container, ...] | None = None
+    init_container_statuses: tuple[_Container, ...] | None = None
+
+
+class _PodHealth(Part, frozen=True):
+    status: _PodStatus | None = None
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    """What tells a list, an event and an object apart. ``type`` of other objects may be anything."""
+
+    kind: str = ""
+    api_version: str = ""
+    items: Raw = NULL
+    type: Any = None
+    object: Raw = NULL
+
+
+_heads: Final = msgspec.json.Decoder(_Head)
+_EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
+_KINDS: Final = frozenset({"ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Node", "Pod"})
+_TYPED: Final = (ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, Node, Pod)
+
+
+def read(source: object) -> Iterator[Read]:
+    """Yield the objects of a source. Raises DecodeError for what is no source, and for an event of the type ERROR."""
+    if isinstance(source, Object):
+        yield from _typed(source)
+    elif isinstance(source, bytes | bytearray | memoryview | str | Raw):
+        yield from _json(source)
+    elif isinstance(source, Mapping):
+        if source.get("type") in _EVENTS and "object" in source:
+            source = {"type": source["type"], "object": plain(source.get("raw_object") or source["object"])}
+        yield from _json(_encoded(source))
+    elif not isinstance(source, list | tuple) and (found := plain(source)) is not source:
+        yield from read(found)
+    elif isinstance(source, Iterable):
+        for one in source:
+            yield from read(one)
+    else:
+        raise DecodeError(f"a {type(source).__name__} is no object of Kubernetes: give JSON, a dictionary or an object")
+
+
+def plain(value: object) -> Any:
+    """An object of a client as its dictionary, with the names of the API; anything else as it is.
+
+    The objects of the ``kubernetes`` package know these names (``attribute_map``), but its ``to_dict()`` does not use
+    them.
+    """
+    if isinstance(value, Mapping | str | bytes | Object | Raw) or value is None:
+        return value
+    names = getattr(value, "attribute_map", None)
+    if isinstance(names, Mapping):
+        fields = ((name, _nested(getattr(value, attribute))) for attribute, name in names.items())
+        return {name: field for name, field in fields if field is not None}
+    for name in ("raw", "to_dict"):
+        found = getattr(value, name, None)
+        found = found() if callable(found) else found
+        if isinstance(found, Mapping):
+            return found
+    return value
+
+
+def _nested(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_nested(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _nested(one) for name, one in value.items()}
+    return plain(value)
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, RecursionError, TypeError) as error:
+        raise DecodeError(str(error)) from error
+
+
+def _typed(source: Object) -> Iterator[Read]:
+    if isinstance(source, ResourceClaim):
+        meta, given = source.metadata, source.status.allocation
+        yield Read(
+            HeldClaim(
+                namespace=meta.namespace,
+                name=meta.name,
+                created=meta.creation_timestamp or "",
+                allocation=_slim(given.results, given.allocation_timestamp) if given is not None else None,
+                pods=_consumers(source.status.reserved_for, "pods"),
+                groups=_consumers(source.status.reserved_for, "podgroups"),
+            )
+        )
+    elif isinstance(source, Pod):
+        yield Read(_seen(source, _PodStatus()))
+    elif isinstance(source, ResourceSlice | DeviceClass | DeviceTaintRule | Node):
+        yield Read(source)
+
+
+def _json(data: Any) -> Iterator[Read]:
+    try:
+        try:
+            head = _heads.decode(data)
+        except RecursionError:
+            data = shallow(_bytes(data))
+            head = _heads.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"it is no JSON of an object of Kubernetes: {error}") from error
+    if head.object is not NULL and head.type in _EVENTS:
+        if head.type == "ERROR":
+            raise DecodeError(f"the watch ended: {bytes(head.object).decode(errors='replace')[:300]}")
+        if head.type != "BOOKMARK":
+            for found in _json(head.object):
+                yield Read(found.object, head.type == "DELETED")
+    elif head.items is not NULL:
+        yield from _items(_bytes(data))
+    elif head.kind in _KINDS:
+        yield Read(_one(head.kind, head.api_version, data))
+
+
+def _bytes(data: Any) -> bytes:
+    return data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _items(data: bytes) -> Iterator[Read]:
+    """Of a list of one kind the items need not say which; one of many kinds is written by kubectl."""
+    envelope = raw_list(data)
+    kind = envelope.kind.removesuffix("List")
+    for raw in envelope.items or ():
+        if kind in _KINDS:
+            yield Read(_one(kind, envelope.api_version, raw))
+        elif not kind:
+            try:
+                head = _heads.decode(raw)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                yield Read(Malformed("an object", str(error)))
+                continue
+            if head.kind in _KINDS:
+                yield Read(_one(head.kind, head.api_version, raw))
+
+
+def _one(kind: str, version: str, data: Any) -> Kept | Malformed:
+    try:
+        if kind == "ResourceClaim":
+            return _claim(decode(_Claim, data))
+        if kind == "Pod":
+            return _seen(decode(Pod, data), decode(_PodHealth, data).status or _PodStatus())
+        if kind == "ResourceSlice":
+            return _slice(version, data)
+        type_: type[DeviceClass] | type[DeviceTaintRule] | type[Node]
+        type_ = DeviceClass if kind == "DeviceClass" else DeviceTaintRule if kind == "DeviceTaintRule" else Node
+        return decode(type_, data)
+    except DecodeError as error:
+        try:
+            meta = decode(_Named, data).metadata
+        except DecodeError:
+            meta = _Meta()
+        return Malformed(
+            f"{kind} {meta.namespace}/{meta.name}" if meta.namespace else f"{kind} {meta.name}", str(error)
+        )
+
+
+def _slice(version: str, data: Any) -> ResourceSlice:
+    if version == _FLAT:
+        found = convert(
+            ResourceSlice, converted({**decode(dict, data), "apiVersion": _FLAT, "kind": "ResourceSlice"}, _V1)
+        )
+    else:
+        found = decode(ResourceSlice, data)
+    meta = found.metadata
+    kept = ObjectMeta(name=meta.name, uid=meta.uid, creation_timestamp=meta.creation_timestamp)
+    return structs.replace(found, metadata=kept)
+
+
+def _claim(found: _Claim) -> HeldClaim:
+    status, meta = found.status or _ClaimStatus(), found.metadata
+    given = status.allocation
+    return HeldClaim(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        created=meta.creation_timestamp,
+        allocation=_slim(given.devices.results or (), given.allocation_timestamp) if given is not None else None,
+        pods=_consumers(status.reserved_for, "pods"),
+        groups=_consumers(status.reserved_for, "podgroups"),
+    )
+
+
+def _slim(results: Iterable[DeviceRequestAllocationResult], since: str | None) -> AllocationResult:
+    return AllocationResult(
+        devices=DeviceAllocationResult(results=tuple(map(_shared, results))), allocation_timestamp=since
+    )
+
+
+def _shared(result: DeviceRequestAllocationResult) -> DeviceRequestAllocationResult:
+    """The same with names of which there is one copy: thousands of claims name the same drivers and pools."""
+    return DeviceRequestAllocationResult(
+        request=intern(result.request),
+        driver=intern(result.driver),
+        pool=intern(result.pool),
+        device=intern(result.device),
+        admin_access=result.admin_access,
+        share_id=result.share_id,
+        consumed_capacity=result.consumed_capacity,
+    )
+
+
+def _consumers(reserved_for: Iterable[ResourceClaimConsumerReference] | None, resource: str) -> tuple[str, ...]:
+    group = "" if resource == "pods" else SCHEDULING_GROUP
+    return tuple(one.name for one in reserved_for or () if (one.api_group, one.resource) == (group, resource))
+
+
+def _seen(pod: Pod, status: _PodStatus) -> SeenPod:
+    meta, uses = pod.metadata, list(claims_of_pod(pod))
+    names = {use.entry.name: use.name for use in uses if use.entry is not None}
+    return SeenPod(
+        namespace=meta.namespace,
+        name=meta.name,
+        group=group_name(pod) or "",
+        is_done=pod_is_done(pod),
+        claims=frozenset(use.name for use in uses),
+        health=tuple(_health(status, names)),
+    )
+
+
+def _health(status: _PodStatus, claims: Mapping[str, str]) -> Iterator[Health]:
+    """An entry is named ``claim:NAME`` or ``claim:NAME/REQUEST``, where NAME is that of the pod's own list."""
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        for one in container.allocated_resources_status or ():
+            name, _, request = one.name.removeprefix("claim:").partition("/")
+            for resource in one.resources or () if name in claims else ():
+                yield Health(claims[name], request, resource.resource_id, resource.health)

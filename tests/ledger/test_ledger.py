@@ -1,0 +1,334 @@
+"""What the ledger reads, what it answers, and that the operator's view says the same."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from typing import Any
+
+import dra_ledger
+import dra_ledger.ledger
+import kubernetes.client
+import pytest
+from dra_api.codec import DecodeError, convert
+from dra_api.releases.gates import GateError
+from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
+from ledger_worlds import World
+from msgspec import structs
+from rounds import rounds
+
+Json = dict[str, Any]
+DRIVER = "gpu.example.com"
+
+
+def slice_(*devices: Json, name: str = "s", node: str = "n1", count: int = 1, generation: int = 1, **spec: Any) -> Json:
+    pool = {"name": node, "generation": generation, "resourceSliceCount": count}
+    about = {
+        "driver": DRIVER,
+        "pool": pool,
+        "nodeName": node,
+        **({"devices": list(devices)} if devices else {}),
+        **spec,
+    }
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": about}
+
+
+def claim(name: str, *results: Json, namespace: str = "ml", pods: tuple[str, ...] = (), **status: Any) -> Json:
+    given = [{"request": "gpu", "driver": DRIVER, "pool": "n1", **result} for result in results]
+    users = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
+        "status": {"allocation": {"devices": {"results": given}}, "reservedFor": users, **status},
+    }
+
+
+def states(ledger: Ledger, **which: Any) -> dict[str, str]:
+    return {device.name: device.state for device in ledger.devices(**which)}
+
+
+GPUS = slice_({"name": "gpu-0"}, {"name": "gpu-1"})
+HELD = claim("train", {"device": "gpu-0"}, pods=("train-0",))
+CLASS = {"kind": "DeviceClass", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "gpu"}, "spec": {}}
+
+
+# --- forms ---
+
+
+def client_object(kind: str, obj: Json) -> object:
+    """The object as the ``kubernetes`` package reads it."""
+    return kubernetes.client.ApiClient().deserialize(json.dumps(obj), kind, "application/json")
+
+
+class Raw:
+    """As kr8s and pykube have it."""
+
+    def __init__(self, raw: Json) -> None:
+        self.raw = raw
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [GPUS, HELD],
+        [json.dumps(GPUS), json.dumps(HELD).encode()],
+        [[GPUS, json.dumps(HELD)]],
+        [convert(ResourceSlice, GPUS), convert(ResourceClaim, HELD)],
+        [client_object("V1ResourceSlice", GPUS), client_object("ResourceV1ResourceClaim", HELD)],
+        [Raw(GPUS), Raw(HELD)],
+        [json.dumps({"apiVersion": "v1", "kind": "List", "items": [GPUS, HELD, {"kind": "Secret"}]})],
+        [{"kind": "ResourceSliceList", "items": [GPUS]}, {"kind": "ResourceClaimList", "items": [HELD]}],
+        [{"type": "ADDED", "object": GPUS}, json.dumps({"type": "MODIFIED", "object": HELD})],
+        [{"type": "ADDED", "object": client_object("V1ResourceSlice", GPUS), "raw_object": GPUS}, HELD],
+        [iter([GPUS, HELD])],
+        [HELD, GPUS],
+    ],
+    ids=[
+        "dictionaries", "JSON", "lists", "structs", "kubernetes", "raw", "kubectl get", "lists of a kind", "events",
+        "events of kubernetes", "an iterator", "claims first",
+    ],
+)  # fmt: skip
+def test_an_object_may_have_any_form(sources: list[object]) -> None:
+    ledger = Ledger.of(*sources)
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
+    held = ledger.device(DRIVER, "n1", "gpu-0")
+    assert held is not None
+    assert held.holders == (Holder(namespace="ml", claim="train", request="gpu", pods=("train-0",)),)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_every_version_is_read(version: str) -> None:
+    device: Json = {"attributes": {"model": {"string": "A"}}, "capacity": {"memory": {"value": "80Gi"}}}
+    published = slice_({"name": "gpu-0", "basic": device} if version == "v1beta1" else {"name": "gpu-0", **device})
+    ledger = Ledger.of({**published, "apiVersion": f"resource.k8s.io/{version}"})
+    (found,) = ledger.devices()
+    assert found.attributes == {"model": "A"}
+    assert found.capacity == {"memory": Left(total="80Gi", left="80Gi")}
+
+
+@pytest.mark.parametrize("source", [42, "no JSON", b"[", '{"type": "ERROR", "object": {"code": 410}}', object()])
+def test_what_is_no_source_is_refused(source: object) -> None:
+    with pytest.raises(DecodeError):
+        Ledger().feed(source)
+
+
+def test_a_malformed_object_does_not_spoil_the_others() -> None:
+    wrong = {**HELD, "status": {"allocation": 7}}
+    ledger = Ledger.of(GPUS, HELD, {"kind": "List", "items": [wrong, CLASS]})
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
+    assert list(ledger.malformed) == ["ResourceClaim ml/train"]
+    assert ledger.classes == ["gpu"]
+    ledger.feed(HELD)
+    assert ledger.malformed == {}
+
+
+def test_opaque_parameters_of_any_depth_are_read_past() -> None:
+    deep = b'{"a":' * 4000 + b"1" + b"}" * 4000
+    text = json.dumps({**HELD, "spec": {"devices": {"config": [{"opaque": {"driver": "d", "parameters": "DEEP"}}]}}})
+    assert states(Ledger.of(GPUS, text.encode().replace(b'"DEEP"', deep)))["gpu-0"] == "taken"
+
+
+def test_a_new_list_takes_out_what_it_does_not_have() -> None:
+    ledger = Ledger.of(GPUS, HELD, claim("other", {"device": "gpu-1"}))
+    ledger.replace("ResourceClaim", {"kind": "ResourceClaimList", "items": [HELD]})
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
+    ledger.replace("ResourceSlice", [])
+    assert states(ledger) == {"gpu-0": "gone"}
+
+
+def test_an_object_that_is_deleted_is_gone_by_its_name() -> None:
+    ledger = Ledger.of(GPUS, HELD)
+    ledger.remove({"kind": "ResourceClaim", "metadata": {"name": "train", "namespace": "ml"}})
+    ledger.remove({"kind": "ResourceClaim", "metadata": {"name": "unknown", "namespace": "ml"}})
+    ledger.feed({"type": "DELETED", "object": {"kind": "ResourceSlice", "metadata": {"name": "unknown"}}})
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}
+
+
+def test_releases_and_gates_that_are_not_known_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"1\.31"):
+        Ledger("1.31")
+    with pytest.raises(GateError, match="Nothing"):
+        Ledger(gates={"Nothing": True})
+
+
+# --- answers ---
+
+
+def test_shares_say_what_they_consume_and_admin_access_stands_apart() -> None:
+    shared = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    one = claim("one", {"device": "gpu-0", "shareID": "a", "consumedCapacity": {"memory": "30Gi"}})
+    two = claim("two", {"device": "gpu-0", "shareID": "b", "consumedCapacity": {"memory": "10Gi"}})
+    admin = claim("look", {"device": "gpu-0", "adminAccess": True}, namespace="ops")
+    ledger = Ledger.of(slice_(shared), one, two, admin)
+    (found,) = ledger.devices()
+    assert (found.state, found.capacity) == ("shared", {"memory": Left(total="80Gi", left="40Gi")})
+    assert [(holder.claim, holder.share, holder.consumed) for holder in found.holders] == [
+        ("one", "a", {"memory": "30Gi"}),
+        ("two", "b", {"memory": "10Gi"}),
+    ]
+    assert [holder.key for holder in found.observers] == ["ops/look"]
+    assert [(entry.name, holder.claim) for entry, holder in ledger.holders("ml")] == [
+        ("gpu-0", "one"),
+        ("gpu-0", "two"),
+    ]
+    assert list(ledger.holders("ops")) == []
+    assert [entry.state for entry in Ledger.of(slice_(shared), one, release="1.33").devices()] == ["taken"]
+
+
+def test_counters_say_who_drew_on_them_and_stay_drawn_when_the_device_is_published_otherwise() -> None:
+    def partitions(**sizes: str) -> list[Json]:
+        sets = [{"name": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}]
+        devices = [
+            {"name": name, "consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": size}}}]}
+            for name, size in sizes.items()
+        ]
+        return [slice_(name="c", count=2, sharedCounters=sets), slice_(*devices, name="d", count=2)]
+
+    ledger = Ledger.of(partitions(half="40Gi", whole="80Gi"), claim("train", {"device": "half"}))
+    assert states(ledger) == {"half": "taken", "whole": "drawn"}
+    expected = CounterEntry(
+        driver=DRIVER, pool="n1", counter_set="gpu-0", name="memory", total="80Gi", drawn="40Gi", left="40Gi",
+        devices=("half",),
+    )  # fmt: skip
+    assert ledger.counters() == [expected]
+    ledger.feed(partitions(quarter="20Gi", most="60Gi"))
+    assert states(ledger) == {"quarter": "free", "most": "drawn", "half": "gone"}
+    assert ledger.counters() == [expected]
+    unseen = Ledger.of(partitions(quarter="20Gi"), claim("train", {"device": "half"}))
+    assert unseen.counters() == [structs.replace(expected, drawn="0", left="0", devices=(), unknown=("half",))]
+    assert states(unseen) == {"quarter": "drawn", "half": "gone"}
+
+
+def test_pools_say_why_they_cannot_be_used() -> None:
+    ledger = Ledger.of(
+        slice_({"name": "a"}, name="1", node="n1", count=2),
+        slice_({"name": "a"}, {"name": "a"}, name="2", node="n2"),
+        slice_({"name": "a"}, name="3", node="n3", generation=2),
+        slice_({"name": "b"}, name="4", node="n3", generation=1),
+    )
+    assert [(pool.name, pool.status, pool.obsolete, pool.devices) for pool in ledger.pools()] == [
+        ("n1", "incomplete", (), {"unusable": 1}),
+        ("n2", "invalid", (), {"unusable": 2}),
+        ("n3", "usable", ("4",), {"free": 1}),
+    ]
+    assert [bool(pool.why) for pool in ledger.pools()] == [True, True, False]
+    assert {device.why for device in ledger.devices(node="n2")} == {
+        "resource pool gpu.example.com/n2 is currently invalid, since two devices are named a"
+    }
+
+
+def test_taints_of_devices_and_of_rules_count() -> None:
+    rule = {
+        "kind": "DeviceTaintRule",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"name": "r"},
+        "spec": {"deviceSelector": {"device": "gpu-1"}, "taint": {"key": "broken", "effect": "NoExecute"}},
+    }
+    ledger = Ledger.of(GPUS, rule)
+    assert [(device.state, device.why) for device in ledger.devices()] == [
+        ("free", ""),
+        ("tainted", "broken:NoExecute"),
+    ]
+    ledger.remove(rule)
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}
+
+
+def test_devices_are_counted_by_class_node_namespace_and_driver() -> None:
+    selector = {"cel": {"expression": 'device.attributes["gpu.example.com"].model == "A"'}}
+    fast = {**CLASS, "metadata": {"name": "fast"}, "spec": {"selectors": [selector]}}
+    slow = {"name": "gpu-2", "attributes": {"model": {"string": "B"}}}
+    quick = {"name": "gpu-3", "attributes": {"model": {"string": "A"}}}
+    ledger = Ledger.of(GPUS, slice_(slow, quick, name="t", node="n2"), HELD, CLASS, fast)
+    counted = {by: [(it.name, it.devices, it.free, it.taken) for it in ledger.tally(by)] for by in dra_ledger.ledger.BY}
+    assert counted == {
+        "class": [("fast", 1, 1, 0), ("gpu", 4, 3, 1)],
+        "node": [("n1", 2, 1, 1), ("n2", 2, 2, 0)],
+        "namespace": [("ml", 1, 0, 1)],
+        "driver": [(DRIVER, 4, 3, 1)],
+    }
+    assert states(ledger, device_class="fast") == {"gpu-3": "free"}
+    assert states(ledger, namespace="ml") == {"gpu-0": "taken"}
+    with pytest.raises(ValueError, match="choose one of"):
+        ledger.tally("weekday")
+    with pytest.raises(KeyError):
+        ledger.devices(device_class="unknown")
+
+
+def test_pods_say_who_is_behind_a_pod_group_and_how_devices_are() -> None:
+    group = claim("shared", {"device": "gpu-0"}, {"device": "gpu-1"})
+    group["status"]["reservedFor"] = [
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "u"}
+    ]
+    health = [
+        {"name": "claim:mine/gpu", "resources": [
+            {"resourceID": f"{DRIVER}/n1/gpu-0", "health": "Unhealthy"},
+            {"resourceID": "k8s.gpu.example.com/gpu=gpu-1", "health": "Healthy"},
+        ]}
+    ]  # fmt: skip
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p-0", "namespace": "ml", "uid": "u"},
+        "spec": {
+            "schedulingGroup": {"podGroupName": "g"},
+            "resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}],
+        },
+        "status": {"phase": "Running", "containerStatuses": [{"name": "c", "allocatedResourcesStatus": health}]},
+    }
+    ledger = Ledger.of(GPUS, group, pod)
+    assert [(device.health, device.holders[0].pods) for device in ledger.devices()] == [
+        ("Unhealthy", ("p-0",)),
+        ("Healthy", ("p-0",)),
+    ]
+    ledger.feed({**pod, "status": {"phase": "Succeeded"}})
+    assert [(device.health, device.holders[0].pods) for device in ledger.devices()] == [("", ()), ("", ())]
+
+
+def test_a_device_of_a_node_that_does_not_exist_is_of_no_use() -> None:
+    ledger = Ledger.of(GPUS)
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}  # no node was told
+    ledger.feed({"kind": "Node", "metadata": {"name": "n2"}})
+    assert {device.why for device in ledger.devices()} == {"node n1 does not exist"}
+    ledger.feed({"kind": "Node", "metadata": {"name": "n1"}})
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}
+    ledger.remove([{"kind": "Node", "metadata": {"name": name}} for name in ("n1", "n2")])
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}
+
+
+def test_an_answer_is_kept_until_its_pool_changes() -> None:
+    ledger = Ledger.of(GPUS, slice_({"name": "gpu-2"}, name="t", node="n2"), HELD)
+    before: dict[str, DeviceEntry] = {device.name: device for device in ledger.devices()}
+    ledger.feed(claim("train", {"device": "gpu-1"}))
+    after = {device.name: device for device in ledger.devices()}
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "taken", "gpu-2": "free"}
+    assert after["gpu-2"] is before["gpu-2"]
+
+
+def test_a_claim_with_another_uid_takes_the_place_of_the_one_with_its_name() -> None:
+    ledger = Ledger.of(GPUS, HELD)
+    again = claim("train", {"device": "gpu-1"})
+    again["metadata"]["uid"] = "another"
+    ledger.feed(again)
+    assert states(ledger) == {"gpu-0": "free", "gpu-1": "taken"}
+
+
+@pytest.mark.parametrize("module", [dra_ledger, dra_ledger.ledger])
+def test_the_examples_in_docstrings_are_true(module: Any) -> None:
+    tried = doctest.testmod(module)
+    assert (tried.failed, tried.attempted > 0) == (0, True)
+
+
+# --- agreement ---
+
+
+@pytest.mark.parametrize("seed", rounds(60))
+def test_the_ledger_agrees_with_the_operator_after_every_step(seed: int) -> None:
+    """``KOPF_DRA_ROUNDS=10000`` plays as many clusters."""
+    world = World(seed)
+    for step in range(8):
+        assert world.faults() == [], f"after {step} steps"
+        world.step()
+    assert world.faults() == []
