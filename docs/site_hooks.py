@@ -22,7 +22,7 @@ RAW = "https://raw.githubusercontent.com/kopf-dra/kopf-dra/main/"
 REFERENCE = {
     "dra_kubeletplugin": ("Plugin library", ["dra_kubeletplugin", "dra_kubeletplugin.testing"]),
     "dra_kube": ("API client", ["dra_kube"]),
-    "dra_api": ("API objects", ["dra_api", "dra_api.relations.references"]),
+    "dra_api": ("API objects", ["dra_api", "dra_api.references"]),
     "dra_cdi": ("CDI files", ["dra_cdi"]),
     "dra_cel": ("CEL", ["dra_cel"]),
     "dra_ledger": ("Ledger", ["dra_ledger.ledger", "dra_ledger.entries"]),

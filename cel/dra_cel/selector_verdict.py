@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_api.validation.fields.requests import SelectorCheck, SelectorVerdict
+from dra_api.validation.requests import SelectorCheck, SelectorVerdict
 
 from .basics.errors import CompileError
 from .environments.device import device_selectors

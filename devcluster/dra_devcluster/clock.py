@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 
 def now() -> str:

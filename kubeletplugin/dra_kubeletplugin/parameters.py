@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
-from dra_api.relations.references import configs_for_result
+from dra_api.references import configs_for_result
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
 from msgspec import inspect
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from dra_api.core import Node
+from dra_api.quantity import Quantity
 from dra_api.resource import Device
-from dra_api.values.quantity import Quantity
 
 from .basics import DeviceId, Memo, PoolId
 from .capacity import Requests

@@ -19,7 +19,7 @@ from dra_api.codec import DecodeError, convert, decode, raw_list, shallow
 from dra_api.conversion import convert as converted
 from dra_api.core import Node, Pod
 from dra_api.meta import Object, ObjectMeta, Part
-from dra_api.relations.references import claims_of_pod, group_name, pod_is_done
+from dra_api.references import claims_of_pod, group_name, pod_is_done
 from dra_api.resource import (
     NULL,
     AllocationResult,

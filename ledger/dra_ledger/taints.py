@@ -76,7 +76,7 @@ class Left:
     @classmethod
     def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> Left:
         """Return what the settings say: drivers separated by commas, and a label selector. Raises ValueError."""
-        from dra_api.relations.label_selectors import Selector  # only settings need it
+        from dra_api.selectors import Selector  # only settings need it
 
         names = frozenset(filter(None, map(str.strip, drivers.split(","))))
         try:

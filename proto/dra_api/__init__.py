@@ -9,7 +9,8 @@ kinds of the group), ``core`` (Pod, Node) and ``meta``. Errors; each module show
 
 from .codec import DecodeError, convert, decode, decode_list, encode, to_dict
 from .conversion import ConversionError
-from .relations.references import (
+from .quantity import Quantity, QuantityError, parse_quantity
+from .references import (
     ClaimNotCreatedYet,
     ClaimNotOwned,
     ClaimReferenceError,
@@ -17,8 +18,7 @@ from .relations.references import (
     UnsupportedClaimSource,
 )
 from .releases.gates import FeatureGates, GateError
-from .values.quantity import Quantity, QuantityError, parse_quantity
-from .values.semver import Version, VersionError, parse_version
+from .values import Version, VersionError, parse_version
 
 __all__ = [
     "ClaimNotCreatedYet",

@@ -7,7 +7,7 @@ from typing import Final
 
 from .codec import DecodeError, decode
 from .meta import Object, Part
-from .values.times import parse_time
+from .values import parse_time
 
 SETTINGS: Final = "dra.kopf.dev/settings"
 """Annotation of the Lease of an operator: those of its settings that decide what fits, as JSON."""

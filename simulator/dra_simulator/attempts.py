@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from dra_api.core import Pod
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import AllocationError
 from dra_operator.commands.refusal_report import Holders, holders

@@ -23,9 +23,9 @@ from typing import Any, Final
 import msgspec
 from dra_api.codec import to_dict
 from dra_api.core import Node
+from dra_api.quantity import Quantity
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_api.values.quantity import Quantity
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import (
     Allocated,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Pod, PodStatus
 from dra_api.meta import Object
+from dra_api.quantity import Quantity
 from dra_api.resource import (
     DeviceRequest,
     DeviceRequestAllocationResult,
@@ -20,7 +21,6 @@ from dra_api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dra_api.values.quantity import Quantity
 from dra_operator.allocator import DeviceId, Features, Semantics
 from dra_operator.commands.object_files import BadInput, of_kind
 from dra_operator.commands.simulated.cluster import SimulatedCluster, reserve, simulated

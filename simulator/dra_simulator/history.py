@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from dra_api.core import Pod, PodCondition
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 from dra_operator.commands.object_files import of_kind
 
 from dra_simulator.comparison import DeviceShares

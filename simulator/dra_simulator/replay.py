@@ -16,7 +16,7 @@ from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceSlice
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_operator.allocator import AllocationError, Features, Semantics
 from dra_operator.commands.object_files import BadInput, of_kind, read_objects
 from dra_operator.commands.simulated.cluster import SimulatedCluster, apply_changed, closed_gate, reserve, simulated

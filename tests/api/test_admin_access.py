@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Namespace
-from dra_api.relations.admin_access import refuse_creation, refuse_status_update
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.selectors import refuse_admin_access, refuse_admin_access_in_status
 
 TEXT = (
     "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace"
@@ -37,8 +37,8 @@ def namespace(**labels: str) -> Namespace:
     ],
 )
 def test_creation(spec: dict[str, Any], where: Namespace | None, refusal: str | None) -> None:
-    assert refuse_creation(convert(ResourceClaim, {"spec": spec}), where) == refusal
-    assert refuse_creation(convert(ResourceClaimTemplate, {"spec": {"spec": spec}}), where) == refusal
+    assert refuse_admin_access(convert(ResourceClaim, {"spec": spec}), where) == refusal
+    assert refuse_admin_access(convert(ResourceClaimTemplate, {"spec": {"spec": spec}}), where) == refusal
 
 
 def claim(*admin: bool) -> ResourceClaim:
@@ -56,5 +56,5 @@ def claim(*admin: bool) -> ResourceClaim:
     ],
 )
 def test_status(new: ResourceClaim, old: ResourceClaim, refusal: str | None) -> None:
-    assert refuse_status_update(new, old, namespace()) == refusal
-    assert refuse_status_update(new, old, namespace(**{LABEL: "true"})) is None
+    assert refuse_admin_access_in_status(new, old, namespace()) == refusal
+    assert refuse_admin_access_in_status(new, old, namespace(**{LABEL: "true"})) is None

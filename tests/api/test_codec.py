@@ -7,6 +7,7 @@ import json
 import pytest
 from dra_api.codec import DecodeError, convert, decode, decode_list, encode, to_dict
 from dra_api.core import Pod
+from dra_api.quantity import Quantity
 from dra_api.resource import (
     AllocatedDeviceStatus,
     Counter,
@@ -15,7 +16,6 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dra_api.values.quantity import Quantity
 
 
 def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 from dra_api.codec import convert
-from dra_api.relations.quota import classes_by_resource, may_be_devices
+from dra_api.quota import classes_by_resource, may_be_devices
 from dra_api.resource import DeviceClass
 
 GPU = "example.com/gpu"

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
-from dra_api.relations.label_selectors import EVERYTHING, NOTHING, Requirement, Selector
+from dra_api.selectors import (
+    EVERYTHING,
+    NOTHING,
+    Requirement,
+    Selector,
+)
 
 LABELS = {"app": "web", "tier": "x"}
 

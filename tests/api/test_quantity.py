@@ -7,7 +7,13 @@ import copy
 from fractions import Fraction
 
 import pytest
-from dra_api.values.quantity import NANO, Format, Quantity, QuantityError, parse_quantity
+from dra_api.quantity import (
+    NANO,
+    Format,
+    Quantity,
+    QuantityError,
+    parse_quantity,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimName,
     ClaimNotCreatedYet,
     ClaimNotOwned,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from dra_api.values.semver import Version, VersionError, is_version, parse_version
+from dra_api.values import (
+    Version,
+    VersionError,
+    is_version,
+    parse_version,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from dra_api.values.times import format_time, parse_time
+from dra_api.values import format_time, parse_time
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 

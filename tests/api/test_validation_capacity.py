@@ -9,8 +9,8 @@ from dra_api.codec import convert
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import Release
 from dra_api.resource import Device, DeviceCapacity
-from dra_api.validation.fields.capacity import capacity
-from dra_api.validation.fields.conditions import binding_conditions
+from dra_api.validation.device import capacity
+from dra_api.validation.metadata import binding_conditions
 
 OLD, NEW = FeatureGates.of({}, Release.V1_36), FeatureGates.of({}, Release.V1_37)
 FRACTIONAL = FeatureGates.of({"DRAFractionalCapacityRange": True}, Release.V1_37)

@@ -41,7 +41,7 @@ from dra_api.validation import (
     validate_resource_pool_status_request_status,
     validate_resource_slice,
 )
-from dra_api.validation.fields.capacity import capacity
+from dra_api.validation.device import capacity
 
 RECORDED = FeatureGates.of({}, Release.V1_36)
 """The answers are those of 1.36."""

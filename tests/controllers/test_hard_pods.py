@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from controllers_world import World
-from dra_api.relations.label_selectors import Requirement
+from dra_api.selectors import Requirement
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.scheduling import Pause, Planning, plan
 from hard_problem import partition_problem

@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 from controllers_world import FEW, World
 from dra_api.resource import FINALIZER
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_kube import (
     NODES,
     PODS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod
+from dra_api.references import claims_of_pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_operator.allocator import DeviceId
 from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction, selects

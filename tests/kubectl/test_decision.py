@@ -12,7 +12,7 @@ from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.observed import Observed

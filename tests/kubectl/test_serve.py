@@ -23,7 +23,7 @@ from aiohttp import ClientConnectorCertificateError, ClientSession, TCPConnector
 from authority import Authority
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_api.relations.quota import ResourceQuota
+from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim
 from dra_devcluster.apiserver import DevApiServer

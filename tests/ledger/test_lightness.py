@@ -20,7 +20,7 @@ HEAVY: Final = {
     "re2",
     "yaml",
 }
-LATER: Final = {"dra_api.validation", "dra_api.relations.label_selectors"}
+LATER: Final = {"dra_api.validation", "dra_api.selectors"}
 """Needed for node selectors and settings alone."""
 
 

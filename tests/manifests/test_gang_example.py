@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.releases.gates import FeatureGates
 from dra_api.scheduling import PodGroup
-from dra_api.validation.kinds.pod_group import validate_pod_group
+from dra_api.validation.pods import validate_pod_group
 from dra_operator.scheduling.state import Gang, gang_of
 from kubectl import ROOT
 

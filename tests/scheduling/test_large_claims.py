@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from dra_api.codec import convert, encode
-from dra_api.relations.references import classes_of, owning_pod
+from dra_api.references import classes_of, owning_pod
 from dra_api.resource import ResourceClaim
 from dra_operator.cache import ClaimTemplate, without_bulk
 from dra_operator.scheduling.claims.usable import too_large

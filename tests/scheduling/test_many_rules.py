@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from dra_api.core import Pod
 from dra_api.meta import LabelSelector
-from dra_api.relations.label_selectors import Requirement, Selector
+from dra_api.selectors import Requirement, Selector
 from dra_operator.scheduling import counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
 from dra_operator.scheduling.pieces import PAUSE_STEPS

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Pod
+from dra_api.quantity import Quantity
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceRequestAllocationResult, ResourceSlice
-from dra_api.values.quantity import Quantity
 from dra_operator.allocator import Allocator, ClaimError, Features, Inventory
 from dra_operator.gates import features_of
 from dra_operator.scheduling import NoPlace, Plan

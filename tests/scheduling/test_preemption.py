@@ -13,7 +13,7 @@ from dra_api.codec import convert
 from dra_api.core import MIRROR_ANNOTATION, Node, Pod
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces, NoPlace, PostFilterResult, decided, plan
 from dra_operator.scheduling.preemption import Budget, preempt, seconds_left

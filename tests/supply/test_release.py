@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from archive import archive
+from archive import ROOT, archive
 from archive_main import tag_here
 from dra_api.version import VERSION
 from kubectl import kubectl_for
-from release import ROOT, notes, plugin, rendered, tarball
+from release import notes, plugin, rendered, tarball
 
 HERE = {"here.txt": b"for this Python"}
 

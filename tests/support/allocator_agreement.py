@@ -18,8 +18,8 @@ from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
+from dra_api.quantity import Quantity
 from dra_api.resource import AllocationResult, DeviceTaintRule
-from dra_api.values.quantity import Quantity
 from dra_operator.allocator import Allocated, Outcome, Semantics
 from dra_operator.allocator.search import search
 

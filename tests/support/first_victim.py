@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod
+from dra_api.references import claims_of_pod
 from dra_operator.scheduling import Elapsed, Fits, Pause, PodFilter, PostFilterResult, Unschedulable
 from dra_operator.scheduling.state import LoadedNode, pod_requests, subtract
 

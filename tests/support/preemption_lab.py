@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling import (
     CycleState,

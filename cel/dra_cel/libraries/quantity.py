@@ -11,7 +11,13 @@ import math
 from typing import Any, Final
 
 from dra_api.cache import remember_short
-from dra_api.values.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
+from dra_api.quantity import (
+    BINARY,
+    DECIMAL,
+    SYNTAX,
+    Quantity,
+    QuantityError,
+)
 
 from dra_cel.basics.charges import traversal
 from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds

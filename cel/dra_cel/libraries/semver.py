@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dra_api.cache import remember_short
-from dra_api.values.semver import Version, VersionError
+from dra_api.values import Version, VersionError
 
 from dra_cel.basics.charges import traversal
 from dra_cel.basics.declarations import Function, glob, method, succeeds

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_api.releases.release import Release
-from dra_api.values.times import format_micro_time
+from dra_api.values import format_micro_time
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
 from dra_devcluster.clock import now

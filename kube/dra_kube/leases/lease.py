@@ -37,7 +37,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from dra_api.api_resources import LEASES, Resource
-from dra_api.values.times import format_micro_time
+from dra_api.values import format_micro_time
 
 from dra_kube.clock import boot_time
 from dra_kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotSent

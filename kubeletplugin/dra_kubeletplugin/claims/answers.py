@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dra_api.relations.references import base_request
+from dra_api.references import base_request
 from dra_api.resource import ResourceClaim
 
 from dra_kubeletplugin.driver import Driver, PreparedDevice, answer_of, results_for

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dra_api.quantity import Quantity
 from dra_api.resource import (
     AllocationResult,
     DeviceAllocationConfiguration,
@@ -39,7 +40,6 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimStatus,
 )
-from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice, results_for

@@ -20,7 +20,7 @@ import msgspec
 from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.meta import Condition
 from dra_api.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_kube import RESOURCE_CLAIMS, Api, NotFound
 
 from dra_kubeletplugin.driver import ClaimRef, results_for

@@ -43,7 +43,7 @@ from dataclasses import replace
 
 import msgspec
 from dra_api.codec import decode, encode
-from dra_api.relations.references import base_request
+from dra_api.references import base_request
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_cdi import CdiError
 from dra_kube.spans import span

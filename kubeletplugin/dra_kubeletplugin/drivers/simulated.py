@@ -38,7 +38,7 @@ from typing import Any
 
 import msgspec
 from dra_api.codec import DecodeError, convert, to_dict
-from dra_api.relations.references import base_request
+from dra_api.references import base_request
 from dra_api.resource import CounterSet, Device, DeviceRequestAllocationResult, ResourceClaim
 
 from dra_kubeletplugin import (

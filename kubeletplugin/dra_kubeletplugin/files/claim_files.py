@@ -31,12 +31,12 @@ from typing import Any, Final
 import msgspec
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import Part
-from dra_api.relations.references import base_request
+from dra_api.references import base_request
 from dra_api.resource import DeviceAttribute, NetworkDeviceData
 from dra_api.validation import FieldError
-from dra_api.validation.fields.device import device_attribute
+from dra_api.validation.device import device_attribute
 from dra_api.validation.formats import qualified_name
-from dra_api.validation.lists import mapping
+from dra_api.validation.metadata import mapping
 from dra_cdi import ContainerEdits, Mount
 
 from dra_kubeletplugin.driver import Prepared, PreparedDevice

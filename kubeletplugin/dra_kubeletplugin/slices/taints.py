@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from dra_api.resource import Device, DeviceTaint
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from msgspec.structs import replace
 
 _TOLERANCE = timedelta(seconds=1)

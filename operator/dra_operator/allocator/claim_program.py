@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from dra_api.cache import Cache
 from dra_api.codec import encode
+from dra_api.quantity import Quantity
 from dra_api.releases.release import Release
 from dra_api.resource import (
     Device,
@@ -28,7 +29,6 @@ from dra_api.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
-from dra_api.values.quantity import Quantity
 from dra_ledger.basics import DeviceId, Memo
 from dra_ledger.errors import AllocationError, ClaimError, SelectorError
 from dra_ledger.features import Features

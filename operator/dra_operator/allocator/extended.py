@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
+from dra_api.quantity import Quantity
 from dra_api.resource import DeviceRequest, ExactDeviceRequest
-from dra_api.values.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True)

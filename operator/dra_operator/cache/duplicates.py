@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_reserved_for
+from dra_api.references import is_reserved_for
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import PodGroup
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.quota import resources_of
-from dra_api.relations.references import (
+from dra_api.quota import resources_of
+from dra_api.references import (
     ClaimReferenceError,
     claim_names,
     claims_of_group,
@@ -32,8 +32,8 @@ from dra_api.relations.references import (
     owning_group,
     owning_pod,
     pod_is_done,
+    volume_uses,
 )
-from dra_api.relations.volumes import volume_uses
 from dra_api.resource import (
     FINALIZER,
     AllocationResult,

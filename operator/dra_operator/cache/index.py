@@ -11,15 +11,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from dra_api.core import Pod
-from dra_api.relations.references import (
+from dra_api.references import (
     claims_of_group,
     claims_of_pod,
     group_name,
     owning_group,
     owning_pod,
     pod_is_done,
+    volume_uses,
 )
-from dra_api.relations.volumes import volume_uses
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.scheduling import PodGroup
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult
 
 from dra_operator.allocator import DeviceId, Usage

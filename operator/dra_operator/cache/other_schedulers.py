@@ -8,7 +8,7 @@ from itertools import chain
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimName,
     ClaimNotCreatedYet,
     ClaimReferenceError,

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dra_api.meta import Condition
+from dra_api.quantity import Quantity
 from dra_api.releases.release import Release
 from dra_api.resource import (
     Device,
@@ -25,7 +26,6 @@ from dra_api.resource import (
     ShareableCapacityStatus,
     ShareableSummaryStatus,
 )
-from dra_api.values.quantity import Quantity
 from msgspec import structs
 
 from dra_operator.allocator import Features, PoolId, Usage, blocking, lookup

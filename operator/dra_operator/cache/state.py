@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from dra_api.core import Namespace, Node, Pod
-from dra_api.relations.quota import classes_by_resource
-from dra_api.relations.references import (
+from dra_api.quota import classes_by_resource
+from dra_api.references import (
     ClaimNotCreatedYet,
     ClaimReferenceError,
     ClaimUse,

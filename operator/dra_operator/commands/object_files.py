@@ -18,8 +18,8 @@ from dra_api.core import Event
 from dra_api.defaults import set_defaults
 from dra_api.leases import Lease
 from dra_api.meta import Object
-from dra_api.relations.quota import ResourceQuota
-from dra_api.values.times import format_time
+from dra_api.quota import ResourceQuota
+from dra_api.values import format_time
 
 from dra_operator.sources.kind_table import TABLE, Kinds
 

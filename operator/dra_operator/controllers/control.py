@@ -15,7 +15,7 @@ from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.scheduling import PodGroup
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 

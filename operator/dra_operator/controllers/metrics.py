@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_for_extended_resources
+from dra_api.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup

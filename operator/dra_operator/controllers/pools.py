@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dra_api.resource import ResourcePoolStatusRequest
-from dra_api.values.times import format_time, parse_time
+from dra_api.values import format_time, parse_time
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key, incomplete_pools, pool_answer

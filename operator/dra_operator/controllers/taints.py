@@ -39,7 +39,7 @@ from typing import TypeVar
 from dra_api.core import Pod
 from dra_api.meta import Condition
 from dra_api.resource import DeviceTaintRule
-from dra_api.values.times import format_time, parse_time
+from dra_api.values import format_time, parse_time
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key, UidMemory, evictions

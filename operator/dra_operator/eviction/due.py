@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from dra_api.core import Pod
-from dra_api.relations.references import ClaimUse, is_owned_by, is_reserved_for
+from dra_api.references import ClaimUse, is_owned_by, is_reserved_for
 from dra_api.resource import (
     AllocationResult,
     DeviceRequestAllocationResult,
@@ -22,7 +22,7 @@ from dra_api.resource import (
     DeviceToleration,
     ResourceClaim,
 )
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId, tolerates
 from dra_operator.eviction.taints import NO_EXECUTE, DeviceTaints

@@ -13,7 +13,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Pod, PodSpec, PodStatus
 from dra_api.meta import Condition, ObjectMeta
 from dra_api.meta import Object as Struct
-from dra_api.relations.references import group_name, pod_is_done
+from dra_api.references import group_name, pod_is_done
 from dra_api.resource import DeviceTaintRule, ResourcePoolStatusRequest, ResourcePoolStatusRequestStatus
 from dra_api.scheduling import PodGroup
 from dra_api.storage import BOUND_BY_CONTROLLER, SELECTED_NODE, PersistentVolume, PersistentVolumeClaim

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, pod_is_done
+from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId

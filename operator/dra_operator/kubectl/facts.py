@@ -9,7 +9,13 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Node, Pod, Taint
-from dra_api.relations.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
+from dra_api.quantity import Quantity
+from dra_api.references import (
+    claims_of_pod,
+    is_pod_group,
+    pod_as_consumer,
+    pod_is_done,
+)
 from dra_api.resource import (
     SCHEDULER_KEY,
     Device,
@@ -20,8 +26,7 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceSlice,
 )
-from dra_api.values.quantity import Quantity
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 from msgspec import field
 
 from dra_operator.allocator import LEFT, DeviceId, PoolId, schedulers_of

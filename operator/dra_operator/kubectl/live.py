@@ -23,7 +23,7 @@ from dra_api.api_resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOT
 from dra_api.core import Event
 from dra_api.leases import Lease
 from dra_api.meta import Object, ObjectMeta
-from dra_api.relations.quota import ResourceQuota
+from dra_api.quota import ResourceQuota
 from dra_api.releases.gates import defaults_of
 from dra_api.releases.release import release_of
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimStatus

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 from dra_api.core import MIRROR_ANNOTATION, Pod, Volume
 from dra_api.leases import MIX, SETTINGS
 from dra_api.meta import Object, ObjectMeta
-from dra_api.relations.label_selectors import Selector
-from dra_api.relations.references import group_name
+from dra_api.references import group_name
 from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
@@ -29,6 +28,7 @@ from dra_api.resource import (
     ResourceClaimStatus,
     ResourceClaimTemplate,
 )
+from dra_api.selectors import Selector
 from dra_api.storage import BOUND_ANNOTATION, BOUND_BY_CONTROLLER, CLASS_ANNOTATION, SELECTED_NODE
 from msgspec.structs import asdict, replace
 

@@ -18,7 +18,7 @@ import msgspec
 from dra_api.codec import to_dict
 from dra_api.command_line import path_word, shell
 from dra_api.releases.release import NEWEST, Release, chosen
-from dra_api.values.times import format_time, parse_time
+from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
 from dra_operator.cache import without_bulk

@@ -16,7 +16,7 @@ import yaml
 from dra_api.codec import to_dict
 from dra_api.core import Pod
 from dra_api.meta import Object, ObjectMeta
-from dra_api.relations.references import is_reserved_for, pod_is_done
+from dra_api.references import is_reserved_for, pod_is_done
 from dra_api.releases.release import Release
 from dra_api.resource import (
     SCHEDULER_KEY,
@@ -29,7 +29,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.validation import summary, validate_device_taint_rule
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId

@@ -17,8 +17,8 @@ from html import escape
 from typing import Final
 
 from dra_api.core import Node
+from dra_api.quantity import Quantity
 from dra_api.resource import Device, ResourceSlice
-from dra_api.values.quantity import Quantity
 
 from dra_operator.kubectl.answer import Answer, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published

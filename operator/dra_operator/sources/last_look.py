@@ -21,7 +21,7 @@ import asyncio
 import logging
 
 from dra_api.codec import DecodeError, convert
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound
 

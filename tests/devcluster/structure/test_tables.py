@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_devcluster.apiserver.structure import Structure
 from dra_devcluster.apiserver.tables import human_duration, render_table
 

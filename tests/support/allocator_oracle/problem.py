@@ -8,8 +8,8 @@ from typing import Any
 
 from dra_api.codec import convert
 from dra_api.core import Node
+from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_api.values.quantity import Quantity
 from dra_cel import compile, device_selectors, prepare
 from msgspec.structs import replace
 

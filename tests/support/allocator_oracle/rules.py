@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dra_api.quantity import NANO, Quantity
 from dra_api.resource import (
     CapacityRequestPolicy,
     Device,
@@ -13,7 +14,6 @@ from dra_api.resource import (
     DeviceTaint,
     DeviceToleration,
 )
-from dra_api.values.quantity import NANO, Quantity
 
 Pair = tuple[str, object]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from dra_api.quantity import Quantity
 from dra_api.resource import MOST_RESULTS, DeviceClass, DeviceSelector, DeviceSubRequest, ExactDeviceRequest
-from dra_api.values.quantity import Quantity
 
 from .pools import Candidate, Pool, candidates, node_matches
 from .problem import Fault, OutOfSteps, Problem

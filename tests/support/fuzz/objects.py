@@ -13,7 +13,7 @@ from dra_api.core import Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
-from dra_api.relations.label_selectors import Selector as LabelSelector
+from dra_api.quantity import parse_quantity
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
     Device,
@@ -24,8 +24,8 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
-from dra_api.values.quantity import parse_quantity
-from dra_api.values.semver import parse_version
+from dra_api.selectors import Selector as LabelSelector
+from dra_api.values import parse_version
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
 from dra_kube import RESOURCE_CLAIMS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dra_api.core import Container, ContainerClaim, Pod
-from dra_api.relations.references import ClaimReferenceError, claim_name
+from dra_api.references import ClaimReferenceError, claim_name
 
 from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
 from dra_devcluster.agent.errors import ClaimError

@@ -31,8 +31,7 @@ from weakref import WeakValueDictionary
 
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Container, Pod
-from dra_api.relations.declared_features import OPTIONAL_NODE_OPERATIONS, has_skipped_operations
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimName,
     ClaimReferenceError,
     check_owned_by,
@@ -43,7 +42,8 @@ from dra_api.relations.references import (
 )
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationResult, ResourceClaim
-from dra_api.validation.kinds.resource_slice import ALL, PREPARE, UNPREPARE
+from dra_api.selectors import OPTIONAL_NODE_OPERATIONS, has_skipped_operations
+from dra_api.validation.published import ALL, PREPARE, UNPREPARE
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector

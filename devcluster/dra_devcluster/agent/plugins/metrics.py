@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import grpc
-from dra_api.validation.kinds.resource_slice import PREPARE, UNPREPARE
+from dra_api.validation.published import PREPARE, UNPREPARE
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from dra_api.relations.references import ClaimReferenceError
+from dra_api.references import ClaimReferenceError
 from dra_proto.podresources.v1 import api_pb2, api_pb2_grpc
 
 from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo

@@ -24,7 +24,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
-from dra_api.values.quantity import Quantity, parse_quantity
+from dra_api.quantity import Quantity, parse_quantity
 from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, NotFound, Resource
 
 from dra_devcluster.agent.errors import ContainerError

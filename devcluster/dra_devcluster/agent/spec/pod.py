@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_api.core import Container, ContainerPort, Pod, PodSpec, Volume
 from dra_api.meta import Part
-from dra_api.values.quantity import Quantity
+from dra_api.quantity import Quantity
 from msgspec import field
 
 from dra_devcluster.agent.processes.process import Console

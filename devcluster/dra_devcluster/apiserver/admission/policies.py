@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
-from dra_api.relations.label_selectors import Selector
+from dra_api.selectors import Selector
 from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
 
 from dra_devcluster.apiserver.admission.policy import AdmissionRequest, Denial, Policy

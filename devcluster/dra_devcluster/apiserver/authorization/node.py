@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod
+from dra_api.references import claims_of_pod
 
 from dra_devcluster.apiserver.authorization.attributes import AUTHENTICATED, User
 from dra_devcluster.apiserver.authorization.rbac import Rule

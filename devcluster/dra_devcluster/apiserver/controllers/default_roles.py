@@ -12,7 +12,7 @@ from typing import Final
 
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
-from dra_api.relations.label_selectors import Selector
+from dra_api.selectors import Selector
 
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json

@@ -14,8 +14,8 @@ import orjson
 from aiohttp import web
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
-from dra_api.relations.label_selectors import Selector
 from dra_api.releases.release import Release
+from dra_api.selectors import Selector
 
 from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.errors import Json, bad_request, conflict, invalid, success, too_many_requests

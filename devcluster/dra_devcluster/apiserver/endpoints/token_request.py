@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import orjson
 from aiohttp import web
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 from dra_devcluster.apiserver.endpoints.access_reviews import ACCESS_REVIEWS, answer, read_question
 from dra_devcluster.apiserver.endpoints.binding import bind

@@ -11,7 +11,6 @@ from dra_api import defaults, strategy, validation
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Namespace
 from dra_api.meta import Object
-from dra_api.relations import admin_access
 from dra_api.releases.release import Release
 from dra_api.resource import (
     DeviceClass,
@@ -22,6 +21,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.scheduling import PodGroup, Workload
+from dra_api.selectors import refuse_admin_access, refuse_admin_access_in_status
 from dra_api.validation import FieldError
 
 from dra_devcluster.apiserver import faults
@@ -160,12 +160,12 @@ def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[Fau
     namespace = None if stored is None else _decoded(Namespace, stored.decode())
     why, path, asking = None, "", [False]
     if old is None and isinstance(new, ResourceClaim | ResourceClaimTemplate):
-        why = admin_access.refuse_creation(new, namespace)
+        why = refuse_admin_access(new, namespace)
         devices = new.spec.devices if isinstance(new, ResourceClaim) else new.spec.spec.devices
         path = "spec.devices.requests"
         asking = [bool(request.exactly and request.exactly.admin_access) for request in devices.requests or ()]
     elif isinstance(old, ResourceClaim) and isinstance(new, ResourceClaim) and write.subresource == "status":
-        why = admin_access.refuse_status_update(new, old, namespace)
+        why = refuse_admin_access_in_status(new, old, namespace)
         path = "status.allocation.devices.results"
         results = new.status.allocation.devices.results if new.status.allocation else None
         asking = [bool(result.admin_access) for result in results or ()]

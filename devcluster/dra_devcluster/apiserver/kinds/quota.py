@@ -1,7 +1,7 @@
 """ResourceQuotas: how many objects, and how many devices of a class, a namespace may have.
 
 ``count/<resource>.<group>`` counts objects of any kind; what a claim is charged with besides is in
-``dra_api.relations.quota``. Nothing else is measured: cpu, memory and storage in a quota have no effect here (api.md
+``dra_api.quota``. Nothing else is measured: cpu, memory and storage in a quota have no effect here (api.md
 section 11)."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dra_api.codec import convert
-from dra_api.relations.quota import DEVICES_OF_CLASS, charges, whole
+from dra_api.quantity import QuantityError, parse_quantity
+from dra_api.quota import DEVICES_OF_CLASS, charges, whole
 from dra_api.resource import ResourceClaim
-from dra_api.values.quantity import QuantityError, parse_quantity
 
 from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
 from dra_devcluster.apiserver.served.registry import Registry

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from dra_api.relations.label_selectors import Requirement
+from dra_api.selectors import Requirement
 
 from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.storage.metadata import dig

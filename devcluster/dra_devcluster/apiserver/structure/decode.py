@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from dra_api.values.quantity import QuantityError, parse_quantity
-from dra_api.values.times import format_micro_time, format_time
+from dra_api.quantity import QuantityError, parse_quantity
+from dra_api.values import format_micro_time, format_time
 
 from .schema import Json, Schema
 

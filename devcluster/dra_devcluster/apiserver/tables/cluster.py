@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_devcluster.apiserver.tables.parts import (
     NONE,

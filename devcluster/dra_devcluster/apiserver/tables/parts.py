@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 _MINUTE_SECONDS, _HOUR_SECONDS, _DAY_SECONDS = 60, 3600, 86400
 _YEAR = 365 * _DAY_SECONDS

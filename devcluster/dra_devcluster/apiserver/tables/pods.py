@@ -7,7 +7,7 @@ reason does; deletion overrides them all.
 from datetime import datetime
 from typing import Any
 
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_devcluster.apiserver.tables.parts import age, human_duration
 

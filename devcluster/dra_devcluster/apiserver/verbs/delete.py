@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 from dra_devcluster.apiserver.apply import Writer, track_update
 from dra_devcluster.apiserver.errors import Json, conflict, invalid_options

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 import orjson
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 from dra_devcluster.apiserver.structure import load_data
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
-from dra_api.values.quantity import Quantity
 from dra_ledger.basics import each
 from dra_ledger.capacity import consumed, violates
 from dra_ledger.taints import LEFT

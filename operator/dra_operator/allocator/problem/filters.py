@@ -18,8 +18,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from dra_api.relations.declared_features import declares_optional_node_operations
 from dra_api.releases.release import Release
+from dra_api.selectors import declares_optional_node_operations
 from dra_ledger.basics import each
 from dra_ledger.node_view import Offer
 from dra_ledger.taints import LEFT, blocking

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from dra_api.values.quantity import Quantity
+from dra_api.quantity import Quantity
 from dra_ledger.basics import each
 from dra_ledger.columns import Column
 from dra_ledger.counters import Block, Charges, CounterKind

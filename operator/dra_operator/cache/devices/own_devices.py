@@ -18,7 +18,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from dra_api.core import Pod, Taint
-from dra_api.relations.references import every_toleration
+from dra_api.references import every_toleration
 from dra_api.resource import SCHEDULER_KEY, AllocationResult, ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.allocator import DeviceId, Territory, enters

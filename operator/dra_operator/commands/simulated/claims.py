@@ -16,10 +16,10 @@ from itertools import chain, count
 import msgspec
 from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import ObjectMeta, OwnerReference
-from dra_api.relations.admin_access import permits_admin_access, wants_admin_access
-from dra_api.relations.quota import ResourceQuota, charges, whole
-from dra_api.relations.references import pod_is_done
+from dra_api.quota import ResourceQuota, charges, whole
+from dra_api.references import pod_is_done
 from dra_api.resource import ADMIN_ACCESS_LABEL, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplate
+from dra_api.selectors import permits_admin_access, wants_admin_access
 
 from dra_operator.cache import Cluster
 from dra_operator.scheduling.state import pod_requests

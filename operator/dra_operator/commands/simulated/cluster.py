@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object, ObjectMeta
-from dra_api.relations.quota import ResourceQuota
-from dra_api.relations.references import is_reserved_for, pod_as_consumer
+from dra_api.quota import ResourceQuota
+from dra_api.references import is_reserved_for, pod_as_consumer
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_ledger.cel_language import CelSelectors
 from msgspec.structs import replace

@@ -17,7 +17,7 @@ from typing import Final
 
 from dra_api.codec import DecodeError, to_dict
 from dra_api.core import Pod, PodResourceClaim
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimName,
     ClaimNotCreatedYet,
     ClaimNotOwned,

@@ -24,7 +24,12 @@ from typing import NamedTuple
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
-from dra_api.relations.references import ClaimNotCreatedYet, ClaimReferenceError, claim_name, is_owned_by_group
+from dra_api.references import (
+    ClaimNotCreatedYet,
+    ClaimReferenceError,
+    claim_name,
+    is_owned_by_group,
+)
 from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.scheduling import PodGroup, placed_condition

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dra_api.core import Pod, PodResourceClaimStatus
-from dra_api.relations.references import claims_of_pod
+from dra_api.references import claims_of_pod
 from dra_api.resource import ResourceClaim
 from msgspec import structs
 

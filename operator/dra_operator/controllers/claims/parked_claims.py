@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from dra_api.relations.references import owning_pod
+from dra_api.references import owning_pod
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 

@@ -30,7 +30,13 @@ from contextlib import nullcontext, suppress
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, is_for_extended_resources, is_pod_group, owning_pod, pod_is_done
+from dra_api.references import (
+    claims_of_pod,
+    is_for_extended_resources,
+    is_pod_group,
+    owning_pod,
+    pod_is_done,
+)
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Conflict, NotFound
 

@@ -40,15 +40,15 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
-from dra_api.relations.references import (
+from dra_api.references import (
     consumer_of,
     group_consumer,
     group_name,
     is_pod_group,
     is_reserved_for,
     pod_as_consumer,
+    volume_uses,
 )
-from dra_api.relations.volumes import volume_uses
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import ApiError, Conflict, Gone, KubeError, NotFound, TooManyRequests, Unauthorized

@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_reserved_for
+from dra_api.references import is_reserved_for
 
 from dra_operator.cache import Cluster, TimesFreed
 from dra_operator.controllers.scheduling.planning import InProgress

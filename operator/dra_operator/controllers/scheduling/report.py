@@ -33,7 +33,7 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 from dra_kube import NotFound
 
 from dra_operator.cache import Cluster, Key

@@ -14,7 +14,12 @@ from functools import partial
 from typing import Any
 
 from dra_api.core import Pod
-from dra_api.relations.references import group_consumer, is_reserved_for, owning_pod, stands_for
+from dra_api.references import (
+    group_consumer,
+    is_reserved_for,
+    owning_pod,
+    stands_for,
+)
 from dra_api.releases.release import Release
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import KubeError, NotFound

@@ -24,8 +24,8 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import pod_is_done
-from dra_api.values.times import parse_time
+from dra_api.references import pod_is_done
+from dra_api.values import parse_time
 from dra_kube import Forbidden, Invalid, NotFound
 
 from dra_operator.cache import Cluster

@@ -15,7 +15,7 @@ from typing import Final
 from dra_api.command_line import is_name, kubectl
 from dra_api.core import Pod
 from dra_api.leases import Lease
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimReferenceError,
     claim_names,
     claims_of_pod,
@@ -24,7 +24,7 @@ from dra_api.relations.references import (
     pod_is_done,
 )
 from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimConsumerReference
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, unchanged

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import DeviceId, PoolId

@@ -11,9 +11,9 @@ from dra_api import api_resources as resources
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
-from dra_api.relations.references import every_toleration, pod_is_done
+from dra_api.references import every_toleration, pod_is_done
 from dra_api.resource import SCHEDULER_KEY, DeviceTaint, ResourceClaim
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.cache import SCHEDULER_NAME

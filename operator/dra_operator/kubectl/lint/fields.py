@@ -33,7 +33,7 @@ from dra_api.validation import (
     validate_resource_claim_template,
     validate_resource_slice,
 )
-from dra_api.validation.fields.requests import COST_LIMIT
+from dra_api.validation.requests import COST_LIMIT
 from dra_cel import CompileError, Environment, Reference, compile, device_selectors
 
 from dra_operator.allocator import Features

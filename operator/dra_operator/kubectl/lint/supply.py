@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dra_api.relations.references import every_toleration
+from dra_api.references import every_toleration
 from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim
 
 from dra_operator.allocator import (

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 from dra_operator.commands.object_files import BadInput, items_in
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem

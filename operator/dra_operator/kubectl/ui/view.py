@@ -12,7 +12,7 @@ import msgspec
 from dra_api.codec import to_dict
 from dra_api.core import Node, Pod
 from dra_api.resource import ResourceClaim
-from dra_api.values.times import format_time
+from dra_api.values import format_time
 
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of
 from dra_operator.kubectl.observed import Observed, notes_on

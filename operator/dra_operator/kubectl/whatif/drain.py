@@ -7,7 +7,7 @@ from typing import Final
 
 from dra_api.core import Node, Pod
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster

@@ -8,8 +8,8 @@ from typing import Final
 
 from dra_api.core import Container, Pod, PodResourceClaim, PodSpec, ResourceRequirements
 from dra_api.meta import ObjectMeta
+from dra_api.quantity import parse_quantity
 from dra_api.resource import ResourceClaim
-from dra_api.values.quantity import parse_quantity
 from msgspec.structs import replace
 
 from dra_operator.controllers.scheduling.mix import Asked

@@ -14,8 +14,8 @@ from itertools import count
 
 from dra_api.core import Node, Pod, PodStatus
 from dra_api.meta import Object
-from dra_api.relations.quota import ResourceQuota
-from dra_api.relations.references import is_pod_group, is_reserved_for, stands_for
+from dra_api.quota import ResourceQuota
+from dra_api.references import is_pod_group, is_reserved_for, stands_for
 from dra_api.releases.release import Release
 from dra_api.resource import (
     ResourceClaim,

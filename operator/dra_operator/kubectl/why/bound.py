@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from dra_api.core import Event, Node, Pod
-from dra_api.relations.references import is_reserved_for
+from dra_api.references import is_reserved_for
 from dra_api.resource import ResourceClaim
-from dra_api.values.times import format_time, parse_time
+from dra_api.values import format_time, parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dra_api.core import Event, Pod, PodResourceClaim
-from dra_api.relations.quota import ResourceQuota
-from dra_api.relations.references import consumer_of, is_pod_group
+from dra_api.quota import ResourceQuota
+from dra_api.references import consumer_of, is_pod_group
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.scheduling import PodGroup
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dra_api.core import Event, Pod
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 
 from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Fact

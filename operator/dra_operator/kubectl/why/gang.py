@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dra_api.core import Pod
-from dra_api.relations.references import is_reserved_for
+from dra_api.references import is_reserved_for
 
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers.scheduling.planning import same_values

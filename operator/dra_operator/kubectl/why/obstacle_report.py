@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_api.core import NodeSelectorRequirement, Pod
+from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
-from dra_api.values.quantity import Quantity
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_api.core import Pod
-from dra_api.relations.references import pod_is_done
+from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.kubectl.pipeline import Pipeline

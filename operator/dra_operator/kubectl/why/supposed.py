@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import Object
-from dra_api.relations.references import ClaimReferenceError, claim_names
+from dra_api.references import ClaimReferenceError, claim_names
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from msgspec.structs import replace
 

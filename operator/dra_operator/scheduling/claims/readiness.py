@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from dra_api.core import Pod
 from dra_api.meta import Condition
-from dra_api.relations.volumes import volume_uses
+from dra_api.references import volume_uses
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
 from dra_api.storage import SELECTED_NODE, PersistentVolumeClaim
-from dra_api.values.times import parse_time
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.scheduling.nodes import Nodes

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorTerm, Pod
-from dra_api.relations.declared_features import declares_optional_node_operations, has_skipped_operations
-from dra_api.relations.references import (
+from dra_api.references import (
     ClaimNotCreatedYet,
     ClaimNotOwned,
     ClaimReferenceError,
@@ -23,6 +22,7 @@ from dra_api.relations.references import (
 )
 from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import MOST_CONSUMERS, ResourceClaim
+from dra_api.selectors import declares_optional_node_operations, has_skipped_operations
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
 from dra_operator.scheduling.state.large import bytes_of_large, size_refusal

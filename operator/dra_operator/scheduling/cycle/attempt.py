@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import assert_never
 
-from dra_api.relations.references import is_pod_group
+from dra_api.references import is_pod_group
 from dra_ledger.errors import shortened
 
 from dra_operator.allocator import AllocationError, Candidates

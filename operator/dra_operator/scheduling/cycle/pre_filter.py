@@ -25,7 +25,13 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import claims_of_pod, classes_of, group_name, is_reserved_for, stands_for
+from dra_api.references import (
+    claims_of_pod,
+    classes_of,
+    group_name,
+    is_reserved_for,
+    stands_for,
+)
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.scheduling import PodGroup
 

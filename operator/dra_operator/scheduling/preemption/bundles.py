@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dra_api.core import MIRROR_ANNOTATION, Node, Pod
-from dra_api.relations.references import claims_of_pod, is_reserved_for, pod_is_done
+from dra_api.references import claims_of_pod, is_reserved_for, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId, NodeSelectionError, PoolId, node_selectors

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Node, Pod
 from dra_api.policy import PodDisruptionBudget
-from dra_api.relations.label_selectors import Selector
 from dra_api.resource import ResourceClaim
-from dra_api.values.times import parse_time
+from dra_api.selectors import Selector
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause

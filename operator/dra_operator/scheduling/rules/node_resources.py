@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.quota import may_be_devices
+from dra_api.quota import may_be_devices
 
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.volumes import volume_uses
+from dra_api.references import volume_uses
 
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.requests import (

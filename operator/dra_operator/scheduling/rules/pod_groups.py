@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import group_name
+from dra_api.references import group_name
 from dra_api.releases.release import Release
 from dra_api.scheduling import PodGroup
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod, TopologySpreadConstraint
-from dra_api.relations.label_selectors import NOTHING, Selector
+from dra_api.selectors import NOTHING, Selector
 
 from dra_operator.scheduling.state.node import LoadedNode, tolerations_of
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason

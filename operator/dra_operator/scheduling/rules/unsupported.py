@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dra_api.core import Pod, Volume
-from dra_api.relations.references import group_name
+from dra_api.references import group_name
 from msgspec import structs
 
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from dra_api.core import Node, Pod
-from dra_api.relations.volumes import VolumeUse, is_made_for, volume_uses
+from dra_api.references import VolumeUse, is_made_for, volume_uses
 from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason

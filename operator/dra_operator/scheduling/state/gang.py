@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.relations.references import group_name
+from dra_api.references import group_name
 from dra_api.scheduling import PodGroup
 from dra_api.validation.formats import fully_qualified_name
 

@@ -19,6 +19,7 @@ from typing import Final
 from dra_api.codec import encode
 from dra_api.core import Container, Pod, ResourceRequirements
 from dra_api.meta import ObjectMeta
+from dra_api.quantity import Quantity
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
     FINALIZER,
@@ -34,7 +35,6 @@ from dra_api.resource import (
     ResourceClaimSpec,
     ResourceClaimStatus,
 )
-from dra_api.values.quantity import Quantity
 from msgspec import Raw, structs
 from msgspec.structs import replace
 

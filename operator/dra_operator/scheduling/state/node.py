@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_api.core import Node, Pod, Taint, Toleration
-from dra_api.relations.quota import may_be_devices
+from dra_api.quota import may_be_devices
 from dra_api.resource import SCHEDULER_KEY, AllocationResult
 
 from dra_operator.allocator import Usage, tolerates

@@ -24,7 +24,7 @@ from typing import Final
 
 from dra_api.core import Pod, PodResourceClaim, PodSpec
 from dra_api.meta import ObjectMeta
-from dra_api.relations.references import owning_pod
+from dra_api.references import owning_pod
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 
 from dra_operator.scheduling.state.node import of_nodes

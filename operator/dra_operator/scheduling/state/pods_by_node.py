@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from dra_api.core import Pod
-from dra_api.relations.label_selectors import Labels
+from dra_api.selectors import Labels
 
 from dra_operator.scheduling.pieces import decided
 from dra_operator.scheduling.state.selection import (

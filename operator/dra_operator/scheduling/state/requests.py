@@ -22,10 +22,10 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Container, NodeAllocatableResourceClaimStatus, Pod, ResourceRequirements
-from dra_api.relations.quota import may_be_devices
-from dra_api.relations.volumes import volume_uses
+from dra_api.quantity import NANO
+from dra_api.quota import may_be_devices
+from dra_api.references import volume_uses
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from dra_api.values.quantity import NANO
 from msgspec import structs
 
 _CLAIM: Final = "volume of claim "

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dra_api.core import Pod, PodAffinityTerm
-from dra_api.relations.label_selectors import NOTHING, Labels, Requirement, Selector
+from dra_api.selectors import (
+    NOTHING,
+    Labels,
+    Requirement,
+    Selector,
+)
 
 K = TypeVar("K", bound=Hashable)
 Anchor = tuple[str, str] | None

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from dra_api.quantity import Quantity, QuantityError, parse_quantity
 from dra_api.releases.release import Release
-from dra_api.values.quantity import Quantity, QuantityError, parse_quantity
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from dra_api.quantity import Quantity
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
@@ -19,7 +20,6 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dra_api.values.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking, scheduler_of

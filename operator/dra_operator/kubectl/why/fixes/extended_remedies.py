@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dra_api.core import Container, Pod
-from dra_api.values.quantity import Quantity
+from dra_api.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import Refusal

@@ -13,7 +13,7 @@ from typing import Final
 
 from dra_api.command_line import kubectl, with_command
 from dra_api.core import Node, Pod
-from dra_api.relations.references import is_pod_group, pod_is_done
+from dra_api.references import is_pod_group, pod_is_done
 from dra_api.resource import ResourceClaim, ResourceClaimStatus
 from msgspec.structs import replace
 

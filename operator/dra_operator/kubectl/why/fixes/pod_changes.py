@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dra_api.core import Container, Pod
-from dra_api.values.quantity import Quantity
+from dra_api.quantity import Quantity
 from msgspec.structs import replace
 
 from .change import Change, Patch

@@ -1,16 +1,12 @@
-"""What a ResourceQuota charges, by class and by extended resource.
+"""What a ResourceQuota charges a claim, and which class serves an extended resource.
 
-Which device class serves an extended resource.
+A class may name an extended resource, and always serves the implicit ``deviceclass.resource.kubernetes.io/<class>``.
+A claim is charged with the devices that it asks for, by class (``<class>.deviceclass.resource.k8s.io/devices``) and
+by the extended resources that stand for the class. ``All`` is charged as the most that a claim may get, alternatives
+as the most expensive of each class. All answers follow from the classes as they are now, whatever the order of
+events.
 
-A class may name an extended resource, and always serves the implicit
-``deviceclass.resource.kubernetes.io/<class>``. All answers follow from the classes as they are now, so the order of
-events does not matter. Spec: scheduling.md section 7.1.
-
-ResourceQuotas: how many claims, and how many devices of a class, a namespace may have.
-
-A claim is charged with the devices that it asks for: by class (``<class>.deviceclass.resource.k8s.io/devices``) and
-under the names of extended resources that stand for the class. ``All`` is charged as the most that a claim may get,
-alternatives as the dearest of each class. Spec: api.md section 11.
+Spec: scheduling.md section 7.1, api.md section 11.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dra_api.meta import Object, Part
+from dra_api.quantity import NANO, Quantity
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     MOST_RESULTS,
@@ -30,7 +27,6 @@ from dra_api.resource import (
     ResourceClaim,
 )
 from dra_api.validation.formats import is_extended_resource
-from dra_api.values.quantity import NANO, Quantity
 
 
 def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which claim a pod entry means, which pod owns the claim, and which consumers hold a reservation.
+"""Which claim and volumes a pod's entries mean, which pod owns a claim, and which consumers hold a reservation.
 
 A pod names its claims in ``spec.resourceClaims``. An entry is either the name of a claim, or the
 name of a template; the claim made from a template is found through ``status.resourceClaimStatuses``
@@ -38,6 +38,7 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
+from dra_api.storage import PersistentVolumeClaim
 
 Config = TypeVar("Config", DeviceAllocationConfiguration, DeviceClaimConfiguration)
 
@@ -313,3 +314,31 @@ def _path(item: Pod | PodGroup | ResourceClaim) -> str:
 
 def _title(owner: Pod | PodGroup) -> str:
     return f'pod "{_path(owner)}"' if isinstance(owner, Pod) else f"PodGroup {_path(owner)}"
+
+
+class VolumeUse(NamedTuple):
+    """One volume of a pod that is a claim. ``is_ephemeral``: kube-controller-manager makes it, and the pod owns it."""
+
+    namespace: str
+    name: str
+    is_ephemeral: bool
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the claim."""
+        return f"{self.namespace}/{self.name}"
+
+
+def volume_uses(pod: Pod) -> Iterator[VolumeUse]:
+    """In the order of ``spec.volumes``. The claim of an ephemeral volume is named after pod and volume."""
+    for volume in pod.spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            yield VolumeUse(pod.metadata.namespace, volume.persistent_volume_claim.claim_name, is_ephemeral=False)
+        elif volume.ephemeral is not None:
+            yield VolumeUse(pod.metadata.namespace, f"{pod.metadata.name}-{volume.name}", is_ephemeral=True)
+
+
+def is_made_for(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+    """Whether the claim was made for an ephemeral volume of this very pod, and not for another one of its name."""
+    owner = claim.metadata.controller
+    return owner is not None and owner.uid == pod.metadata.uid

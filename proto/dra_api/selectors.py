@@ -1,7 +1,7 @@
-"""Label selectors: compiled once, matched often, and equal if they ask for the same.
+"""What labels select: label selectors, the label of namespaces for admin access, and features that nodes declare.
 
-A missing selector selects nothing, an empty one everything. Each requirement must hold: In, NotIn (which holds for a
-missing label), Exists, DoesNotExist. A requirement with an operator that the API does not know never holds.
+Only claims in a namespace with the admin label may ask for devices that others hold, or get them in an allocation.
+Spec: api.md section 8, claim-controller.md 11.2.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from dra_api.core import Namespace, Node
 from dra_api.meta import LabelSelector
+from dra_api.resource import (
+    ADMIN_ACCESS_LABEL,
+    AllocationResult,
+    DeviceAllocationResult,
+    DeviceClaim,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
 
 Labels = Mapping[str, str]
 T = TypeVar("T")
@@ -116,3 +125,48 @@ def _requirement(found: re.Match[str]) -> Requirement:
         values = frozenset(one.strip() for one in found["values"].split(","))
         return Requirement(of, "In" if found["set"] == "in" else "NotIn", values)
     return Requirement(found["exists"], "DoesNotExist" if found["absent"] else "Exists")
+
+
+REFUSAL = f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
+
+
+def wants_admin_access(devices: DeviceClaim) -> bool:
+    """Whether any request asks for admin access; alternatives cannot."""
+    return any(request.exactly is not None and request.exactly.admin_access for request in devices.requests or ())
+
+
+def has_admin_access(claim: ResourceClaim) -> bool:
+    """Whether any device is allocated with admin access."""
+    allocation = claim.status.allocation
+    return allocation is not None and any(result.admin_access for result in allocation.devices.results or ())
+
+
+def permits_admin_access(namespace: Namespace | None) -> bool:
+    """Whether the namespace has the label; its value is case-sensitive."""
+    return namespace is not None and (namespace.metadata.labels or {}).get(ADMIN_ACCESS_LABEL) == "true"
+
+
+def refuse_admin_access(obj: ResourceClaim | ResourceClaimTemplate, namespace: Namespace | None) -> str | None:
+    """Why a new claim or template is forbidden in the namespace, or None."""
+    spec = obj.spec if isinstance(obj, ResourceClaim) else obj.spec.spec
+    return REFUSAL if wants_admin_access(spec.devices) and not permits_admin_access(namespace) else None
+
+
+def refuse_admin_access_in_status(new: ResourceClaim, old: ResourceClaim, namespace: Namespace | None) -> str | None:
+    """Why a status must not grant admin access that was not there before, or None."""
+    granted = has_admin_access(new) and not has_admin_access(old)
+    return REFUSAL if granted and not permits_admin_access(namespace) else None
+
+
+OPTIONAL_NODE_OPERATIONS: Final = "DRAOptionalNodeOperations"
+"""The gate, and the feature: the kubelet manages without calls to drivers whose slices say so (K37-ONO-08)."""
+
+
+def declares_optional_node_operations(node: Node) -> bool:
+    """Whether the node manages without calls to drivers."""
+    return OPTIONAL_NODE_OPERATIONS in (node.status.declared_features or ())
+
+
+def has_skipped_operations(allocation: AllocationResult | DeviceAllocationResult) -> bool:
+    """Whether the driver of any device said that calls to it are skipped."""
+    return any(result.skip_node_operations for result in allocation.results or ())

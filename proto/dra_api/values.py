@@ -1,10 +1,18 @@
-"""Strict semantic versions (semver 2.0.0), as device attributes of type ``version`` hold them."""
+"""Values of fields beside quantities: strict semantic versions, times, and equality as the API server defines it.
+
+Rules about immutable fields use that equality: an empty list or map equals an absent one, ``1000m`` equals ``1``, so
+that a client may write ``[]`` for an absent list. Times are RFC 3339 in UTC, with whole seconds, or microseconds in a
+Lease.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from functools import total_ordering
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Raw, Struct
 
 from dra_api.cache import remember_short
 
@@ -71,3 +79,43 @@ def is_version(text: str) -> bool:
 def parse_version(text: str) -> Version:
     """The version of a text, cached."""
     return Version(text)
+
+
+def parse_time(text: object) -> datetime | None:
+    """The moment; None if the text is missing, malformed, or names no zone."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
+
+
+def format_time(moment: datetime) -> str:
+    """The text for a moment with a zone."""
+    return _text(moment, "seconds")
+
+
+def format_micro_time(moment: datetime) -> str:
+    """The same with microseconds."""
+    return _text(moment, "microseconds")
+
+
+def _text(moment: datetime, timespec: str) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"  # four digits for any year
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two structs (or parts of structs) mean the same."""
+    if one is other:
+        return True
+    if isinstance(one, Struct) and type(one) is type(other):
+        return all(same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    if isinstance(one, tuple | None) and isinstance(other, tuple | None):
+        one, other = one or (), other or ()
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict | None) and isinstance(other, dict | None):
+        one, other = one or {}, other or {}
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, Raw) and isinstance(other, Raw):
+        return bytes(one) == bytes(other)
+    return bool(one == other)

@@ -1,7 +1,9 @@
-"""Status of a ResourceClaim: allocation, consumers, reports of drivers. Spec: api.md section 6 (status).
+"""What the API server refuses in a ResourceClaim, in its status, and in a ResourceClaimTemplate.
 
 An allocation is validated once, when it is set. Afterwards it can only be removed, so that stricter rules of later
 versions never block the release of a device.
+
+Spec: api.md sections 6 and 7.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Set
 from functools import partial
 from typing import Final, NamedTuple
 
+from dra_api.releases.gates import FeatureGates
 from dra_api.resource import (
     MOST_CONSUMERS,
     MOST_RESULTS,
@@ -22,7 +25,9 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
+    ResourceClaimTemplate,
 )
+from dra_api.validation.device import toleration
 from dra_api.validation.errors import (
     Errors,
     FieldError,
@@ -34,31 +39,82 @@ from dra_api.validation.errors import (
     too_long,
     too_many,
 )
-from dra_api.validation.fields.conditions import binding_conditions, conditions
-from dra_api.validation.fields.device import toleration
-from dra_api.validation.fields.metadata import metadata_update
-from dra_api.validation.fields.node_selector import node_selector
-from dra_api.validation.fields.requests import (
-    CONFIGS_LIMIT,
-    RequestNames,
-    configuration,
-    request_names,
-    request_reference,
-    request_references,
-)
 from dra_api.validation.formats import (
     checked,
     dns_label,
     driver_name,
     interface_address,
+    node_selector,
     pool_name,
     raw_object,
     share_id,
     size,
 )
-from dra_api.validation.kinds.resource_slice import skipped_operations
-from dra_api.validation.lists import each, limited, repeated, unique
-from dra_api.values.equality import same
+from dra_api.validation.metadata import (
+    binding_conditions,
+    conditions,
+    each,
+    limited,
+    metadata,
+    metadata_update,
+    repeated,
+    template_metadata,
+    unique,
+)
+from dra_api.validation.published import skipped_operations
+from dra_api.validation.requests import (
+    CONFIGS_LIMIT,
+    RequestNames,
+    SelectorCheck,
+    accept_selectors,
+    configuration,
+    device_claim,
+    request_names,
+    request_reference,
+    request_references,
+)
+from dra_api.values import same
+
+DEFAULT_GATES = FeatureGates.of({})
+
+
+def validate_resource_claim(
+    new: ResourceClaim,
+    old: ResourceClaim | None = None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+    check_selector: SelectorCheck = accept_selectors,
+    check_derived: SelectorCheck = accept_selectors,
+) -> list[FieldError]:
+    """What is wrong with a new claim, or with the change from ``old`` to ``new``.
+
+    The spec never changes, so an update does not validate it again: rules may be stricter by now.
+    """
+    if old is not None:
+        errors = list(metadata_update(new.metadata, old.metadata))
+        return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
+    errors = list(metadata(new.metadata, namespaced=True))
+    errors += device_claim(new.spec.devices, "spec.devices", gates, check_selector, check_derived)
+    return errors
+
+
+def validate_resource_claim_template(
+    new: ResourceClaimTemplate,
+    old: ResourceClaimTemplate | None = None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+    check_selector: SelectorCheck = accept_selectors,
+    check_derived: SelectorCheck = accept_selectors,
+) -> list[FieldError]:
+    """What is wrong with a new template, or with the change from ``old`` to ``new``; its spec never changes either."""
+    if old is not None:
+        errors = list(metadata_update(new.metadata, old.metadata))
+        return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
+    errors = list(metadata(new.metadata, namespaced=True))
+    errors += template_metadata(new.spec.metadata, "spec.metadata")
+    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, check_selector, check_derived)
+    return errors
+
 
 STATUS_CONDITIONS_LIMIT: Final = 8
 ADDRESSES_LIMIT: Final = 16

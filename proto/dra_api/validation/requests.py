@@ -1,13 +1,7 @@
-"""Selectors and opaque configurations, which classes and claims have in common.
+"""Checks of what a claim asks for: requests, alternatives, selectors, constraints, tolerations, configuration.
 
 ``dra_cel`` knows whether a CEL expression compiles and what it may cost. It comes in as a function, so that neither
-package imports the other. Spec: api.md sections 5, 6 and 9.
-
-Attributes that requests compute for each device, for constraints to compare (K37-DA-01 to -03).
-
-``dra_cel`` knows whether an expression compiles and what it may cost; it comes in as a function.
-
-What a claim asks for: requests, constraints, configurations. Spec: api.md section 6.
+package imports the other. Spec: api.md sections 5, 6 and 9; derived attributes: K37-DA-01 to -03.
 """
 
 from __future__ import annotations
@@ -28,8 +22,8 @@ from dra_api.resource import (
     DeviceSubRequest,
     ExactDeviceRequest,
 )
+from dra_api.validation.device import toleration
 from dra_api.validation.errors import Errors, forbidden, invalid, not_supported, required, too_long
-from dra_api.validation.fields.device import toleration
 from dra_api.validation.formats import (
     checked,
     class_name,
@@ -39,7 +33,7 @@ from dra_api.validation.formats import (
     raw_object,
     size,
 )
-from dra_api.validation.lists import each, limited, unique
+from dra_api.validation.metadata import each, limited, unique
 
 SELECTORS_LIMIT: Final = 32
 CONFIGS_LIMIT: Final = 32

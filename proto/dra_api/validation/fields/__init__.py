@@ -1,1 +1,0 @@
-"""The fields that several kinds have, and the larger parts of one."""

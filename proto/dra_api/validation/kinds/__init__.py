@@ -1,1 +1,0 @@
-"""What the API server refuses in an object of each kind."""

@@ -1,1 +1,0 @@
-"""Values with an order or an equality of their own: quantities, versions, times."""
