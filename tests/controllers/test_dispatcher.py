@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from dra_operator.cache import Key
 from dra_operator.controllers import WorkQueue
-from dra_operator.controllers.settings import TimeSlices
+from dra_operator.controllers.settings import TimeSettings, TimeSlices
 from dra_operator.controllers.workers import (
     DISPATCH_STRETCH_SECONDS,
     Decided,
@@ -30,9 +30,8 @@ async def dispatching(
 ) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(firm=True)
     queue.add(*(Key("placement", name) for name in names))
-    dispatcher = Dispatcher(
-        queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS, lambda result, seconds: None, is_vain
-    )
+    times, failures = TimeSettings(workers={"placement": most}, time_slices=TURNS), Failures(CollectorRegistry())
+    dispatcher = Dispatcher(queue, decide, times, failures, lambda: None, lambda result, seconds: None, is_vain)
     task = asyncio.create_task(dispatcher.run())
     try:
         async with asyncio.timeout(60):

@@ -118,14 +118,14 @@ OF_ONE_ATTEMPT = ("BindingCycle", "GangAttempt")
 ELSEWHERE = {
     "tests/cache/test_many_users.py": (
         "Index._late",
-        "State._late_sharing",
+        "ClusterState._late_sharing",
     ),
     "tests/cache/test_shared_drivers.py": ("SharedDrivers._gone_classes",),
     "tests/controllers/test_evicting.py": (
         "PodEvictor._planned",
         "RuleReporter._evicted",
-        "State.changed_rules",
-        "State.evicting_rules",
+        "ClusterState.changed_rules",
+        "ClusterState.evicting_rules",
     ),
     "tests/controllers/test_gangs.py": (
         "GangProgress.asked",
@@ -137,7 +137,7 @@ ELSEWHERE = {
         "Topologies._growing",
         "WorkQueue._postponed",
     ),
-    "tests/controllers/test_immediate_claims.py": ("State.placeholders",),
+    "tests/controllers/test_immediate_claims.py": ("ClusterState.placeholders",),
     "tests/controllers/test_line.py": ("Fairness._aside",),
     "tests/controllers/test_mix_learner.py": ("MixLearner._told",),
     "tests/controllers/test_put_off.py": (
@@ -167,8 +167,8 @@ ELSEWHERE = {
         "ConflictCheck._former",
         "ConflictCheck._unlisted",
         "ParkedClaims._alone_since",
-        "State.contested",
-        "State.unparking",
+        "ClusterState.contested",
+        "ClusterState.unparking",
     ),
     "tests/controllers/test_territory.py": (
         "OwnDevices._settling",

@@ -49,8 +49,8 @@ ROOT: Final = Path(controllers.__file__).parent
 SECONDS: Final = 6.0
 VERBS: Final = frozenset(
     {
-        *("look_again", "_look_again", "add_after", "puts_off", "_later", "later", "_say_later", "call_later"),
-        *("retry", "postpone", "sleep", "wait", "_hold", "hold", "acquire", "stand_aside", "has_time", "may_try"),
+        *("look_again", "_look_again", "add_after", "puts_off", "_later", "later", "call_later"),
+        *("retry", "postpone", "sleep", "wait", "_hold", "hold", "acquire", "_stand_aside", "has_time", "may_try"),
         *("Decided", "Postponed"),
     }
 )
@@ -58,7 +58,7 @@ VERBS: Final = frozenset(
 
 PLACES: Final = """
 claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the garbage collector has 0.8 s
-claims/generate.py ClaimGenerator.handle _say_later  said: claim-refused
+claims/generate.py ClaimGenerator.handle add_after  said: claim-refused
 claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
 claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/names.py NamesBeingWritten.over wait  warned: names-unanswered
@@ -66,6 +66,7 @@ claims/parked_claims.py ParkedClaims.handle _later  said: parked-claim
 claims/parked_claims.py ParkedClaims._give_back sleep  below 5 s: the grace
 claims/release.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
+context.py ControllerContext.add_after add_after  below 5 s: those who call it have lines
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
 control.py Control._look_at_users add_after  said: unseen-allocation
 control.py Control.hold look_again  below 5 s: at once
@@ -73,7 +74,7 @@ control.py Control.started wait  no pod: the process starts, which readiness say
 control.py Control._after call_later  no pod: invariants are checked
 pools.py PoolReporter.handle add_after  no pod: a question about pools is answered
 pools.py PoolReporter._answer add_after  no pod: a question about pools is answered
-scheduling/binding.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
+scheduling/context.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
 scheduling/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
 scheduling/gang_binding.py GangBinding._come_back look_again  said: gang-refused
 scheduling/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
@@ -145,7 +146,7 @@ workers.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-w
 memory.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
 alarms.py LateWork.run sleep  below 5 s: a look each second
 queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
-queue.py WorkQueue.get stand_aside  warned: no-share
+fairness.py Fairness.pop _stand_aside  warned: no-share
 queue.py WorkQueue.done _hold  said: refused
 queue.py WorkQueue.retry _hold  said: binding-refused-for-now
 queue.py WorkQueue.idle wait  no pod: tests wait

@@ -24,10 +24,10 @@ from dra_operator.cache import Cluster, Controller, Key, Source, evictions, viol
 from dra_operator.controllers.alarms import LateWork, ViolationLog
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker
-from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions, GroupReservations
+from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions
 from dra_operator.controllers.claims.names import NamesBeingWritten
-from dra_operator.controllers.claims.parked_claims import ParkedClaims
-from dra_operator.controllers.claims.release import ClaimHold, ClaimProtection, ClaimReleaser
+from dra_operator.controllers.claims.release import ClaimReleaser
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.fairness import Rank
 from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.metrics import (
@@ -44,13 +44,12 @@ from dra_operator.controllers.metrics import (
 )
 from dra_operator.controllers.pools import PoolReporter
 from dra_operator.controllers.queue import Backoff, WorkQueue, WorkQueues
-from dra_operator.controllers.scheduling.binding import SchedulingContext, Writing
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference, DriverMemory
 from dra_operator.controllers.scheduling.preemption import Preemption
 from dra_operator.controllers.scheduling.report import shows_reason
-from dra_operator.controllers.scheduling.victims import VictimEvictor
 from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.taints import PodEvictor, RuleReporter
 from dra_operator.controllers.workers import (
@@ -59,7 +58,6 @@ from dra_operator.controllers.workers import (
     Failures,
     Handler,
     Postponed,
-    Result,
     Workers,
 )
 from dra_operator.kube import (
@@ -162,121 +160,53 @@ class Control:
         mix: MixMemory | None = None,
         drivers: DriverMemory | None = None,
     ) -> None:
-        self._drivers = drivers or DriverMemory()
-        self.cluster, self.controllers = cluster, controllers or OwnControllers()
         clock, registry = asyncio.get_running_loop().time, registry or CollectorRegistry()
-        self.queues = _queues(times, clock, self._rank)
-        self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
-        _register_gauges(registry, cluster, self.queues, self._news)
-        self.events, self._claims, self._pods, groups = self._writers(client, clock, now)
-        delayed_deletion = DelayedDeletion(self.queues.of("release"), clock)
+        self.cluster, self.controllers = cluster, controllers or OwnControllers()
+        self._drivers, self._grace = drivers or DriverMemory(), times.grace
+        self._sees_others, self._checks_now = sees_others, check_invariants
+        self.queues = queues = _queues(times, clock, self._rank)
+        context = self._context(client, times, clock, now)
+        self.events, self._claims, self._pods = context.events, context.claims, context.pods
+
+        # Claims: made from templates, recorded in pods and groups, given back when their consumers are gone.
+        delayed_deletion, counts = DelayedDeletion(queues.of("release"), clock), ClaimMetrics(registry)
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
-        made, pauses = ClaimMetrics(registry), GrowingPauses(clock, times.placement_retries, self.queues.add_after)
-        maker = ClaimMaker(cluster, self._claims, made)
-        self.generator = self._generator(maker, names, pauses, times, legacy_names=legacy_claim_names)
-        self.group_generator = GroupClaimGenerator(cluster, groups, maker, self.events, self.controllers, pauses)
-        self._grace, self._sees_others, self._checks_now = times.grace, sees_others, check_invariants
-        holds = cluster.allocated_devices.holds
+        maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
-        self.releaser = self._releaser(groups, delayed_deletion, pauses)
-        volumes, counted = VolumeWriter(client, self._answered), PlacementMetrics(made, cluster.scheduler_name)
-        writing = Writing(self._claims, self._pods, counted, self._conflict_check, volumes, names)
-        context = self._scheduling_context(writing, now, times, delayed_deletion, pauses, groups, maker)
-        preempts = self._preemption(context, registry, preemption)
-        self.placer = SchedulingCycle(context, allocator, self.controllers, preempts, placement, mix)
-        handlers = self._handlers(client, registry, now)
-        self._late_work = LateWork(self.queues.all(), self._shows_reason, clock)
-        self._crews = self._hire(times, Failures(registry), handlers, writing.metrics.attempted)
+        self.generator = ClaimGenerator(context, maker, names, legacy_names=legacy_claim_names)
+        self.group_generator = GroupClaimGenerator(context, maker)
+        self.group_conditions = GroupConditions(context)
+        self.releaser = ClaimReleaser(context, delayed_deletion, self._conflict_check.is_listed)
 
-    def _writers(
-        self, client: Client, clock: Callable[[], float], now: Callable[[], datetime]
-    ) -> tuple[EventRecorder, ClaimWriter, PodWriter, PodGroupWriter]:
-        stamp = partial(_stamp, now)
-        at = stamp if self.cluster.features.binding_conditions else lambda: None
-        return (
-            EventRecorder(client, COMPONENT, clock=clock, now=stamp),
-            ClaimWriter(client, self._answered, self._gone, at),
-            PodWriter(client, self._answered, self._gone, stamp),
-            PodGroupWriter(client, self._answered, stamp),
+        # Pods to be placed.
+        scheduling = SchedulingContext(
+            **vars(context),
+            volumes=VolumeWriter(client, self._answered),
+            metrics=PlacementMetrics(counts, cluster.scheduler_name),
+            maker=maker,
+            names_being_written=names,
+            delayed_deletion=delayed_deletion,
+            deference=Deference(cluster, clock, times.grace, sees_others, self._drivers.knows),
+            conflict_check=self._conflict_check,
+            group_waits=self.group_conditions.waits,
+            claim_failure=self.generator.failure,
         )
+        ended_for_others = PreemptionMetrics(registry)
+        makes_room = Preemption(scheduling, preemption, ended_for_others) if preemption is not None else None
+        self.placer = SchedulingCycle(scheduling, allocator, makes_room, placement, mix)
 
-    def _generator(
-        self,
-        maker: ClaimMaker,
-        names: NamesBeingWritten,
-        pauses: GrowingPauses,
-        times: TimeSettings,
-        *,
-        legacy_names: bool,
-    ) -> ClaimGenerator:
-        cluster, claims, pods, ours = self.cluster, self._claims, self._pods, self.controllers
-        later = partial(self.queues.add_after, seconds=times.faulty_templates)
-        return ClaimGenerator(
-            cluster, claims, pods, self.events, maker, ours, names, pauses, later, legacy_names=legacy_names
-        )
+        # Tainted devices, and questions about pools.
+        rules = RuleReporter(context, RuleWriter(client, self._answered))
+        evictor = PodEvictor(context, rules, EvictionMetrics(registry))
+        pools = PoolReporter(context, PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry))
 
-    def _scheduling_context(
-        self,
-        writing: Writing,
-        now: Callable[[], datetime],
-        times: TimeSettings,
-        late: DelayedDeletion,
-        pauses: GrowingPauses,
-        groups: PodGroupWriter,
-        maker: ClaimMaker,
-    ) -> SchedulingContext:
-        cluster, wake = self.cluster, self.queues.add
-        self.group_conditions = GroupConditions(cluster, groups, self.controllers, pauses, wake)
-        first = Deference(cluster, asyncio.get_running_loop().time, times.grace, self._sees_others, self._drivers.knows)
-        place = self.queues.of("placement")
-        tell = self.group_conditions.waits
-        failure = self.generator.failure
-        return SchedulingContext(
-            cluster, writing, self.events, place, wake, now, times, first, late, pauses, tell, failure, maker
-        )
+        # What is counted at each scrape, and what is told when work is late or the cache is wrong.
+        self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
+        _register_gauges(registry, cluster, queues, self._news)
+        self._late_work = LateWork(queues.all(), self._shows_reason, clock)
 
-    def _releaser(self, groups: PodGroupWriter, late: DelayedDeletion, pauses: GrowingPauses) -> ClaimReleaser:
-        cluster, claims, wake = self.cluster, self._claims, self.queues.add
-        hold, protection = ClaimHold(claims, self.events, wake), ClaimProtection(cluster, claims, pauses)
-        of_groups, clock = GroupReservations(cluster, groups, wake), asyncio.get_running_loop().time
-        add_after = self.queues.add_after
-        parked = ParkedClaims(cluster, claims, self._conflict_check.is_listed, clock, self._grace, add_after, wake)
-        return ClaimReleaser(cluster, claims, self._pods, hold, protection, late, of_groups, parked, self.controllers)
-
-    def _preemption(
-        self, context: SchedulingContext, registry: CollectorRegistry, settings: PreemptionSettings | None
-    ) -> Preemption | None:
-        metrics = PreemptionMetrics(registry)
-        if settings is None:
-            return None
-        cluster, rest, clock = self.cluster, context.times.preemption_rest, asyncio.get_running_loop().time
-        name, now = cluster.scheduler_name, context.clock
-        return Preemption(
-            cluster,
-            self._pods,
-            self.events,
-            VictimEvictor(self._pods, self.events, name, clock=clock, now=now, rest=rest, patience=settings.patience),
-            metrics,
-            settings,
-            clock=clock,
-            now=now,
-            rest=rest,
-            look_again=context.look_again,
-            wake=context.wake,
-        )
-
-    def _handlers(
-        self, client: Client, registry: CollectorRegistry, now: Callable[[], datetime]
-    ) -> Mapping[Controller, Handler]:
-        """All controllers but that of placement; here are made those that write no claims."""
-        cluster, pods, queue = self.cluster, self._pods, self.queues.of
-        writer = RuleWriter(client, self._answered)
-        rules = RuleReporter(cluster, writer, queue("taint-rules"), queue("eviction"), self.controllers, now)
-        counts = EvictionMetrics(registry)
-        evictor = PodEvictor(cluster, pods, self.events, queue("eviction"), rules, counts, self.controllers, now)
-        requests, answers = PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry)
-        pools = PoolReporter(cluster, requests, queue("pool-status"), answers, now)
-        return {
+        # Who works on each queue.
+        handlers: Mapping[Controller, Handler] = {
             "templates": self.generator.handle,
             "pod-groups": self.group_generator.handle,
             "group-conditions": self.group_conditions.handle,
@@ -285,27 +215,34 @@ class Control:
             "eviction": evictor.handle,
             "pool-status": pools.handle,
         }
+        failures, after, ended = Failures(registry), self._after, scheduling.metrics.attempted
+        self._crews: list[Workers | Dispatcher] = [
+            Workers(queues.of(name), handle, times.workers[name], failures, after) for name, handle in handlers.items()
+        ]
+        place = queues.of("placement")
+        self._crews.append(Dispatcher(place, self._decide, times, failures, after, ended, self.placer.is_vain))
 
-    def _hire(
-        self,
-        times: TimeSettings,
-        failures: Failures,
-        handlers: Mapping[Controller, Handler],
-        attempted: Callable[[Result, float], None],
-    ) -> tuple[Workers | Dispatcher, ...]:
-        queue, after = self.queues.of, self._after
-        return (
-            *(Workers(queue(name), handle, times.workers[name], failures, after) for name, handle in handlers.items()),
-            Dispatcher(
-                queue("placement"),
-                self._decide,
-                times.workers["placement"],
-                failures,
-                after,
-                times.time_slices,
-                attempted,
-                self.placer.is_vain,
-            ),
+    def _context(
+        self, client: Client, times: TimeSettings, clock: Callable[[], float], now: Callable[[], datetime]
+    ) -> ControllerContext:
+        """What all controllers work with.
+
+        Answers to writes come in by the same door as what is watched, so that nothing waits for the watch.
+        """
+        stamp = partial(_stamp, now)
+        allocated_at = stamp if self.cluster.features.binding_conditions else lambda: None
+        return ControllerContext(
+            cluster=self.cluster,
+            ours=self.controllers,
+            times=times,
+            queues=self.queues,
+            claims=ClaimWriter(client, self._answered, self._gone, allocated_at),
+            pods=PodWriter(client, self._answered, self._gone, stamp),
+            groups=PodGroupWriter(client, self._answered, stamp),
+            events=EventRecorder(client, COMPONENT, clock=clock, now=stamp),
+            pauses=GrowingPauses(clock, times.placement_retries, self.queues.add_after),
+            clock=clock,
+            now=now,
         )
 
     def _shows_reason(self, key: Key) -> bool:

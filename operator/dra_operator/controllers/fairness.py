@@ -131,10 +131,8 @@ class Fairness:
         self._file(namespace)
         self._free -= 1
         self._held[namespace] += 1
-        if not self._may_take(namespace):  # none of its keys is handed out until a worker comes back
-            self._aside.add(namespace)
-            self.ready -= len(self._keys.get(namespace, ()))
-            self._file(namespace)
+        if not self._may_take(namespace):
+            self._stand_aside(namespace)
         return key
 
     def leave(self, key: Key) -> None:
@@ -147,6 +145,12 @@ class Fairness:
             self._aside.discard(namespace)
             self.ready += len(self._keys.get(namespace, ()))
             self._file(namespace)
+
+    def _stand_aside(self, namespace: str) -> None:
+        """None of its keys is handed out until a worker comes back."""
+        self._aside.add(namespace)
+        self.ready -= len(self._keys.get(namespace, ()))
+        self._file(namespace)
 
     def _may_take(self, namespace: str) -> bool:
         return may_have_another(self._held[namespace], self._free)

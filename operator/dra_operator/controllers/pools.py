@@ -8,16 +8,13 @@ finds either no status, and gives it, or the status, and is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-
 from dra_api.resource import ResourcePoolStatusRequest
 from dra_api.values import format_time, parse_time
 from dra_kube import NotFound
 
-from dra_operator.cache import Cluster, Key, incomplete_pools, pool_answer
+from dra_operator.cache import Key, incomplete_pools, pool_answer
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.metrics import OTHERS, PoolRequestMetrics
-from dra_operator.controllers.queue import WorkQueue
 from dra_operator.kube import PoolRequestWriter
 
 INCOMPLETE_POOL_LOOKS = 5  # looks at an incomplete pool after the first
@@ -28,18 +25,11 @@ POOL_LOOK_SECONDS = 600.0
 
 
 class PoolReporter:
-    """Handles ``pools:`` keys."""
+    """Handles ``pool-status:`` keys."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        requests: PoolRequestWriter,
-        queue: WorkQueue,
-        metrics: PoolRequestMetrics,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._cluster, self._requests, self._queue, self._metrics = cluster, requests, queue, metrics
-        self._now = now
+    def __init__(self, context: ControllerContext, requests: PoolRequestWriter, metrics: PoolRequestMetrics) -> None:
+        self._cluster, self._requests, self._metrics = context.cluster, requests, metrics
+        self._queue, self._now = context.queues.of("pool-status"), context.now
         self._tries: dict[str, tuple[str, int]] = {}
         """By name: the UID of a request, and how often its pools were incomplete."""
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,32 +42,23 @@ from dra_api.resource import DeviceTaintRule
 from dra_api.values import format_time, parse_time
 from dra_kube import NotFound
 
-from dra_operator.cache import Cluster, Key, UidMemory, evictions
+from dra_operator.cache import Key, UidMemory, evictions
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.metrics import EvictionMetrics
-from dra_operator.controllers.queue import WorkQueue
-from dra_operator.controllers.settings import OwnControllers
 from dra_operator.eviction import Cause, Eviction, condition_of, eviction_condition
-from dra_operator.kube import DEVICE_TAINT, EventReason, EventRecorder, PodWriter, RuleWriter
+from dra_operator.kube import DEVICE_TAINT, EventReason, RuleWriter
 
 REPORT_SECONDS = 10.0  # seconds between two writes
 T = TypeVar("T")
 
 
 class RuleReporter:
-    """Handles ``rule:`` keys."""
+    """Handles ``taint-rules:`` keys."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        rules: RuleWriter,
-        queue: WorkQueue,
-        evictions_queue: WorkQueue,
-        controllers: OwnControllers,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._cluster, self._rules, self._queue, self._controllers = cluster, rules, queue, controllers
-        self._evictions, self._now = evictions_queue, now
+    def __init__(self, context: ControllerContext, rules: RuleWriter) -> None:
+        self._cluster, self._rules, self._ours, self._now = context.cluster, rules, context.ours, context.now
+        self._queue, self._evictions = context.queues.of("taint-rules"), context.queues.of("eviction")
         self._evicted: dict[str, tuple[str, int]] = {}
         """By name: the UID of the rule, and the pods that it has ended."""
 
@@ -90,7 +81,7 @@ class RuleReporter:
         The pods are counted before the first one goes.
         """
         rule = self._cluster.rules.get(key)
-        condition = await self._news(rule) if rule is not None and self._controllers.eviction else None
+        condition = await self._news(rule) if rule is not None and self._ours.eviction else None
         for pods in evictions.users_of_changed(self._cluster, key):
             self._evictions.add(*pods)
             await asyncio.sleep(0)
@@ -162,21 +153,12 @@ class _Planned:
 
 
 class PodEvictor:
-    """Handles ``evict:`` keys."""
+    """Handles ``eviction:`` keys."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        pods: PodWriter,
-        events: EventRecorder,
-        queue: WorkQueue,
-        rules: RuleReporter,
-        metrics: EvictionMetrics,
-        controllers: OwnControllers,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._cluster, self._pods, self._events, self._queue = cluster, pods, events, queue
-        self._rules, self._metrics, self._controllers, self._now = rules, metrics, controllers, now
+    def __init__(self, context: ControllerContext, rules: RuleReporter, metrics: EvictionMetrics) -> None:
+        self._cluster, self._pods, self._events = context.cluster, context.pods, context.events
+        self._ours, self._now, self._queue = context.ours, context.now, context.queues.of("eviction")
+        self._rules, self._metrics = rules, metrics
         self._planned: dict[str, _Planned] = {}
         self._evicted = UidMemory(REMEMBERED_UIDS)
 
@@ -188,7 +170,7 @@ class PodEvictor:
             self._forget(key)
         if pod is None:
             return
-        if not self._controllers.eviction or self._is_going(pod):
+        if not self._ours.eviction or self._is_going(pod):
             self._forget(key)
             return
         eviction = self._plan(pod)

@@ -7,11 +7,11 @@ such keys, divided among the workers: ten thousand keys at once do not keep the 
 
 *Dispatcher.* One decision at a time, in the queue's order; what the decisions call for is carried out concurrently. A
 decision is quick and a write is slow, so the dispatcher decides on one key, leaves the writes to a task, and takes the
-next key. Decisions never overlap: each sees what the one before has taken. ``most`` bounds the tasks, and with them how
-far decisions run ahead of the writes. Decisions follow each other without a pause for ``DISPATCH_STRETCH_SECONDS``:
-with ten thousand pods of which most cannot be decided yet, a pause after each would be long. Then the event loop has as
-much time, if it has that much to do. One turn of it would not be enough: Kopf takes three for each new object, so that
-a pod would be heard of 15 s after a thousand others.
+next key. Decisions never overlap: each sees what the one before has taken. The number of workers bounds the tasks, and
+with them how far decisions run ahead of the writes. Decisions follow each other without a pause for
+``DISPATCH_STRETCH_SECONDS``: with ten thousand pods of which most cannot be decided yet, a pause after each would be
+long. Then the event loop has as much time, if it has that much to do. One turn of it would not be enough: Kopf takes
+three for each new object, so that a pod would be heard of 15 s after a thousand others.
 
 A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it continues the
 dispatcher pauses for as long as the last piece took, so that hard problems get at most half of the time. A key whose
@@ -52,7 +52,7 @@ from dra_operator.controllers.errors import (
 )
 from dra_operator.controllers.logbook import enter_attempt, new_attempt, tell
 from dra_operator.controllers.queue import PASSING_SECONDS, WorkQueue
-from dra_operator.controllers.settings import TimeSlices
+from dra_operator.controllers.settings import TimeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -253,17 +253,16 @@ class Dispatcher:
         self,
         queue: WorkQueue,
         decide: Callable[[str], Awaitable[Decided | Postponed]],
-        most: int,
+        times: TimeSettings,
         failures: Failures,
         after: Callable[[], None],
-        time_slices: TimeSlices,
         ended: Callable[[Result, float], None],
         is_vain: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._queue, self._decide, self._time_slices, self._is_vain = queue, decide, time_slices, is_vain
+        self._queue, self._decide, self._time_slices, self._is_vain = queue, decide, times.time_slices, is_vain
         self._failures, self._after, self._ended = failures, after, ended
         """``ended`` gets each attempt's end, and its seconds from the first decision to the last write."""
-        self._slots = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(times.workers["placement"])
         self._postponed: dict[Key, _Begun] = {}
         self._paused_at = -math.inf
         self.started = asyncio.Event()

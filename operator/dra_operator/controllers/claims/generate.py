@@ -53,12 +53,11 @@ from dra_operator.controllers.claims.names import (
     legacy_name,
     without_suffix,
 )
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
 from dra_operator.controllers.logbook import tell
-from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.metrics import ClaimMetrics
-from dra_operator.controllers.settings import OwnControllers
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter, with_remedy
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, PodChanged, PodWriter, with_remedy
 from dra_operator.scheduling.state import bytes_of_large, has_gate, size_refusal
 
 _EXTENDED: Final = "extended-resources"
@@ -248,32 +247,22 @@ CLAIMS_AT_ONCE = 100
 
 
 class ClaimGenerator:
-    """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8).
-
-    ``say_later`` gets the keys of pods to be placed that lack their claims all the same, to try them after a while.
-    """
+    """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8)."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        claims: ClaimWriter,
-        pods: PodWriter,
-        events: EventRecorder,
-        maker: ClaimMaker,
-        controllers: OwnControllers,
-        names_being_written: NamesBeingWritten,
-        pauses: GrowingPauses,
-        say_later: Callable[[Key], None],
-        *,
-        legacy_names: bool = False,
+        self, context: ControllerContext, maker: ClaimMaker, names: NamesBeingWritten, *, legacy_names: bool = False
     ) -> None:
-        self._cluster, self._claims, self._pods = cluster, claims, pods
-        self._names_being_written, self._legacy_names = names_being_written, legacy_names
-        self._events, self._maker, self._controllers = events, maker, controllers
-        self._pauses, self._say_later = pauses, say_later
+        self._context, self._maker, self._names_being_written = context, maker, names
+        self._legacy_names = legacy_names
+        self._cluster, self._claims, self._pods, self._ours = (
+            context.cluster,
+            context.claims,
+            context.pods,
+            context.ours,
+        )
         self._failed: dict[str, tuple[str, str]] = {}
         """By the key of a pod: its UID, and why its claims could not be made."""
-        self.repair = ClaimRepair(cluster, claims, pods)
+        self.repair = ClaimRepair(self._cluster, self._claims, self._pods)
 
     def failure(self, pod: Pod) -> str:
         """Return why the pod's claims could not be made when that was tried last, or an empty text."""
@@ -287,11 +276,11 @@ class ClaimGenerator:
         self._failed.pop(key, None)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
-        ours = self._controllers.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
+        ours = self._ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:
-            if ours or self._controllers.templates:
+            if ours or self._ours.templates:
                 pod = await self.repair.handle(pod)
-            if self._controllers.templates:
+            if self._ours.templates:
                 await self._serve(pod)
         except PodChanged:
             return  # its successor, which was read, has brought the key here again
@@ -301,7 +290,8 @@ class ClaimGenerator:
         finally:
             pod = self._cluster.pods.get(key)
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
-                self._say_later(Key("placement", key))
+                # Tried all the same after a while: then the pod says what it waits for.
+                self._context.add_after(Key("placement", key), self._context.times.faulty_templates)
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
@@ -315,7 +305,7 @@ class ClaimGenerator:
                 name = None if self._is_settled(pod, entry, name_of) else await self._claim_for(pod, entry, owned)
             except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
                 text = f"PodResourceClaim {entry.name}: {error}"
-                self._events.post(pod, EventReason.FAILED_CLAIM_CREATION, text)
+                self._context.events.post(pod, EventReason.FAILED_CLAIM_CREATION, text)
                 raise GenerationFailed(text) from error
             if name is not None:
                 found[entry.name] = name
@@ -355,10 +345,10 @@ class ClaimGenerator:
         if recorded_name(pod, entry.name) is None:
             return (await self._create(pod, entry, template)).metadata.name
         what = f"{pod.metadata.uid}/{entry.name}"
-        if self._pauses.puts_off(what, Key("templates", pod.key)):
+        if self._context.pauses.puts_off(what, Key("templates", pod.key)):
             return None
         claim = await self._create(pod, entry, template)
-        self._pauses.did(what)
+        self._context.pauses.did(what)
         return claim.metadata.name
 
     def _check_gate_of_groups(self, pod: Pod) -> None:
@@ -400,7 +390,7 @@ class ClaimGenerator:
         Then it has the finalizer from birth, which saves the write that would put it on before the allocation. Should
         the claim never be allocated, its deletion waits until the finalizer is removed, as that of any other claim.
         """
-        ours = self._controllers
+        ours = self._ours
         is_placed_here = ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         is_allocated_here = ours.allocation if has_gate(pod) else is_placed_here
         return is_allocated_here and ours.release and not pod.spec.node_name

@@ -37,32 +37,23 @@ from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, Keys, by_entry, counting_claim
 from dra_operator.controllers.claims.generate import ClaimMaker, recorded_name
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import GenerationFailed, ReleaseFailed
-from dra_operator.controllers.memory import GrowingPauses
-from dra_operator.controllers.settings import OwnControllers
-from dra_operator.kube import EventReason, EventRecorder, PodGroupChanged, PodGroupWriter
+from dra_operator.kube import EventReason, PodGroupChanged
 from dra_operator.scheduling.state import is_at_gate
 
 
 class GroupClaimGenerator:
     """Handles ``pod-groups:`` keys."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        groups: PodGroupWriter,
-        maker: ClaimMaker,
-        events: EventRecorder,
-        controllers: OwnControllers,
-        pauses: GrowingPauses,
-    ) -> None:
-        self._cluster, self._groups, self._maker, self._events = cluster, groups, maker, events
-        self._controllers, self._pauses = controllers, pauses
+    def __init__(self, context: ControllerContext, maker: ClaimMaker) -> None:
+        self._context, self._maker = context, maker
+        self._cluster, self._groups = context.cluster, context.groups
 
     async def handle(self, key: str) -> None:
         """Make and record one group's claims. The first entry that fails ends the round and leads to an event."""
         group = self._cluster.groups.store.get(key)
-        if group is None or group.metadata.deletion_timestamp is not None or not self._controllers.templates:
+        if group is None or group.metadata.deletion_timestamp is not None or not self._context.ours.templates:
             return
         found: dict[str, str] = {}
         for entry in group.spec.resource_claims or ():
@@ -70,7 +61,7 @@ class GroupClaimGenerator:
                 name = await self._claim_for(group, entry)
             except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
                 text = f"PodGroupResourceClaim {entry.name}: {error}"
-                self._events.post(group, EventReason.FAILED_CLAIM_CREATION, text)
+                self._context.events.post(group, EventReason.FAILED_CLAIM_CREATION, text)
                 raise GenerationFailed(text) from error
             if name is not None:
                 found[entry.name] = name
@@ -91,10 +82,10 @@ class GroupClaimGenerator:
         if recorded_name(group, entry.name) is None:
             return (await self._maker.create(group, entry.name, entry.resource_claim_template_name)).metadata.name
         what = f"{group.metadata.uid}/{entry.name}"
-        if self._pauses.puts_off(what, Key("pod-groups", group.key)):
+        if self._context.pauses.puts_off(what, Key("pod-groups", group.key)):
             return None
         claim = await self._maker.create(group, entry.name, entry.resource_claim_template_name)
-        self._pauses.did(what)
+        self._context.pauses.did(what)
         return claim.metadata.name
 
     def _is_settled(self, group: PodGroup, entry: PodResourceClaim) -> bool:
@@ -109,10 +100,10 @@ class GroupClaimGenerator:
 
 
 class GroupReservations:
-    """``wake`` has keys looked at."""
+    """Knows which reservations for PodGroups a pod may still need."""
 
-    def __init__(self, cluster: Cluster, groups: PodGroupWriter, wake: Callable[[Keys], None]) -> None:
-        self._cluster, self._groups, self.wake = cluster, groups, wake
+    def __init__(self, context: ControllerContext) -> None:
+        self._cluster, self._groups = context.cluster, context.groups
 
     async def stays(self, claim: ResourceClaim, group: ResourceClaimConsumerReference) -> bool:
         """Whether a pod may still need the reservation. Raises ReleaseFailed."""
@@ -164,19 +155,11 @@ class Shown(NamedTuple):
 
 
 class GroupConditions:
-    """Handles ``group-conditions:`` keys. ``add`` puts keys on the queues."""
+    """Handles ``group-conditions:`` keys."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        groups: PodGroupWriter,
-        controllers: OwnControllers,
-        pauses: GrowingPauses,
-        add: Callable[[Keys], None],
-    ) -> None:
-        self._cluster, self._groups, self._controllers = cluster, groups, controllers
-        self._pauses, self._add = pauses, add
-        self._kind = placed_condition(cluster.features.release)
+    def __init__(self, context: ControllerContext) -> None:
+        self._context, self._cluster, self._groups = context, context.cluster, context.groups
+        self._kind = placed_condition(context.cluster.features.release)
         self._said: dict[str, Shown] = {}
         """By group: why its pods wait, until it is written."""
 
@@ -190,14 +173,14 @@ class GroupConditions:
             return
         key = Key("group-conditions", group.key)
         self._said[group.key] = Shown("False", reason, message)
-        if not self._pauses.puts_off(group.metadata.uid, key):
-            self._pauses.did(group.metadata.uid)
-            self._add((key,))
+        if not self._context.pauses.puts_off(group.metadata.uid, key):
+            self._context.pauses.did(group.metadata.uid)
+            self._context.wake((key,))
 
     async def handle(self, key: str) -> None:
         """Write the condition of one group, if it does not show it."""
         group, said = self._cluster.groups.store.get(key), self._said.pop(key, None)
-        if group is None or not self._controllers.placement or self._is_over(shown := self._shown(group)):
+        if group is None or not self._context.ours.placement or self._is_over(shown := self._shown(group)):
             return
         wanted = Shown("True", PLACED, "") if self._is_placed(group) else said
         if wanted is None or wanted == shown or (wanted == said and self._is_said(group, shown)):

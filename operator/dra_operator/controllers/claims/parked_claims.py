@@ -25,9 +25,10 @@ from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsu
 from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache import Cluster, Key, Keys
+from dra_operator.cache import Key, Keys
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.logbook import devices_in, tell
-from dra_operator.kube import ClaimChanged, ClaimWriter
+from dra_operator.kube import ClaimChanged
 from dra_operator.scheduling.state import contest, contest_of
 
 logger = logging.getLogger(__name__)
@@ -48,22 +49,13 @@ class ParkedClaims:
     """``handle`` one claim, again and again until it is parked no more.
 
     ``is_listed``: whether the cache has all claims as of a time; if not, a list is asked for, which wakes the claim.
-    ``later`` brings a key back after so many seconds, ``wake`` at once. ``grace``: seconds in which a decision that
-    another scheduler made before it saw ours is written.
+    Within ``TimeSettings.grace`` a decision that another scheduler made before it saw ours is written.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        claims: ClaimWriter,
-        is_listed: Callable[[ResourceClaim, float], bool],
-        clock: Callable[[], float],
-        grace: float,
-        later: Callable[[Key, float], None],
-        wake: Callable[[Keys], None],
-    ) -> None:
-        self._cluster, self._claims, self._is_listed = cluster, claims, is_listed
-        self._clock, self._grace, self._later, self._wake = clock, grace, later, wake
+    def __init__(self, context: ControllerContext, is_listed: Callable[[ResourceClaim, float], bool]) -> None:
+        self._cluster, self._claims, self._is_listed = context.cluster, context.claims, is_listed
+        self._clock, self._grace = context.clock, context.times.grace
+        self._later, self._wake = context.add_after, context.wake
         self._alone_since: dict[str, tuple[str, float]] = {}
         """By key: the UID of the parked claim, and since when no other claim has a device of it."""
 

@@ -25,7 +25,7 @@ into an event, once per claim and fault.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 from dra_api.codec import DecodeError
@@ -40,15 +40,15 @@ from dra_api.references import (
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Conflict, NotFound
 
-from dra_operator.cache import Cluster, Key, is_in_use, is_unprotected
+from dra_operator.cache import Key, is_in_use, is_unprotected
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.group import GroupReservations, releasing
 from dra_operator.controllers.claims.parked_claims import ParkedClaims
+from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ReleaseFailed
 from dra_operator.controllers.logbook import devices_in, tell
-from dra_operator.controllers.memory import Announced, GrowingPauses
-from dra_operator.controllers.settings import OwnControllers
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodWriter
+from dra_operator.controllers.memory import Announced
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason
 from dra_operator.scheduling.state import HOLD, annotation_fault, is_immediate, placeholder_key
 
 
@@ -68,8 +68,8 @@ logger = logging.getLogger(__name__)
 class ClaimProtection:
     """``handle`` one claim."""
 
-    def __init__(self, cluster: Cluster, claims: ClaimWriter, pauses: GrowingPauses) -> None:
-        self._cluster, self._claims, self._pauses = cluster, claims, pauses
+    def __init__(self, context: ControllerContext) -> None:
+        self._cluster, self._claims, self._pauses = context.cluster, context.claims, context.pauses
 
     async def handle(self, claim: ResourceClaim) -> ResourceClaim:
         """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
@@ -87,10 +87,10 @@ class ClaimProtection:
 
 
 class ClaimHold:
-    """``handle`` one claim. ``wake`` gets the key for a decision."""
+    """``handle`` one claim; one without devices is asked for a decision."""
 
-    def __init__(self, claims: ClaimWriter, events: EventRecorder, wake: Callable[[Sequence[Key]], None]) -> None:
-        self._claims, self._events, self._wake = claims, events, wake
+    def __init__(self, context: ControllerContext) -> None:
+        self._claims, self._events, self._wake = context.claims, context.events, context.wake
         self._announced = Announced()
 
     async def handle(self, claim: ResourceClaim) -> ResourceClaim:
@@ -123,23 +123,18 @@ class ClaimHold:
 
 
 class ClaimReleaser:
-    """Handles ``claim:`` keys."""
+    """Handles ``release:`` keys. ``is_listed``: see ``ParkedClaims``."""
 
     def __init__(
         self,
-        cluster: Cluster,
-        claims: ClaimWriter,
-        pods: PodWriter,
-        hold: ClaimHold,
-        protection: ClaimProtection,
+        context: ControllerContext,
         delayed_deletion: DelayedDeletion,
-        reservations: GroupReservations,
-        parked: ParkedClaims,
-        controllers: OwnControllers,
+        is_listed: Callable[[ResourceClaim, float], bool],
     ) -> None:
-        self._cluster, self._claims, self._pods, self._controllers = cluster, claims, pods, controllers
-        self._hold, self._protection, self._delayed_deletion = hold, protection, delayed_deletion
-        self._reservations, self._parked = reservations, parked
+        self._context, self._delayed_deletion = context, delayed_deletion
+        self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
+        self._hold, self._protection = ClaimHold(context), ClaimProtection(context)
+        self._reservations, self._parked = GroupReservations(context), ParkedClaims(context, is_listed)
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with its remaining consumers."""
@@ -149,17 +144,17 @@ class ClaimReleaser:
             self._parked.ended(key)
             return
         try:
-            if self._controllers.allocation:
+            if self._context.ours.allocation:
                 claim = await self._hold.handle(claim)
-            if self._controllers.release or self._controllers.placement:
+            if self._context.ours.release or self._context.ours.placement:
                 claim = await self._protection.handle(claim)
         except (NotFound, ClaimChanged):
             return  # another one may have its name now, whose event brings the key here again
-        if self._controllers.placement:
+        if self._context.ours.placement:
             with suppress(NotFound, ClaimChanged):
                 await self._parked.handle(claim)
-        if not self._controllers.release:
-            if self._controllers.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
+        if not self._context.ours.release:
+            if self._context.ours.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
                 await self._claims.delete(claim)
             return
         try:
@@ -207,7 +202,7 @@ class ClaimReleaser:
         gone = [uid for uid in gone if uid not in late]
         if not gone:
             return claim
-        with releasing(self._cluster, claim, self._reservations.wake) if groups else nullcontext():
+        with releasing(self._cluster, claim, self._context.wake) if groups else nullcontext():
             return self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:

@@ -34,10 +34,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
 from dra_api.references import (
@@ -54,37 +53,28 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import ApiError, Conflict, Gone, KubeError, NotFound, TooManyRequests, Unauthorized
 from dra_kube.spans import span
 
-from dra_operator.cache import Cluster, DeviceTaken, Key, Keys
-from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
-from dra_operator.controllers.claims.generate import ClaimMaker, claim_for_extended_resources, without_chance
+from dra_operator.cache import DeviceTaken
+from dra_operator.controllers.claims.generate import claim_for_extended_resources, without_chance
 from dra_operator.controllers.claims.group import releasing
-from dra_operator.controllers.claims.names import NamesBeingWritten, check_recorded
+from dra_operator.controllers.claims.names import check_recorded
 from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import BindingFailed, BindingRefused, PodVanished
 from dra_operator.controllers.logbook import devices_in, tell
-from dra_operator.controllers.memory import GrowingPauses
-from dra_operator.controllers.metrics import PlacementMetrics
-from dra_operator.controllers.queue import WorkQueue
 from dra_operator.controllers.scheduling.bind_steps import BindStep
-from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
-from dra_operator.controllers.settings import TimeSettings
 from dra_operator.controllers.workers import Result
 from dra_operator.kube import (
     ClaimChanged,
     ClaimStripped,
-    ClaimWriter,
     EventReason,
-    EventRecorder,
     ObjectChanged,
     PodGroupChanged,
-    PodWriter,
-    VolumeWriter,
     may_have_happened,
     with_remedy,
 )
 from dra_operator.scheduling import ConflictCheckDue, Plan, is_alone
-from dra_operator.scheduling.claims import ClaimReadiness, ExtendedClaim, PodClaim, Readiness, claim_readiness
+from dra_operator.scheduling.claims import ExtendedClaim, PodClaim, Readiness
 from dra_operator.scheduling.rules import VolumeWait
 from dra_operator.scheduling.state import is_at_gate, is_placeholder, title
 
@@ -95,28 +85,16 @@ _PASSING = (Conflict, NotFound, Gone, TooManyRequests, Unauthorized)
 """Answers that say no for now; every other one says no for good."""
 
 
-class Writing(NamedTuple):
-    """What commits write with, and where they count it."""
-
-    claims: ClaimWriter
-    pods: PodWriter
-    metrics: PlacementMetrics
-    conflict_check: ConflictCheck
-    volumes: VolumeWriter
-    names_being_written: NamesBeingWritten
-
-
 class BindingCycle:
     """One plan on its way to the server. ``reserve`` takes the devices and the room, ``write`` does the rest.
 
-    ``wake`` gets the keys of those who may use what a failed cycle gives back.
+    A cycle that fails wakes those who may use what it gives back.
     """
 
-    def __init__(self, cluster: Cluster, writing: Writing, bind_step: BindStep, wake: Callable[[Keys], None]) -> None:
-        self._cluster, self._bind_step, self._wake = cluster, bind_step, wake
-        self._claims, self._pods, self._metrics, self._conflict_check, self._volumes, self._names_being_written = (
-            writing
-        )
+    def __init__(self, context: SchedulingContext, bind_step: BindStep) -> None:
+        self._context, self._bind_step = context, bind_step
+        self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
+        self._conflict_check = context.conflict_check
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
         self._has_node_use = False
@@ -139,7 +117,7 @@ class BindingCycle:
             self._unreserve_devices()
             raise
         if not is_placeholder(pod):
-            self._wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
+            self._context.wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
     async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
@@ -171,7 +149,7 @@ class BindingCycle:
     def unreserve(self) -> None:
         """The reverse of ``reserve``; what was written stays."""
         self._unreserve_devices()
-        self._wake(self._cluster.forget_placed(self._pod))
+        self._context.wake(self._cluster.forget_placed(self._pod))
 
     async def take_back(self) -> None:
         """The reverse of ``reserve`` and of ``reserve``, as far as that was done without an error."""
@@ -188,7 +166,7 @@ class BindingCycle:
         claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
         claims += await self._serve_extended_resources()
         await self._record_node_use()
-        await self._names_being_written.over(self._pod)
+        await self._context.names_being_written.over(self._pod)
         return claims
 
     async def _write_bind_step(self, claims: Sequence[ResourceClaim]) -> None:
@@ -253,7 +231,7 @@ class BindingCycle:
             tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
         else:
             tell(logger, logging.DEBUG, "claim reserved", **fields)
-        self._wake(self._cluster.confirm(claim.metadata.uid))
+        self._context.wake(self._cluster.confirm(claim.metadata.uid))
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
@@ -304,9 +282,9 @@ class BindingCycle:
         try:
             made = await self._claims.create(claim_for_extended_resources(self._pod, extended.claim.spec))
         except KubeError:
-            self._metrics.created(success=False)
+            self._context.metrics.created(success=False)
             raise
-        self._metrics.created(success=True)
+        self._context.metrics.created(success=True)
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
         self._cluster.follow(extended.claim.metadata.uid, made)
         return made
@@ -318,10 +296,10 @@ class BindingCycle:
         node, volumes = self._plan.node, self._plan.volumes
         for claim, volume in volumes.reserve:
             self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
-            await self._volumes.reserve(volume, claim)
+            await self._context.volumes.reserve(volume, claim)
         for claim in volumes.provision:
             self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
-            await self._volumes.select_node(claim, node)
+            await self._context.volumes.select_node(claim, node)
 
     def _check_recorded(self, claims: Sequence[ResourceClaim]) -> None:
         pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
@@ -375,7 +353,7 @@ class BindingCycle:
             if claim is None or group is None or self._cluster.groups.has_placed(self._pod):
                 continue
             had_devices = planned.status.allocation is not None and not planned.status.reserved_for
-            with releasing(self._cluster, claim, self._wake):
+            with releasing(self._cluster, claim, self._context.wake):
                 undoing = self._claims.unreserve(claim, {group.uid}, deallocate=not had_devices)
                 await self._try_to_undo(claim, undoing)
             self._conflict_check.given_up([claim])
@@ -392,49 +370,12 @@ class BindingCycle:
     def _unreserve_devices(self) -> None:
         for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
             if entry.claim.metadata.uid not in self._unknown:
-                self._wake(self._cluster.confirm(entry.claim.metadata.uid))
+                self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
 
 
 def is_over(error: BaseException) -> bool:
     """Whether the write certainly had no effect."""
     return isinstance(error, ObjectChanged | BindingFailed) or not may_have_happened(error)
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulingContext:
-    """``wake`` gets the keys of those who may use what an attempt gives back."""
-
-    cluster: Cluster
-    writing: Writing
-    events: EventRecorder
-    queue: WorkQueue
-    wake: Callable[[Keys], None]
-    clock: Callable[[], datetime]
-    times: TimeSettings
-    deference: Deference
-    delayed_deletion: DelayedDeletion
-    pauses: GrowingPauses
-    """Of pods that give claims up again and again."""
-    group_waits: Callable[[Pod, str, str], None]
-    """Told of a pod for what reason it waits, and its PodGroup."""
-    claim_failure: Callable[[Pod], str]
-    """Return why the claims of a pod could not be made when that was tried last, or an empty text."""
-    maker: ClaimMaker
-
-    def look_again(self, pod: str, after: float = 0.0) -> None:
-        """Have the pod of this key looked at once more, after so many seconds at the latest."""
-        if after > 0:
-            self.queue.add_after(Key("placement", pod), after)
-        else:
-            self.queue.add(Key("placement", pod))
-
-    def is_working(self, pod: str) -> bool:
-        """Whether the pod of this key is being decided on, or a decision about it is being written."""
-        return self.queue.is_working(Key("placement", pod))
-
-    def readiness(self, claim: ResourceClaim) -> ClaimReadiness:
-        """How far the claim's devices are."""
-        return claim_readiness(claim, self.clock(), self.times.binding_timeout)
 
 
 UNSEEN_LOOK_SECONDS = 5.0  # seconds between two looks whether watch and list have brought what a pod waits for
@@ -445,7 +386,7 @@ class Permit:
 
     def __init__(self, context: SchedulingContext, report: WaitingReport) -> None:
         self._context, self._report = context, report
-        self._cluster, self._conflict_check = context.cluster, context.writing.conflict_check
+        self._cluster, self._conflict_check = context.cluster, context.conflict_check
 
     async def write(self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep) -> Result | None:
         """The plan, as much of it as may be written by now; None if the bind step has to wait. Raises BindingFailed."""
@@ -476,7 +417,7 @@ class Permit:
         if news := bind_step.news(pod, plan.node):
             self._context.events.post(*news)
         for claim in self._claims_of(pod):
-            self._context.writing.metrics.awaited(claim, Readiness.READY, self._context.clock())
+            self._context.metrics.awaited(claim, Readiness.READY, self._context.now())
 
     def may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to run with them, and certainly its own.
@@ -517,7 +458,7 @@ class Permit:
         """Whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
         unbound = ", ".join(self._unbound_volumes(pod))
         if unbound:
-            deadline = self._context.clock() + timedelta(seconds=self._context.times.volume_binding_timeout)
+            deadline = self._context.now() + timedelta(seconds=self._context.times.volume_binding_timeout)
             self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
             waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
             self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)

@@ -43,7 +43,8 @@ from dra_operator.cache import (
 from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
-from dra_operator.controllers.scheduling.binding import BindingCycle, Permit, SchedulingContext
+from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.gang_binding import GangBinding
 from dra_operator.controllers.scheduling.gangs import Gangs
@@ -60,7 +61,7 @@ from dra_operator.controllers.scheduling.report import (
     template_fault,
 )
 from dra_operator.controllers.scheduling.unreserve import Unreserve
-from dra_operator.controllers.settings import ROUNDING_SECONDS, OwnControllers
+from dra_operator.controllers.settings import ROUNDING_SECONDS
 from dra_operator.controllers.workers import Decided, FollowUp, Postponed, Result, is_held_back, pause_asked_for
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
@@ -114,40 +115,25 @@ class SchedulingCycle:
         self,
         context: SchedulingContext,
         allocator: Allocator,
-        controllers: OwnControllers,
         makes_room: MakesRoom | None = None,
         placement: Placement | None = None,
         mix: MixMemory | None = None,
     ) -> None:
-        self._context, self._allocator, self._controllers, self._makes_room = (
-            context,
-            allocator,
-            controllers,
-            makes_room,
-        )
-        self._cluster, self._times, pods = context.cluster, context.times, context.writing.pods
+        self._context, self._allocator, self._makes_room = context, allocator, makes_room
+        self._cluster, self._times, self._clock = context.cluster, context.times, context.clock
         is_limited = self._cluster.features.filter_timeout and self._times.filter_timeout
         self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
-        self._bind, self._remove_gate = Bind(self._cluster, pods), RemoveGate(self._cluster, pods)
+        self._bind = Bind(self._cluster, context.pods)
+        self._remove_gate = RemoveGate(self._cluster, context.pods)
         self._allocate_immediate = AllocateImmediate(self._cluster)
-        clock, later = asyncio.get_running_loop().time, context.queue.add_after
-        report = WaitingReport(
-            self._cluster,
-            pods,
-            context.events,
-            clock,
-            later,
-            self._times.late_writes,
-            context.group_waits,
-            self._times.silence,
-        )
-        self._report, self._clock, self._claim_came_at = report, clock, -math.inf
+        self._report = report = WaitingReport(context)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
-        self._patience = Patience(context.delayed_deletion, clock)
+        self._patience = Patience(context.delayed_deletion, self._clock)
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
+        self._claim_came_at = -math.inf
         self._put_aside: dict[str, PlanInProgress] = {}
 
     def is_over(self, pod: Pod) -> None:
@@ -226,8 +212,8 @@ class SchedulingCycle:
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             self._gangs.leave(key)
             return Decided()
-        pod = self._context.writing.names_being_written.foreseen(pod)
-        if self._context.writing.pods.unanswered(pod) is not None:
+        pod = self._context.names_being_written.foreseen(pod)
+        if self._context.pods.unanswered(pod) is not None:
             return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
         if (of_gang := self._gangs.taken_up(key)) is not None:
             return await self._gangs.go_on(of_gang)
@@ -257,7 +243,7 @@ class SchedulingCycle:
 
     def _is_ours(self, pod: Pod) -> bool:
         is_ahead = is_at_gate(pod) or is_placeholder(pod)
-        controller = self._controllers.allocation if is_ahead else self._controllers.placement
+        controller = self._context.ours.allocation if is_ahead else self._context.ours.placement
         return controller and self._cluster.waits_for_us(pod)
 
     def _bind_step(self, pod: Pod) -> BindStep:
@@ -321,20 +307,20 @@ class SchedulingCycle:
         fault = template_fault(self._cluster, pod, obstacle) or self._context.claim_failure(pod)
         are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
         silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
-        left = silent - age(pod, self._context.clock())
+        left = silent - age(pod, self._context.now())
         if left > 0:
             self._context.look_again(pod.key, min(left, self._times.faulty_templates) + ROUNDING_SECONDS)
             return Decided()
-        text = fault or awaited_claim(obstacle, self._controllers, are_made=self._claim_came_at > -math.inf)
+        text = fault or awaited_claim(obstacle, self._context.ours, are_made=self._claim_came_at > -math.inf)
         return self._refuse(pod, NoPlace(text, obstacle.reason.name))
 
     def _snapshot(self, defers: Callable[[Pod, frozenset[str]], float] = lambda _pod, _drivers: 0.0) -> Snapshot:
         """In which no pod defers to other schedulers: the pod that is decided on has, for its gang as well."""
         return self._cluster.snapshot(
             self._allocator,
-            self._context.clock(),
+            self._context.now(),
             self._times.binding_timeout,
-            is_unsettled=self._context.writing.claims.is_unsettled,
+            is_unsettled=self._context.claims.is_unsettled,
             defers=defers,
         )
 
@@ -393,7 +379,7 @@ class SchedulingCycle:
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         bind_step = self._bind_step(pod)
-        binding_cycle = BindingCycle(self._cluster, self._context.writing, bind_step, self._context.wake)
+        binding_cycle = BindingCycle(self._context, bind_step)
         try:
             binding_cycle.reserve(pod, attempt.cycle_state.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made

@@ -19,7 +19,8 @@ from dra_kube.spans import span
 from dra_operator.cache import DeviceTaken
 from dra_operator.controllers.errors import BindingRefused, PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.bind_steps import BindStep
-from dra_operator.controllers.scheduling.binding import UNSEEN_LOOK_SECONDS, BindingCycle, Permit, SchedulingContext
+from dra_operator.controllers.scheduling.binding import UNSEEN_LOOK_SECONDS, BindingCycle, Permit
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.planning import has_devices, has_room, is_promised
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
@@ -54,7 +55,7 @@ class GangBinding:
             raise failed
         for number in plans.order:
             state, plan = attempt.states[number], plans[number]
-            binding_cycle = BindingCycle(self._cluster, self._context.writing, self._bind, self._context.wake)
+            binding_cycle = BindingCycle(self._context, self._bind)
             open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
             try:
                 if is_promised(state, plan, self._cluster) or not has_room(state.pod, plan, self._cluster):
@@ -121,7 +122,7 @@ class GangBinding:
     ) -> None:
         ends = (part.binding_cycle.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
-        unanswered = self._context.writing.pods.unanswered
+        unanswered = self._context.pods.unanswered
         runs = any(
             not isinstance(answer, BaseException) or unanswered(part.pod) is not None
             for part, answer in zip(parts, answers, strict=True)
@@ -162,10 +163,10 @@ class GangBinding:
         """
         for part in unready:
             self._permit.await_volumes(self._cluster.pods.get(part.pod.key) or part.pod, part.plan)
-        if self._context.writing.conflict_check.wait(claims) > 0:
-            wait = self._context.writing.conflict_check.wait(claims)
+        if self._context.conflict_check.wait(claims) > 0:
+            wait = self._context.conflict_check.wait(claims)
             self._context.look_again(attempt.leader.key, min(wait, UNSEEN_LOOK_SECONDS))
-            return self._context.writing.conflict_check.obstacle or ConflictCheckDue(tuple(claims)).text
+            return self._context.conflict_check.obstacle or ConflictCheckDue(tuple(claims)).text
         for part in unready:
             self._context.look_again(part.pod.key)
         self._context.look_again(attempt.leader.key, UNSEEN_LOOK_SECONDS)

@@ -24,7 +24,7 @@ from dra_api.core import Pod
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
 from dra_operator.controllers.errors import PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.binding import SchedulingContext
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import (
     AwaitedClaims,
     GangAttempt,
@@ -186,7 +186,7 @@ class Gangs:
             pod.key in self._in_hand
             or self._context.is_working(pod.key)
             or bool(self._cluster.allocated_devices.assumed_for(pod.key))
-            or self._context.writing.pods.unanswered(pod) is not None
+            or self._context.pods.unanswered(pod) is not None
         )
         if is_unsure:
             self._context.look_again(pod.key)

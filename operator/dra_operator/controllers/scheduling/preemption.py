@@ -28,21 +28,20 @@ nominated as a whole: its attempt is that of all its pods, and no victim ends an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from dra_api.core import Pod
 from dra_kube import NotFound
 
-from dra_operator.cache import Cluster, Keys
 from dra_operator.controllers.fairness import may_have_another
 from dra_operator.controllers.metrics import PreemptionMetrics
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.victims import PreemptionTurns, UnderWay, VictimEvictor
 from dra_operator.controllers.settings import PreemptionSettings
-from dra_operator.kube import EventReason, EventRecorder, PodWriter
+from dra_operator.kube import EventReason
 from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import (
@@ -106,31 +105,27 @@ T = TypeVar("T")
 
 
 class Preemption:
-    """A ``MakesRoom``. ``wake`` gets the keys of pods that may use what was kept for another one."""
+    """A ``MakesRoom``. Pods are woken that may use what was kept for another one."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        pods: PodWriter,
-        events: EventRecorder,
-        evictor: VictimEvictor,
-        metrics: PreemptionMetrics,
-        settings: PreemptionSettings,
-        *,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-        rest: float,
-        look_again: Callable[[str, float], None],
-        wake: Callable[[Keys], None],
-    ) -> None:
-        self._cluster, self._pods, self._events, self._evictor = cluster, pods, events, evictor
-        self._metrics, self._settings = metrics, settings
-        self._now, self._rest, self._look_again, self._wake = now, rest, look_again, wake
-        self._turns = PreemptionTurns(clock, rest, look_again, cluster.waiting.__contains__)
-        self._under_way = UnderWay(cluster, evictor, clock)
+    def __init__(self, context: SchedulingContext, settings: PreemptionSettings, metrics: PreemptionMetrics) -> None:
+        self._context, self._settings, self._metrics = context, settings, metrics
+        self._cluster, self._pods, self._events = context.cluster, context.pods, context.events
+        self._rest, self._look_again = context.times.preemption_rest, context.look_again
+        self._evictor = VictimEvictor(
+            self._pods,
+            self._events,
+            self._cluster.scheduler_name,
+            clock=context.clock,
+            now=context.now,
+            rest=self._rest,
+            patience=settings.patience,
+        )
+        waits = self._cluster.waiting.__contains__
+        self._turns = PreemptionTurns(context.clock, self._rest, self._look_again, waits)
+        self._under_way = UnderWay(self._cluster, self._evictor, context.clock)
         self._outdated: dict[str, str] = {}
         """UIDs of waiting pods whose status may name a node for which they are not nominated any more; their keys."""
-        cluster.nominated_pods.is_on = True
+        self._cluster.nominated_pods.is_on = True
 
     # --- deciding ---
 
@@ -251,7 +246,7 @@ class Preemption:
         """The first of the nominations is that of the pod which is looked at again."""
         self._under_way.begin(who, nominations, ending)
         for it in nominations:
-            self._wake(self._cluster.nominate(it))
+            self._context.wake(self._cluster.nominate(it))
         self._look_again(nominations[0].pod.key, self._rest)
 
     def _forget(self, who: str, pods: Sequence[Pod]) -> None:
@@ -260,7 +255,7 @@ class Preemption:
         self._outdated = {uid: key for uid, key in self._outdated.items() if waits(key)}
         for pod in pods:
             is_known = self._cluster.nominated_pods.get(pod.metadata.uid) is not None
-            self._wake(self._cluster.end_nomination(pod.metadata.uid))
+            self._context.wake(self._cluster.end_nomination(pod.metadata.uid))
             if is_known or pod.status.nominated_node_name:
                 self._outdated[pod.metadata.uid] = pod.key
 
@@ -294,7 +289,7 @@ class Preemption:
         )
 
     def _seconds_left(self, pod: Pod) -> float:
-        return seconds_left(pod, self._cluster.nodes.get(pod.spec.node_name), self._now())
+        return seconds_left(pod, self._cluster.nodes.get(pod.spec.node_name), self._context.now())
 
     def _may_end(self, pod: Pod) -> bool:
         is_ours = pod.spec.scheduler_name == self._cluster.scheduler_name

@@ -41,8 +41,9 @@ from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.errors import PodVanished
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.memory import REMEMBERED_THINGS, Announced, GrowingPauses, Recently
+from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.settings import NAMES, ROUNDING_SECONDS, BackoffSettings, OwnControllers
-from dra_operator.kube import EventReason, EventRecorder, PodWriter, may_have_happened
+from dra_operator.kube import EventReason, may_have_happened
 from dra_operator.scheduling.state import GATED, Obstacle, claim_behind, is_at_gate, is_placeholder, size_refusal
 
 
@@ -126,28 +127,17 @@ REPORT_PAUSES = BackoffSettings(first=1.0, longest=60.0)
 class WaitingReport:
     """A pod has a condition and an event, a claim an event: its status has no conditions of its own.
 
-    ``later`` brings a key back after so many seconds; ``late_writes``: seconds in which a write may still land.
-    ``group_waits`` is told what the PodGroup of a pod waits for. ``silence``: see ``TimeSettings``.
+    The times ``silence`` and ``late_writes`` are in ``TimeSettings``.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        pods: PodWriter,
-        events: EventRecorder,
-        clock: Callable[[], float],
-        later: Callable[[Key, float], None],
-        late_writes: float,
-        group_waits: Callable[[Pod, str, str], None],
-        silence: float,
-    ) -> None:
-        self._silence, self._silent = silence, Recently(clock)
+    def __init__(self, context: SchedulingContext) -> None:
+        self._context, self._cluster, self._clock = context, context.cluster, context.clock
+        self._silence, self._late_writes = context.times.silence, context.times.late_writes
+        self._later = context.queues.add_after
+        self._silent = Recently(self._clock)
         self._put_off: dict[str, tuple[str, float]] = {}
         """By the UID of a pod: what it is to be told after a pause, and since when."""
-        self._clock = clock
-        self._late_writes, self._group_waits = late_writes, group_waits
-        self._cluster, self._pods, self._events, self._later = cluster, pods, events, later
-        self._pauses, self._unanswered = GrowingPauses(clock, REPORT_PAUSES, later), Recently(clock)
+        self._pauses, self._unanswered = GrowingPauses(self._clock, REPORT_PAUSES, self._later), Recently(self._clock)
         self._announced = Announced()
 
     def begin(self, pod: Pod) -> None:
@@ -193,7 +183,7 @@ class WaitingReport:
             return
         reason = GATED if is_at_gate(pod) else reason
         if not alone:
-            self._group_waits(pod, reason, message)
+            self._context.group_waits(pod, reason, message)
         self._look_when_settled(pod)
         current = self._cluster.pods.get(pod.key) or pod
         for condition in current.status.conditions or ():
@@ -208,9 +198,9 @@ class WaitingReport:
         self._put_off.pop(pod.metadata.uid, None)
         self._pauses.did(pod.metadata.uid)
         tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
-        self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
+        self._context.events.post(pod, EventReason.FAILED_SCHEDULING, message)
         try:
-            await self._pods.report_waiting(pod, reason, message)
+            await self._context.pods.report_waiting(pod, reason, message)
         except NotFound as error:
             raise PodVanished(str(error)) from error
         except Exception as error:
@@ -253,4 +243,4 @@ class WaitingReport:
         claim = self._cluster.claims.get(claim_behind(pod))
         if claim is not None and self._announced.is_news(pod.metadata.uid, message):
             tell(logger, logging.INFO, "claim refused", claim=claim.key, why=message)
-            self._events.post(claim, EventReason.FAILED_ALLOCATION, message)
+            self._context.events.post(claim, EventReason.FAILED_ALLOCATION, message)

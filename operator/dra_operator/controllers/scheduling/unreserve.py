@@ -36,7 +36,7 @@ from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediat
 from dra_operator.wording import counted
 
 from .bind_steps import BindStep
-from .binding import SchedulingContext
+from .context import SchedulingContext
 from .planning import InProgress
 from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport, shows_reason
 
@@ -53,7 +53,8 @@ class Unreserve:
     def __init__(self, context: SchedulingContext, report: WaitingReport) -> None:
         self._context, self._report = context, report
         self._cluster = context.cluster
-        self._claims, self._pods, self._metrics, self._conflict_check, *_ = context.writing
+        self._claims, self._pods = context.claims, context.pods
+        self._metrics, self._conflict_check = context.metrics, context.conflict_check
 
     async def confirm(self, key: str) -> None:
         """Allocations of an earlier attempt whose write was not answered: find out what became of them.
@@ -320,7 +321,7 @@ class Unreserve:
         readiness = self._context.readiness(claim)
         _tell(pod, claim, readiness.text if readiness.is_lost else "the pod cannot run where it is allocated")
         if readiness.is_lost:
-            self._metrics.awaited(claim, readiness.state, self._context.clock())
+            self._metrics.awaited(claim, readiness.state, self._context.now())
 
     async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
