@@ -18,7 +18,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.cache import Key
-from dra_operator.controllers import Line, WorkQueue
+from dra_operator.controllers import LogLine, WorkQueue
 from dra_operator.controllers.errors import BindingFailed, BindingRefused
 from dra_operator.controllers.workers import Failures
 from fake_api import Call
@@ -36,13 +36,13 @@ def furnished(world: World) -> World:
 
 def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[tuple[str, dict[str, object]]]:
     """What was logged, with the fields that are not the attempt's id."""
-    found = [record.msg for record in caplog.records if isinstance(record.msg, Line) and record.levelno >= level]
+    found = [record.msg for record in caplog.records if isinstance(record.msg, LogLine) and record.levelno >= level]
     return [(line.what, {name: of for name, of in line.fields().items() if name != "attempt"}) for line in found]
 
 
 def attempts(caplog: pytest.LogCaptureFixture, *whats: str) -> list[object]:
     """The ids of the attempts that logged these lines."""
-    found = [record.msg for record in caplog.records if isinstance(record.msg, Line)]
+    found = [record.msg for record in caplog.records if isinstance(record.msg, LogLine)]
     return [line.fields()["attempt"] for line in found if line.what in whats]
 
 

@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.queue import WorkQueue
-from dra_operator.controllers.scheduling.report import Patience
+from dra_operator.controllers.scheduling.report import DevicePatience
 from objects import Make, Obj
 
 
@@ -20,7 +20,7 @@ class Moment:
     def __init__(self, queue: WorkQueue) -> None:
         self.now = 0.0
         self.delayed_deletion = DelayedDeletion(queue, lambda: self.now)
-        self.patience = Patience(self.delayed_deletion, lambda: self.now)
+        self.patience = DevicePatience(self.delayed_deletion, lambda: self.now)
 
     def pod_of_claim_is_gone(self, name: str = "claim", uid: str = "uid-claim") -> None:
         claim = {"metadata": {"name": name, "namespace": "ns", "uid": uid}}

@@ -23,7 +23,7 @@ from dra_operator.controllers.errors import (
     GenerationFailed,
     PlacementFailed,
 )
-from dra_operator.controllers.queue import Backoff
+from dra_operator.controllers.queue import KeyBackoff
 from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.controllers.workers import Failures
 from prometheus_client import CollectorRegistry
@@ -94,7 +94,7 @@ async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> N
 
 
 async def test_clearing_up_after_a_failure_does_not_end_its_back_off() -> None:
-    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.001)), firm=True)
+    queue = WorkQueue(KeyBackoff(Clock(), BackoffSettings(first=0.001)), firm=True)
     queue.add(A)
     for pause in (0.001, 0.002, 0.004):
         await queue.get()
@@ -129,7 +129,7 @@ async def test_the_earliest_of_several_times_counts() -> None:
 
 
 def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
-    backoff = Backoff(Clock(), BackoffSettings(rate=1e9))
+    backoff = KeyBackoff(Clock(), BackoffSettings(rate=1e9))
     waits = [backoff.failed(A) for _ in range(40)]
     assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
     assert max(waits) == waits[-1] == BackoffSettings().longest
@@ -140,7 +140,7 @@ def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
 
 def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
     clock = Clock()
-    backoff = Backoff(clock, BackoffSettings())
+    backoff = KeyBackoff(clock, BackoffSettings())
     waits = [backoff.failed(Key("templates", f"ns/{number}")) for number in range(BackoffSettings().burst + 10)]
     assert set(waits[: BackoffSettings().burst]) == {BackoffSettings().first}
     assert waits[-1] == pytest.approx(1.0)  # ten too many, at ten per second
@@ -149,14 +149,14 @@ def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
 
 
 def test_ten_thousand_failing_keys_of_one_namespace_delay_no_key_of_another() -> None:
-    backoff = Backoff(Clock(), BackoffSettings())
+    backoff = KeyBackoff(Clock(), BackoffSettings())
     waits = [backoff.failed(Key("placement", f"a/{number}")) for number in range(10_000)]
     assert waits[-1] == pytest.approx((10_000 - BackoffSettings().burst) / BackoffSettings().rate)
     assert backoff.failed(Key("placement", "b/one")) == BackoffSettings().first
 
 
 def test_namespaces_share_the_retries_evenly() -> None:
-    backoff = Backoff(Clock(), BackoffSettings())
+    backoff = KeyBackoff(Clock(), BackoffSettings())
     waits = [backoff.failed(Key("placement", f"{name}/{number}")) for number in range(1000) for name in "abcd"]
     for name in range(4):
         later = [wait for wait in waits[name::4] if wait > 1]
@@ -164,7 +164,7 @@ def test_namespaces_share_the_retries_evenly() -> None:
 
 
 def test_a_hundred_namespaces_are_not_a_hundred_times_as_many_retries() -> None:
-    backoff = Backoff(Clock(), BackoffSettings())
+    backoff = KeyBackoff(Clock(), BackoffSettings())
     keys = [Key("placement", f"{name}/{number}") for name in range(100) for number in range(500)]
     waits = [backoff.failed(key) for key in keys]
     assert sum(100 < wait <= 101 for wait in waits) <= 5.5 * BackoffSettings().rate
@@ -182,7 +182,7 @@ async def next_time(queue: WorkQueue, clock: asyncio.AbstractEventLoop) -> float
 
 
 async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
-    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.05)), firm=True)
+    queue = WorkQueue(KeyBackoff(Clock(), BackoffSettings(first=0.05)), firm=True)
     queue.add(A)
     await queue.get()
     queue.add(A)  # while it is worked on
@@ -196,7 +196,7 @@ async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
 
 @pytest.mark.parametrize("is_known_while", ["it is held", "a worker has it"])
 async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: str) -> None:
-    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=1.0)), firm=True)
+    queue = WorkQueue(KeyBackoff(Clock(), BackoffSettings(first=1.0)), firm=True)
     queue.add(A)
     for _ in range(3):
         await queue.get()
@@ -216,7 +216,7 @@ async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: st
 
 
 async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
-    queue = WorkQueue(Backoff(Clock(), BackoffSettings()))
+    queue = WorkQueue(KeyBackoff(Clock(), BackoffSettings()))
     queue.add(A)
     await queue.get()
     queue.add(A)
@@ -363,7 +363,7 @@ async def test_the_work_on_a_key_that_was_put_aside_goes_on_whatever_comes_weakl
 
 
 async def test_a_failure_comes_back_as_an_ordinary_key() -> None:
-    queue = WorkQueue(Backoff(asyncio.get_running_loop().time, BackoffSettings(first=0.01)), firm=True)
+    queue = WorkQueue(KeyBackoff(asyncio.get_running_loop().time, BackoffSettings(first=0.01)), firm=True)
     queue.add(A, weak=True)
     queue.retry(await queue.get())
     queue.add(A, weak=True)
@@ -415,7 +415,7 @@ async def test_a_server_that_may_answer_by_now_is_asked_every_ten_seconds_and_on
     error: Exception, longest: float
 ) -> None:
     """Eight failures in a row were followed by 13 s, and 17 by ten minutes, whatever had failed."""
-    queue = WorkQueue(Backoff(Clock(), BackoffSettings(first=0.05, longest=1000, rate=10_000)))
+    queue = WorkQueue(KeyBackoff(Clock(), BackoffSettings(first=0.05, longest=1000, rate=10_000)))
     failures, waits = Failures(CollectorRegistry()), []
     retry = queue.retry
 

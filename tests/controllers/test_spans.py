@@ -8,7 +8,7 @@ import pytest
 from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ServerError
 from dra_kube.spans import begin, span
-from dra_operator.controllers import Line
+from dra_operator.controllers import LogLine
 from objects import Make
 from recorded_spans import Recording, recorded
 
@@ -34,7 +34,7 @@ async def test_from_event_to_binding(world: World, recording: Recording, caplog:
     assert dict(cycle.attributes or {}) == {"pod": "ns/pod", "node": "node", "claims": (claim,)}
     assert dict(bind.attributes or {}) == {"pod": "ns/pod", "node": "node"}
     (attempt,) = (it for it in recording.all("attempt") if it.context and it.context.trace_id == bind.context.trace_id)
-    lines = [record.msg for record in caplog.records if isinstance(record.msg, Line)]
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, LogLine)]
     (logged,) = (line.fields()["attempt"] for line in lines if line.what == "pod bound")
     assert dict(attempt.attributes or {}) == {"pod": "ns/pod", "attempt": logged}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from dra_operator.app.telemetry.logs import JsonLines, configure_logs
-from dra_operator.controllers import Line, tell
+from dra_operator.controllers import LogLine, tell
 from live_cluster import LiveCluster
 from operator_process import operator_process
 
@@ -33,7 +33,7 @@ from operator_process import operator_process
     ],
 )
 def test_a_field_is_quoted_where_it_would_be_misread(value: object | Callable[[], object], text: str) -> None:
-    assert str(Line("it happened", {"pod": "ns/pod", "field": value})) == f"it happened pod=ns/pod field={text}"
+    assert str(LogLine("it happened", {"pod": "ns/pod", "field": value})) == f"it happened pod=ns/pod field={text}"
 
 
 def record(message: object, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -42,7 +42,7 @@ def record(message: object, *arguments: object, error: BaseException | None = No
 
 
 def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
-    entry = json.loads(JsonLines().format(record(Line("pod bound", {"pod": "ns/pod", "devices": ["a", "b"]}))))
+    entry = json.loads(JsonLines().format(record(LogLine("pod bound", {"pod": "ns/pod", "devices": ["a", "b"]}))))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry.pop("time"))
     assert entry == {
         "level": "warning",
@@ -54,12 +54,14 @@ def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
 
 
 def test_a_text_that_is_no_unicode_still_makes_a_line() -> None:
-    entry = json.loads(JsonLines().format(record(Line("it happened", {"pod": "ns/\ud800"}))))
+    entry = json.loads(JsonLines().format(record(LogLine("it happened", {"pod": "ns/\ud800"}))))
     assert entry["pod"] == "ns/\\ud800"
 
 
 def test_no_field_hides_what_every_json_object_has() -> None:
-    entry = json.loads(JsonLines().format(record(Line("it happened", {"message": "m", "time": "t", "exception": "e"}))))
+    entry = json.loads(
+        JsonLines().format(record(LogLine("it happened", {"message": "m", "time": "t", "exception": "e"})))
+    )
     assert (entry["message"], entry["message_"]) == ("it happened", "m")
     assert (entry["time_"], entry["exception_"]) == ("t", "e")
     assert "exception" not in entry

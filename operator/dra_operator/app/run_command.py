@@ -34,7 +34,14 @@ from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.allocator import Left
-from dra_operator.controllers import BackoffSettings, PreemptionSettings, TimeSettings, TimeSlices, controllers_of
+from dra_operator.controllers import (
+    WORKERS,
+    BackoffSettings,
+    PreemptionSettings,
+    TimeSettings,
+    TimeSlices,
+    controllers_of,
+)
 from dra_operator.controllers.scheduling.mix import Asked, MixMemory, read_mix
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.gates import parse_gates
@@ -162,14 +169,11 @@ def _preemption(given: OperatorSettings) -> PreemptionSettings | None:
 def _times(given: OperatorSettings) -> TimeSettings:
     return TimeSettings(
         workers={
+            **WORKERS,
             "templates": given.template_workers,
             "release": given.release_workers,
             "placement": given.placement_workers,
             "eviction": given.eviction_workers,
-            "pod-groups": 4,
-            "group-conditions": 4,
-            "taint-rules": 1,
-            "pool-status": 1,
         },
         retries=_waits(given.retry),
         placement_retries=_waits(given.placement_retry),

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
         GenerationFailed,
         PlacementFailed,
     )
-    from .logbook import Line, tell
+    from .logbook import LogLine, tell
     from .queue import WorkQueue
     from .settings import (
         NAMES,
+        WORKERS,
         BackoffSettings,
         ControllerName,
         OwnControllers,
@@ -34,13 +35,14 @@ else:
 
 __all__ = [
     "NAMES",
+    "WORKERS",
     "BackoffSettings",
     "BindingFailed",
     "Control",
     "ControllerError",
     "ControllerName",
     "GenerationFailed",
-    "Line",
+    "LogLine",
     "OwnControllers",
     "PlacementFailed",
     "PreemptionSettings",

@@ -43,7 +43,7 @@ from dra_operator.controllers.metrics import (
     WaitingGauges,
 )
 from dra_operator.controllers.pools import PoolReporter
-from dra_operator.controllers.queue import Backoff, WorkQueue, WorkQueues
+from dra_operator.controllers.queue import KeyBackoff, WorkQueue, WorkQueues
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.controllers.scheduling.mix import MixMemory
@@ -110,12 +110,12 @@ def _is_given_claims(before: Pod, now: Pod) -> bool:
 def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
     """One for each concern; pods to be placed have an order."""
     queues: dict[Controller, WorkQueue] = {
-        name: WorkQueue(Backoff(clock, times.retries), workers=workers)
+        name: WorkQueue(KeyBackoff(clock, times.retries), workers=workers)
         for name, workers in times.workers.items()
         if name != "placement"
     }
     slots = times.workers["placement"]
-    queues["placement"] = WorkQueue(Backoff(clock, times.placement_retries), rank=rank, firm=True, workers=slots)
+    queues["placement"] = WorkQueue(KeyBackoff(clock, times.placement_retries), rank=rank, firm=True, workers=slots)
     return WorkQueues(queues)
 
 

@@ -40,7 +40,7 @@ def enter_attempt(attempt: str) -> None:
     _attempt.set(attempt)
 
 
-class Line:
+class LogLine:
     """The message of a log record: what happened, in words that never change, and to what, in fields."""
 
     __slots__ = ("_fields", "what")
@@ -70,7 +70,7 @@ def tell(logger: logging.Logger, level: int, what: str, **fields: object) -> Non
     if level >= logging.ERROR and isinstance(error, BaseException):
         trace = type(error), error, error.__traceback__
     # Not by ``logger.log``: it searches the stack for the caller, which costs as much as all the rest.
-    logger.handle(logging.LogRecord(logger.name, level, __file__, 0, Line(what, fields), (), trace))
+    logger.handle(logging.LogRecord(logger.name, level, __file__, 0, LogLine(what, fields), (), trace))
 
 
 def devices_in(allocation: AllocationResult | None) -> list[str]:

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from dra_operator.cache import Cluster, Source, newest_slices
 from dra_operator.controllers.queue import WorkQueues
-from dra_operator.controllers.workers import Result
+from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling.claims import Readiness, age_of_allocation
 
 NAMED_DRIVERS: Final = 50
@@ -201,8 +201,8 @@ class PlacementMetrics:
             buckets=[0.001 * 2**power for power in range(15)],
             registry=registry,
         )
-        self._attempts = {result: attempts.labels(result, profile) for result in Result}
-        self._seconds = {result: seconds.labels(result, profile) for result in Result}
+        self._attempts = {result: attempts.labels(result, profile) for result in AttemptResult}
+        self._seconds = {result: seconds.labels(result, profile) for result in AttemptResult}
         self._binding = BindingMetrics(registry, profile)
         self._creates = Counter(
             "scheduler_resourceclaim_creates",
@@ -217,7 +217,7 @@ class PlacementMetrics:
             registry=registry,
         )
 
-    def attempted(self, result: Result, seconds: float) -> None:
+    def attempted(self, result: AttemptResult, seconds: float) -> None:
         """An attempt to place a pod is over."""
         self._attempts[result].inc()
         self._seconds[result].observe(seconds)

@@ -67,7 +67,7 @@ class Buckets:
         return max(0.0, at - now - self._burst / self._rate)
 
 
-class Backoff:
+class KeyBackoff:
     """Waits per key, in seconds."""
 
     def __init__(self, clock: Callable[[], float], waits: BackoffSettings) -> None:
@@ -106,14 +106,14 @@ class WorkQueue:
 
     def __init__(
         self,
-        backoff: Backoff | None = None,
+        backoff: KeyBackoff | None = None,
         *,
         rank: Callable[[Key], Rank] = lambda _: (),
         firm: bool = False,
         workers: float = math.inf,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._backoff = backoff or Backoff(self._loop.time, BackoffSettings())
+        self._backoff = backoff or KeyBackoff(self._loop.time, BackoffSettings())
         self._rank, self._firm = rank, firm
         self._fairness = Fairness(self._loop, self._begin_round, workers)
         self._ready: dict[Key, float] = {}
@@ -218,7 +218,7 @@ class WorkQueue:
     def retry(self, key: Key, at_least: float = 0.0, at_most: float = math.inf) -> float:
         """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Return the seconds.
 
-        ``at_most``: see ``Backoff.failed``.
+        ``at_most``: see ``KeyBackoff.failed``.
 
         After a change in the meantime, which may be the remedy, the key comes back sooner (unless the queue is firm),
         but never at once: a failure whose own writes wake the key would repeat forever.

@@ -76,7 +76,7 @@ class BackoffSettings:
     """Before a failed key is tried again: its wait doubles from ``first`` to ``longest`` with each failure in a row.
 
     The keys of a queue are tried again ``rate`` times a second, after the first ``burst``; the namespaces share that
-    (``queue.Backoff``).
+    (``queue.KeyBackoff``).
     """
 
     first: float = 0.005
@@ -117,22 +117,24 @@ class TimeSlices:
         return max(1, int(spent / self.turn))
 
 
+WORKERS: Final[Mapping[Controller, int]] = {
+    "templates": 20,
+    "release": 20,
+    "placement": 50,
+    "eviction": 8,
+    "pod-groups": 4,
+    "group-conditions": 4,
+    "taint-rules": 1,
+    "pool-status": 1,
+}
+"""Keys of each controller that are worked on at the same time, unless a setting says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimeSettings:
     """Everything about time that can be set on the controllers."""
 
-    workers: Mapping[Controller, int] = field(
-        default_factory=lambda: {
-            "templates": 20,
-            "release": 20,
-            "placement": 50,
-            "eviction": 8,
-            "pod-groups": 4,
-            "group-conditions": 4,
-            "taint-rules": 1,
-            "pool-status": 1,
-        }
-    )
+    workers: Mapping[Controller, int] = field(default_factory=lambda: dict(WORKERS))
     """How many keys of a controller are worked on at the same time."""
     retries: BackoffSettings = BackoffSettings()
     placement_retries: BackoffSettings = BackoffSettings(first=0.05, longest=60.0, rate=100.0)

@@ -183,7 +183,7 @@ DISPATCH_STRETCH_SECONDS = 0.005  # seconds
 IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which no other task did anything takes less
 
 
-class Result(StrEnum):
+class AttemptResult(StrEnum):
     """How an attempt ended, in the words of kube-scheduler's metrics."""
 
     SCHEDULED = "scheduled"
@@ -191,7 +191,7 @@ class Result(StrEnum):
     ERROR = "error"
 
 
-FollowUp = Callable[[], Awaitable[Result | None]]
+FollowUp = Callable[[], Awaitable[AttemptResult | None]]
 """Returns how the attempt ended, or None if it continues another time."""
 
 
@@ -256,7 +256,7 @@ class Dispatcher:
         times: TimeSettings,
         failures: Failures,
         after: Callable[[], None],
-        ended: Callable[[Result, float], None],
+        ended: Callable[[AttemptResult, float], None],
         is_vain: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._queue, self._decide, self._time_slices, self._is_vain = queue, decide, times.time_slices, is_vain
@@ -332,7 +332,9 @@ class Dispatcher:
             return
         self._paused_at = time.perf_counter()
 
-    async def _follow_up(self, key: Key, begun: _Begun, decided: Decided, work: Awaitable[Result | None]) -> None:
+    async def _follow_up(
+        self, key: Key, begun: _Begun, decided: Decided, work: Awaitable[AttemptResult | None]
+    ) -> None:
         try:
             with begun.trace.within():
                 result = await work
@@ -348,11 +350,11 @@ class Dispatcher:
         begun: _Begun,
         error: Exception | None,
         decided: Decided = NOTHING,
-        result: Result | None = None,
+        result: AttemptResult | None = None,
     ) -> None:
         self._slots.release()
         begun.trace.end(error)
-        result = result if error is None else Result.ERROR
+        result = result if error is None else AttemptResult.ERROR
         if result is not None:
             self._ended(result, time.perf_counter() - begun.at)
         rest = self._time_slices.rest_after(decided.spent)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dra_api.console import printable
 from msgspec import json
 
-from dra_operator.controllers import Line
+from dra_operator.controllers import LogLine
 
 from .request_metrics import logger as requests
 
@@ -83,7 +83,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Never more than one line."""
-        line = record.msg if isinstance(record.msg, Line) else None
+        line = record.msg if isinstance(record.msg, LogLine) else None
         content: dict[str, object] = {
             "time": f"{self._seconds.of(record)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),

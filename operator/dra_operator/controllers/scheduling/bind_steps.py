@@ -39,7 +39,7 @@ from dra_operator.kube import EventReason, PodChanged, PodWriter
 from dra_operator.scheduling.state import GATE, claim_behind, reach
 
 
-class News(NamedTuple):
+class BindEvent(NamedTuple):
     """The event about it."""
 
     about: Object
@@ -58,7 +58,7 @@ class BindStep(Protocol):
         """Write, unless it is already done. Raises BindingFailed if it is no longer possible, and KubeError."""
         ...
 
-    def news(self, pod: Pod, node: str) -> News | None:
+    def news(self, pod: Pod, node: str) -> BindEvent | None:
         """The event when it is done."""
         ...
 
@@ -78,9 +78,9 @@ class Bind:
         """See ``BindStep``."""
         return f"bind the pod to node {node}"
 
-    def news(self, pod: Pod, node: str) -> News:
+    def news(self, pod: Pod, node: str) -> BindEvent:
         """See ``BindStep``."""
-        return News(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
+        return BindEvent(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``BindStep``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
@@ -141,9 +141,11 @@ class RemoveGate:
         """See ``BindStep``."""
         return f"remove the scheduling gate {GATE}"
 
-    def news(self, pod: Pod, node: str) -> News:
+    def news(self, pod: Pod, node: str) -> BindEvent:
         """See ``BindStep``."""
-        return News(pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
+        return BindEvent(
+            pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}"
+        )
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``BindStep``. A pod with changed node requirements or gates is planned again."""
@@ -174,7 +176,7 @@ class AllocateImmediate:
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``BindStep``."""
 
-    def news(self, pod: Pod, node: str) -> News | None:
+    def news(self, pod: Pod, node: str) -> BindEvent | None:
         """See ``BindStep``."""
         claim = self._cluster.claims.get(claim_behind(pod))
-        return News(claim, EventReason.CLAIM_ALLOCATED, f"Devices of node {node} allocated") if claim else None
+        return BindEvent(claim, EventReason.CLAIM_ALLOCATED, f"Devices of node {node} allocated") if claim else None

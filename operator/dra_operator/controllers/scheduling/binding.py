@@ -63,7 +63,7 @@ from dra_operator.controllers.logbook import devices_in, tell
 from dra_operator.controllers.scheduling.bind_steps import BindStep
 from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
-from dra_operator.controllers.workers import Result
+from dra_operator.controllers.workers import AttemptResult
 from dra_operator.kube import (
     ClaimChanged,
     ClaimStripped,
@@ -388,7 +388,9 @@ class Permit:
         self._context, self._report = context, report
         self._cluster, self._conflict_check = context.cluster, context.conflict_check
 
-    async def write(self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep) -> Result | None:
+    async def write(
+        self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep
+    ) -> AttemptResult | None:
         """The plan, as much of it as may be written by now; None if the bind step has to wait. Raises BindingFailed."""
         try:
             with span(
@@ -409,7 +411,7 @@ class Permit:
                 await self._report.goes_on_waiting(pod, SCHEDULER_ERROR, waits_for)
             return None
         self.ended(pod, plan, bind_step)
-        return Result.SCHEDULED
+        return AttemptResult.SCHEDULED
 
     def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
         """The pod has what it waited for."""

@@ -54,7 +54,7 @@ from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import (
     AGAIN,
     SCHEDULER_ERROR,
-    Patience,
+    DevicePatience,
     WaitingReport,
     age,
     awaited_claim,
@@ -62,7 +62,7 @@ from dra_operator.controllers.scheduling.report import (
 )
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.settings import ROUNDING_SECONDS
-from dra_operator.controllers.workers import Decided, FollowUp, Postponed, Result, is_held_back, pause_asked_for
+from dra_operator.controllers.workers import AttemptResult, Decided, FollowUp, Postponed, is_held_back, pause_asked_for
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,
@@ -129,7 +129,7 @@ class SchedulingCycle:
         self._report = report = WaitingReport(context)
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
-        self._patience = Patience(context.delayed_deletion, self._clock)
+        self._patience = DevicePatience(context.delayed_deletion, self._clock)
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
@@ -169,7 +169,7 @@ class SchedulingCycle:
         waits = partial(self._report.goes_on_waiting, pod, SCHEDULER_ERROR, decided.waits_for)
         return decided._replace(follow_up=waits)
 
-    async def _carry_out(self, key: str, follow_up: FollowUp) -> Result | None:
+    async def _carry_out(self, key: str, follow_up: FollowUp) -> AttemptResult | None:
         try:
             return await follow_up()
         except Exception as error:
@@ -187,7 +187,7 @@ class SchedulingCycle:
         spent = self._times.silence - left
         return 2 * spent + pause_asked_for(error) >= self._times.silence and not is_held_back(error)
 
-    async def _fail(self, key: str, error: Exception) -> Result | None:
+    async def _fail(self, key: str, error: Exception) -> AttemptResult | None:
         """Have the pod say what fails. Raises the error."""
         pod = self._cluster.applicant(key)
         is_expected = isinstance(error, KubeError | ControllerError)
@@ -413,7 +413,7 @@ class SchedulingCycle:
         self._context.wake(self._cluster.forget_placed(pod))
         return Decided(partial(self._tell, pod, decision), spent)
 
-    async def _tell(self, pod: Pod, decision: NoPlace) -> Result:
+    async def _tell(self, pod: Pod, decision: NoPlace) -> AttemptResult:
         """Why the pod waits; then room is made for it, if a post filter found out how."""
         if self._makes_room is None:
             return await self._unreserve.refuse(pod, decision)

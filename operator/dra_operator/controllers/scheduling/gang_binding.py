@@ -24,14 +24,14 @@ from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.planning import has_devices, has_room, is_promised
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
-from dra_operator.controllers.workers import Result
+from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling import ConflictCheckDue, Plan
 from dra_operator.scheduling.gang import JointPlan
 from dra_operator.scheduling.rules import NO_BINDINGS
 from dra_operator.scheduling.state import title
 
 
-class Part(NamedTuple):
+class MemberBinding(NamedTuple):
     """One member on its way to its node. ``waits``: another member allocates a claim of it."""
 
     pod: Pod
@@ -47,9 +47,9 @@ class GangBinding:
         self._context, self._permit, self._report, self._bind = context, permit, report, bind
         self._cluster = context.cluster
 
-    def reserve(self, attempt: GangAttempt, plans: JointPlan) -> list[Part]:
+    def reserve(self, attempt: GangAttempt, plans: JointPlan) -> list[MemberBinding]:
         """Take the devices and the room of all. Raises PlacementFailed when they are no more what they were."""
-        usage, parts = attempt.states[0].usage, list[Part]()
+        usage, parts = attempt.states[0].usage, list[MemberBinding]()
         failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
             raise failed
@@ -65,13 +65,13 @@ class GangBinding:
                 for part in parts:
                     part.binding_cycle.unreserve()
                 raise PlacementFailed(str(error)) from error
-            parts.append(Part(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
+            parts.append(MemberBinding(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
         parts = [part for _, part in sorted(zip(plans.order, parts, strict=True), key=lambda it: it[0])]
         if any(state.claims for state in attempt.states):
             self._context.delayed_deletion.placed()
         return parts
 
-    async def write(self, attempt: GangAttempt, parts: Sequence[Part]) -> Result | None:
+    async def write(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> AttemptResult | None:
         """The plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
         try:
             with span("binding_cycle", pod=attempt.leader.key, node=parts[0].plan.node):
@@ -85,9 +85,9 @@ class GangBinding:
                 await self._report.goes_on_waiting(attempt.leader, SCHEDULER_ERROR, waits_for)
             return None
         await self._end(attempt, parts, claims)
-        return Result.SCHEDULED
+        return AttemptResult.SCHEDULED
 
-    async def _reserve(self, attempt: GangAttempt, parts: Sequence[Part]) -> list[list[ResourceClaim]]:
+    async def _reserve(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> list[list[ResourceClaim]]:
         done: dict[int, list[ResourceClaim] | BaseException] = {}
         first = [number for number, part in enumerate(parts) if not part.waits]
         answers = await asyncio.gather(*(parts[it].binding_cycle.pre_bind() for it in first), return_exceptions=True)
@@ -110,7 +110,9 @@ class GangBinding:
         await self._raise(attempt, errors[0])
         raise errors[0]
 
-    async def _bind_volumes(self, parts: Sequence[Part], done: dict[int, list[ResourceClaim] | BaseException]) -> None:
+    async def _bind_volumes(
+        self, parts: Sequence[MemberBinding], done: dict[int, list[ResourceClaim] | BaseException]
+    ) -> None:
         """Begun when all have their devices: it is never taken back. Puts errors into ``done``."""
         numbers = [number for number, part in enumerate(parts) if part.plan.volumes != NO_BINDINGS]
         begun = (parts[number].binding_cycle.bind_volumes() for number in numbers)
@@ -118,7 +120,7 @@ class GangBinding:
         done.update((it, answer) for it, answer in zip(numbers, answers, strict=True) if answer is not None)
 
     async def _end(
-        self, attempt: GangAttempt, parts: Sequence[Part], claims: Sequence[Sequence[ResourceClaim]]
+        self, attempt: GangAttempt, parts: Sequence[MemberBinding], claims: Sequence[Sequence[ResourceClaim]]
     ) -> None:
         ends = (part.binding_cycle.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
@@ -138,14 +140,14 @@ class GangBinding:
         if errors := _errors(answers):
             await self._raise(attempt, errors[0])
 
-    async def _let_go(self, part: Part, *, keep: bool) -> None:
+    async def _let_go(self, part: MemberBinding, *, keep: bool) -> None:
         """A pod was not bound: it keeps its devices if others of its gang were, and gives them back if none was."""
         if keep:
             part.binding_cycle.unreserve()
         else:
             await part.binding_cycle.take_back()
 
-    def _come_back(self, attempt: GangAttempt, part: Part) -> None:
+    def _come_back(self, attempt: GangAttempt, part: MemberBinding) -> None:
         """A write for the pod failed: it is looked at again by itself. The leader is, since its decision fails."""
         if part.pod.key != attempt.leader.key:
             self._context.look_again(part.pod.key, self._context.pauses.did(part.pod.metadata.uid))
@@ -156,7 +158,9 @@ class GangBinding:
             await self._report.waits(attempt.leader, SCHEDULER_ERROR, text)
         raise error
 
-    def _look_again(self, attempt: GangAttempt, unready: Sequence[Part], claims: Sequence[ResourceClaim]) -> str:
+    def _look_again(
+        self, attempt: GangAttempt, unready: Sequence[MemberBinding], claims: Sequence[ResourceClaim]
+    ) -> str:
         """Have the pods, which have their devices and cannot be bound yet, looked at when that may have changed.
 
         Return for what they wait, or an empty text if that is seen at once.

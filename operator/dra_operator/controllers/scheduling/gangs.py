@@ -35,12 +35,12 @@ from dra_operator.controllers.scheduling.gang import (
     Unready,
     fingerprint,
 )
-from dra_operator.controllers.scheduling.gang_binding import GangBinding, Part
+from dra_operator.controllers.scheduling.gang_binding import GangBinding, MemberBinding
 from dra_operator.controllers.scheduling.planning import same_values
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
-from dra_operator.controllers.workers import Decided, Postponed, Result
+from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle, has_gate, is_placeholder
@@ -244,23 +244,23 @@ class Gangs:
         self._in_hand[pod.key] = progress
         return Decided(partial(self._dissolve, progress, gang, pod, text))
 
-    async def give_up_alone(self, pod: Pod, text: str) -> Result:
+    async def give_up_alone(self, pod: Pod, text: str) -> AttemptResult:
         """What the pod's gang is cannot be said, so it gets no place, and keeps no devices."""
         await self._unreserve.give_up_held((pod,), text)
         return await self._tell_of_lack(pod, text)
 
-    async def _dissolve(self, progress: GangProgress, gang: Gang, pod: Pod, text: str) -> Result:
+    async def _dissolve(self, progress: GangProgress, gang: Gang, pod: Pod, text: str) -> AttemptResult:
         try:
             await self._unreserve.give_up_held(self._cluster.members_of(gang)[1], text)
         finally:
             self._over(progress)
         return await self._tell_of_lack(pod, text)
 
-    async def _tell_of_lack(self, pod: Pod, text: str) -> Result:
+    async def _tell_of_lack(self, pod: Pod, text: str) -> AttemptResult:
         await self._report.waits(pod, UNSCHEDULABLE, text, alone=True)
         if self._makes_room is not None:
             await self._makes_room.prepare_candidate(pod, None)
-        return Result.UNSCHEDULABLE
+        return AttemptResult.UNSCHEDULABLE
 
     # --- the plan ---
 
@@ -296,7 +296,9 @@ class Gangs:
             return self._wait(progress, attempt, answer)
         return self._refuse(progress, attempt, answer)
 
-    async def _write(self, progress: GangProgress, attempt: GangAttempt, parts: list[Part]) -> Result | None:
+    async def _write(
+        self, progress: GangProgress, attempt: GangAttempt, parts: list[MemberBinding]
+    ) -> AttemptResult | None:
         try:
             return await self._binding.write(attempt, parts)
         finally:
@@ -370,7 +372,7 @@ class Gangs:
 
     async def _tell(
         self, progress: GangProgress, refusal: GangRefusal, attempt: GangAttempt, decision: NoPlace, told: str = ""
-    ) -> Result:
+    ) -> AttemptResult:
         """Why all wait; none keeps devices meanwhile, and the gang pauses the longer before the next plan the oftener
         it had some."""
         members = attempt.members
@@ -395,7 +397,7 @@ class Gangs:
         members: Iterable[Pod],
         reason: str,
         text: str,
-    ) -> Result:
+    ) -> AttemptResult:
         """One pod says why all wait, and the others name it, as long as they wait for that reason."""
         teller = why.leader if isinstance(why, GangRefusal) else why.teller
         await self._report.waits(teller, reason, text)
@@ -405,7 +407,7 @@ class Gangs:
                 break
             if pod.key != teller.key:
                 await self._tell_mate(progress, why, gang, pod)
-        return Result.UNSCHEDULABLE
+        return AttemptResult.UNSCHEDULABLE
 
     async def _tell_mate(self, progress: GangProgress, why: GangRefusal | AwaitedClaims, gang: Gang, pod: Pod) -> None:
         """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""

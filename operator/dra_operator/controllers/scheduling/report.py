@@ -12,11 +12,11 @@ moment, or a write failed and is repeated. When that lasts (``silence``), it say
 A write of the reason without an answer may take effect after a later reason was told. As long as the API server may
 still carry it out, the pod is looked at again, so that it shows the last reason in the end.
 
-A pod that finds no devices waits in silence while claims of pods that are gone end (``Patience``). Such a claim holds
-its devices for some milliseconds more, until its deletion and its finalizer are written. A pod that comes in this time
-is not told that there are none: that would cost a condition and an event, and be wrong a moment later. The devices wake
-it when they are free. Half a second after its first attempt it is told what it lacks, whatever ends meanwhile; a pod
-that was told before is told again at once.
+A pod that finds no devices waits in silence while claims of pods that are gone end (``DevicePatience``). Such a claim
+holds its devices for some milliseconds more, until its deletion and its finalizer are written. A pod that comes in this
+time is not told that there are none: that would cost a condition and an event, and be wrong a moment later. The devices
+wake it when they are free. Half a second after its first attempt it is told what it lacks, whatever ends meanwhile; a
+pod that was told before is told again at once.
 
 A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so
 (``awaited_claim``). Claims are made within a moment. Where a template is missing or too large, or its claims are
@@ -98,7 +98,7 @@ def shows_reason(pod: Pod) -> bool:
     return any(it.type == "PodScheduled" for it in pod.status.conditions or ())
 
 
-class Patience:
+class DevicePatience:
     """``clock`` gives seconds."""
 
     def __init__(self, delayed_deletion: DelayedDeletion, clock: Callable[[], float]) -> None:

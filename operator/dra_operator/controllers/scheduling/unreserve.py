@@ -29,7 +29,7 @@ from dra_operator.controllers.claims.group import releasing
 from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import GenerationFailed, PlacementFailed, PodVanished
 from dra_operator.controllers.logbook import devices_in, tell
-from dra_operator.controllers.workers import Result
+from dra_operator.controllers.workers import AttemptResult
 from dra_operator.kube import ClaimChanged, EventReason, Unanswered
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediate, is_parked, is_placeholder, title
@@ -73,7 +73,7 @@ class Unreserve:
                 self._conflict_check.wrote(current)
         self._context.look_again(key)
 
-    async def confirm_bind_step(self, pod: Pod, bind_step: BindStep) -> Result | None:
+    async def confirm_bind_step(self, pod: Pod, bind_step: BindStep) -> AttemptResult | None:
         """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
@@ -97,7 +97,7 @@ class Unreserve:
         tell(logger, logging.INFO, what, pod=pod.key, node=node)
         if news := bind_step.news(pod, node or ""):
             self._context.events.post(*news)
-        return Result.SCHEDULED
+        return AttemptResult.SCHEDULED
 
     def note(self, attempt: InProgress[Any], pod: Pod) -> Callable[[], Awaitable[None]] | None:
         """Return what to tell the pod of an attempt that takes long, once per attempt, or None.
@@ -182,7 +182,7 @@ class Unreserve:
         )
         self._context.look_again(pod.key)
 
-    async def without_parked(self, pod: Pod, decision: NoPlace) -> Result | None:
+    async def without_parked(self, pod: Pod, decision: NoPlace) -> AttemptResult | None:
         """A claim of the pod is parked. One from a template is replaced by a new one; for another one the pod waits.
 
         Meanwhile it gives the rest of its devices back.
@@ -210,9 +210,9 @@ class Unreserve:
             return None  # its end is not certain yet, and brings the pod here again
         await self._report.waits(pod, UNSCHEDULABLE, decision.message)
         await self.give_up_held([pod], "another claim of the pod is parked")
-        return Result.UNSCHEDULABLE
+        return AttemptResult.UNSCHEDULABLE
 
-    async def refuse(self, pod: Pod, decision: NoPlace) -> Result:
+    async def refuse(self, pod: Pod, decision: NoPlace) -> AttemptResult:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
 
         Claims that are being deleted it gives up as well: each would wait for the other for ever. And so it does with
@@ -237,7 +237,7 @@ class Unreserve:
             raise PlacementFailed(decision.message)
         if in_vain or stuck or failed:
             self._rest(pod)
-        return Result.UNSCHEDULABLE
+        return AttemptResult.UNSCHEDULABLE
 
     def _failed(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Claims that are reserved for the pod itself, and whose devices will not get ready."""
