@@ -14,6 +14,7 @@ from sys import intern
 from typing import Final
 
 from dra_api.core import Node, NodeSelector
+from dra_api.releases.pool_rules import POOL_RULES
 from dra_api.releases.release import Release
 from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice, ResourceSliceSpec
 from msgspec import structs
@@ -66,8 +67,9 @@ class Slice:
             self.spec = without_malformed(self.spec)
         self.pool = PoolId.of(source)
         self.generation = source.spec.pool.generation
-        self.devices: tuple[Device, ...] = () if self.has_counters else self.spec.devices or ()
-        """A slice with shared counters offers no devices, because it must not have any."""
+        beside = POOL_RULES[features.release].counters_beside_devices
+        self.devices: tuple[Device, ...] = () if self.has_counters and not beside else self.spec.devices or ()
+        """From 1.35 on a slice with shared counters offers no devices, because it must not have any."""
         self._all = (1 << len(self.devices)) - 1
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(features, semantics)
@@ -88,7 +90,8 @@ class Slice:
         partitioned = spec.per_device_node_selection is not None or spec.shared_counters
         if partitioned and not features.partitionable_devices:
             return Reach.NOWHERE
-        if spec.shared_counters and features.release < Release.V1_37 and not semantics.errors_stay_on_node:
+        of_its_own = spec.shared_counters and not POOL_RULES[features.release].counters_beside_devices
+        if of_its_own and features.release < Release.V1_37 and not semantics.errors_stay_on_node:
             return Reach.COUNTERS
         return Reach.NODE if spec.node_name else Reach.MULTI_NODE
 

@@ -127,6 +127,11 @@ class DesiredPool:
         except ValueError:
             return None
 
+    @property
+    def has_counters(self) -> bool:
+        """Whether the pool has counters, of which releases want different forms."""
+        return b'"shared_counters":[{' in self._copy
+
     def adopt(self, pool: Pool) -> None:
         """From now on want this, because the API server does not store the rest."""
         self._pool = pool

@@ -213,8 +213,8 @@ def marked_for(scheduler: str, resources: Resources) -> Resources:
 
     def parts(slice_: Slice) -> Iterator[Slice]:
         devices = tuple(map(marked, slice_.devices))
-        for part in _parts(devices, RICH_DEVICES_PER_SLICE) if devices else [devices]:
-            yield replace(slice_, devices=part)
+        for index, part in enumerate(_parts(devices, RICH_DEVICES_PER_SLICE) if devices else [devices]):
+            yield replace(slice_, devices=part, shared_counters=() if index else slice_.shared_counters)
 
     return {
         name: replace(pool, slices=tuple(part for slice_ in pool.slices for part in parts(slice_)))

@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from dra_kube import Api, ApiError, KubeError
+from dra_api.releases.release import NEWEST, Release, release_of
+from dra_kube import Api, ApiError, Forbidden, KubeError, NotFound
 
 from dra_kubeletplugin.errors import (
     DroppedFields,
@@ -32,6 +34,7 @@ from dra_kubeletplugin.errors import (
 )
 
 from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
+from .forms import in_form_of
 from .model import Owner, Pool, Resources, Slice
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
 from .publish_errors import disabled_features
@@ -91,6 +94,8 @@ class SlicePublisher:
         self._next_publish = NextPublish()
         self._rate_limit = RateLimit(rate, burst)
         self._writer = SliceWriter(api, self._view, self._rate_limit)
+        self._release: Release | None = None
+        """That of the API server, which is asked for when a pool has counters."""
         self._restore_soon_until = 0.0
         self.has_settled = False
         """Whether ``settled`` would once have returned after a ``publish``."""
@@ -267,6 +272,9 @@ class SlicePublisher:
             self._next_publish.settled(name)
             self._trouble(name, error, "pool validation failed")
         except PoolRefused as error:
+            if await self._has_other_release(desired):
+                self._schedule({name}, Reason.DESIRED, 0.0)
+                return
             self._next_publish.refused(name, self._now())
             self._trouble(name, error, "the API server refused ResourceSlices; retrying in 5 minutes")
         except Exception as error:
@@ -277,6 +285,23 @@ class SlicePublisher:
             self._problems.pop(name, None)
         if self._desired.get(name) is desired:
             self._unsettled.discard(name)
+
+    async def _has_other_release(self, desired: DesiredPool | None) -> bool:
+        """Return whether the API server was upgraded, so that it takes counters in another form."""
+        before, self._release = self._release, None
+        if before is None or desired is None:
+            return False
+        with suppress(KubeError):
+            self._release = await self._server_release()
+        return self._release not in (before, None)
+
+    async def _server_release(self) -> Release:
+        """Return the release of the API server, or the newest if it may not be known. Raises KubeError."""
+        try:
+            return release_of(await self._api.raw_get("/version"))[0]
+        except (Forbidden, NotFound) as error:
+            log.warning("cannot read which release the API server has, and take it for %s: %s", NEWEST, error)
+            return NEWEST
 
     def _failed(self, name: str, error: Exception) -> None:
         if not isinstance(error, KubeError):
@@ -297,7 +322,10 @@ class SlicePublisher:
         publication = Publication(self._driver, name, self._owner, self._node_name)
         existing = self._view.pool(name, self._now())
         unanswered = self._writer.unanswered.get(name, 0)
-        pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered)
+        if desired is not None and desired.has_counters and self._release is None:
+            self._release = await self._server_release()
+        release = self._release or NEWEST
+        pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered, release)
         for item in plan.delete:
             self._check_permission()
             await self._writer.delete(item)
@@ -322,7 +350,8 @@ class SlicePublisher:
 
 
 def _planned(
-    publication: Publication, desired: DesiredPool | None, existing: list[Stored], unanswered: int
+    publication: Publication, desired: DesiredPool | None, existing: list[Stored], unanswered: int, release: Release
 ) -> tuple[Pool | None, Plan]:
-    pool = stay_in_place(desired.pool() if desired else None, existing)
+    wanted = in_form_of(publication.pool, desired.pool(), release) if desired else None
+    pool = stay_in_place(wanted, existing)
     return pool, plan_pool(publication, pool, existing, unanswered)

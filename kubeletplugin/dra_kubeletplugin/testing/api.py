@@ -12,6 +12,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
 
+from dra_api.releases.release import NEWEST
 from dra_kube import Api, Change, Conflict, Gone, NotFound, Resource
 from dra_kube import WatchEvent as Event
 
@@ -19,12 +20,16 @@ Json = dict[str, Any]
 
 
 class PluginApi:
-    """The part of ``dra_kube.Api`` that a plugin uses. ``store`` changes what the server keeps of a written slice."""
+    """The part of ``dra_kube.Api`` that a plugin uses.
+
+    ``store`` changes what the server keeps of a written slice; ``release`` is the one that the server says it has.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.faults: dict[str, list[Exception]] = {}
         self.requests: list[tuple[str, str]] = []
+        self.release = NEWEST
         self.store: Callable[[Json], None] = lambda obj: None
         self._applied: dict[str, dict[str, list[Json]]] = {}
         """By uid of a claim and field manager, the devices that it has applied to the status, the latest last."""
@@ -92,6 +97,13 @@ class PluginApi:
 
     def forget(self, resource: Resource) -> None:
         """The version that is served never changes."""
+
+    async def raw_get(self, path: str) -> Json:
+        """What ``/version`` answers; ``release`` says which it is."""
+        if path != "/version":
+            raise NotFound(404, "NotFound", f"the path {path} is not known here")
+        major, _, minor = str(self.release).partition(".")
+        return {"major": major, "minor": minor}
 
     async def create(self, resource: Resource, body: Json) -> Json:
         await self._request("create", resource)

@@ -14,6 +14,7 @@ from typing import Final
 
 from dra_api.quantity import NANO, Quantity
 from dra_api.releases.gates import FeatureGates
+from dra_api.releases.pool_rules import POOL_RULES
 from dra_api.releases.release import Release
 from dra_api.resource import (
     CapacityRequestPolicy,
@@ -129,8 +130,6 @@ def _positive(amounts: Mapping[str, Quantity | None], path: str) -> Errors:
 
 ATTRIBUTES_AND_CAPACITIES_LIMIT: Final = 32
 ATTRIBUTE_VALUES_LIMIT: Final = 48
-TAINTS_LIMIT: Final = 16
-CONSUMED_SETS_LIMIT: Final = 2
 COUNTERS_LIMIT: Final = 32
 COMPATIBILITY_GROUPS_LIMIT: Final = 2
 
@@ -149,6 +148,7 @@ def has_list_attributes(device: Device) -> bool:
 
 def device(device: Device, path: str, *, old: Device | None, chooses_node: bool, gates: FeatureGates) -> Errors:
     """A device; ``old`` is the stored one of that name, ``chooses_node``: each device of the slice names its nodes."""
+    rules = POOL_RULES[gates.release]
     yield from checked(dns_label, device.name, f"{path}.name")
     yield from _sizes(device, path)
     yield from mapping(device.attributes, f"{path}.attributes", qualified_name, device_attribute)
@@ -156,11 +156,11 @@ def device(device: Device, path: str, *, old: Device | None, chooses_node: bool,
         check = partial(capacity, shareable=bool(device.allow_multiple_allocations), gates=gates)
         yield from mapping(device.capacity, f"{path}.capacity", qualified_name, check)
     if old is None or not same(old.taints, device.taints):
-        yield from limited(device.taints, f"{path}.taints", TAINTS_LIMIT, taint)
+        yield from limited(device.taints, f"{path}.taints", rules.taints, taint)
     yield from unique(
         device.consumes_counters,
         f"{path}.consumesCounters",
-        CONSUMED_SETS_LIMIT,
+        rules.sets_of_device or len(device.consumes_counters or ()),
         _consumption,
         lambda item: item.counter_set,
     )

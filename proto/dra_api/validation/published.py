@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.releases.gates import FeatureGates
+from dra_api.releases.pool_rules import POOL_RULES, PoolRules
 from dra_api.resource import (
     CounterSet,
     Device,
@@ -71,9 +72,6 @@ def skipped_operations(operations: tuple[str, ...] | None, path: str) -> Errors:
 
 
 DEFAULT_GATES: Final = FeatureGates.of({})
-DEVICES_LIMIT: Final = 128
-ADVANCED_DEVICES_LIMIT: Final = 64
-COUNTER_SETS_LIMIT: Final = 8
 _ONE_NODE_CHOICE: Final = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
 
 
@@ -116,7 +114,8 @@ def _slice_spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None, gates: Fe
         # selectors of several slices are merged into one term
         terms = list(new.node_selector.node_selector_terms or ())
         yield invalid("spec.nodeSelector.nodeSelectorTerms", terms, "must have exactly one node selector term")
-    if new.shared_counters is not None and new.devices is not None:
+    rules = POOL_RULES[gates.release]
+    if new.shared_counters is not None and new.devices is not None and not rules.counters_beside_devices:
         yield invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     stored = {item.name: item for item in (old.devices if old is not None else None) or ()}
 
@@ -125,12 +124,43 @@ def _slice_spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None, gates: Fe
         return device(item, path, old=stored.get(item.name), chooses_node=chooses_node, gates=gates)
 
     advanced = any(item.taints or item.consumes_counters or has_list_attributes(item) for item in new.devices or ())
-    limit = ADVANCED_DEVICES_LIMIT if advanced else DEVICES_LIMIT
+    limit = rules.advanced_devices if advanced else rules.devices
     yield from unique(new.devices, "spec.devices", limit, one_device, lambda item: item.name)
     yield from skipped_operations(new.skip_node_operations, "spec.skipNodeOperations")
     yield from partition_type_attribute(new.partition_type_attribute, "spec.partitionTypeAttribute", gates)
-    path = "spec.sharedCounters"
-    yield from unique(new.shared_counters, path, COUNTER_SETS_LIMIT, _counter_set, lambda item: item.name)
+    path, sets = "spec.sharedCounters", len(new.shared_counters or ())
+    yield from unique(new.shared_counters, path, rules.counter_sets or sets, _counter_set, lambda item: item.name)
+    if rules.counters_beside_devices:
+        yield from _counters_beside_devices(new, rules)
+
+
+def _counters_beside_devices(new: ResourceSliceSpec, rules: PoolRules) -> Errors:
+    """Until 1.34 devices draw from the counters of their own slice."""
+    sets = {item.name: item.counters or {} for item in new.shared_counters or ()}
+    total = sum(map(len, sets.values()))
+    if rules.counters is not None and total > rules.counters:
+        detail = f"the total number of shared counters must not exceed {rules.counters}"
+        yield invalid("spec.sharedCounters", total, detail)
+    drawn = 0
+    for index, item in enumerate(new.devices or ()):
+        draws = sum(len(consumed.counters or {}) for consumed in item.consumes_counters or ())
+        drawn += draws
+        if rules.counters_of_device is not None and draws > rules.counters_of_device:
+            detail = f"the total number of counters must not exceed {rules.counters_of_device}"
+            yield invalid(f"spec.devices[{index}]", draws, detail)
+        for at, consumed in enumerate(item.consumes_counters or ()):
+            path = f"spec.devices[{index}].consumesCounters[{at}]"
+            if consumed.counter_set not in sets:
+                detail = "must reference a counterSet defined in the ResourceSlice sharedCounters"
+                yield invalid(f"{path}.counterSet", consumed.counter_set, detail)
+                continue
+            for name in consumed.counters or {}:
+                if name not in sets[consumed.counter_set]:
+                    detail = "must reference a counter defined in the ResourceSlice sharedCounters"
+                    yield invalid(f"{path}.counters", name, detail)
+    if rules.drawn_counters is not None and drawn > rules.drawn_counters:
+        detail = f"the total number of counters in devices must not exceed {rules.drawn_counters}"
+        yield invalid("spec.devices", drawn, detail)
 
 
 def partition_type_attribute(name: str | None, path: str, gates: FeatureGates) -> Errors:
