@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from .conversion import JSON
 from .releases.gates import FeatureGates
+from .validation.requests import REQUEST_FIELDS
 
 _STATUS_KINDS: Final = ("ResourceClaim", "DeviceTaintRule", "ResourcePoolStatusRequest", "PodGroup")
 _METADATA_OF_SPEC: Final = (
@@ -27,20 +28,14 @@ _RESULTS: Final = "status.allocation.devices.results.*"
 
 
 def _claim_fields(devices: str) -> dict[str, tuple[str, ...]]:
-    exactly, alternative = f"{devices}.requests.*.exactly", f"{devices}.requests.*.firstAvailable.*"
-    return {
-        "prioritized_list": (f"{devices}.requests.*.firstAvailable",),
-        "admin_access": (f"{exactly}.adminAccess", f"{_RESULTS}.adminAccess"),
-        "device_taints": (f"{exactly}.tolerations", f"{alternative}.tolerations", f"{_RESULTS}.tolerations"),
+    """Return those of requests, from their registry, and those of constraints and the status."""
+    found = {
         "consumable_capacity": (
-            f"{exactly}.capacity",
-            f"{alternative}.capacity",
             f"{devices}.constraints.*.distinctAttribute",
             f"{_RESULTS}.shareID",
             f"{_RESULTS}.consumedCapacity",
             "status.devices.*.shareID",
         ),
-        "derived_attributes": (f"{exactly}.derivedAttributes", f"{alternative}.derivedAttributes"),
         "optional_node_operations": (f"{_RESULTS}.skipNodeOperations",),
         "device_status": ("status.devices",),
         "binding_conditions": (
@@ -49,6 +44,9 @@ def _claim_fields(devices: str) -> dict[str, tuple[str, ...]]:
             "status.allocation.allocationTimestamp",
         ),
     }
+    for field in REQUEST_FIELDS:
+        found[field.gate] = (*found.get(field.gate, ()), *field.paths(devices))
+    return found
 
 
 def _group_fields(group: str) -> dict[str, tuple[str, ...]]:

@@ -29,6 +29,7 @@ from dra_api.resource import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from dra_api.validation.requests import REQUEST_FIELDS, RequestField
 from dra_ledger.basics import DeviceId, Memo
 from dra_ledger.errors import AllocationError, ClaimError, SelectorError
 from dra_ledger.features import Features
@@ -135,12 +136,16 @@ class Alternative:
     """What all devices have, whatever the claim says."""
     expressions: tuple[str, ...] = field(init=False)
     """The texts of the selectors."""
+    published: tuple[Comparison, ...] = field(init=False)
+    """The constraints that compare what devices publish, rather than what the request computes."""
     offer: Hashable = field(init=False)
     """Equal for alternatives to which a node offers the same devices, regardless of allocations and constraints."""
 
     def __post_init__(self) -> None:
         expressions = tuple(selector.expression for selector in self.selectors)
+        published = tuple([it for it in self.constraints if it.attribute not in self.derived])
         object.__setattr__(self, "expressions", expressions)
+        object.__setattr__(self, "published", published)
         object.__setattr__(self, "offer", (expressions, self.tolerations, self.capacity))
 
 
@@ -157,7 +162,7 @@ class Stage:
 class CompiledRequests:
     """The requests of one claim. Claims that request the same share them."""
 
-    __slots__ = ("configurations", "derives_attributes", "fault", "stages", "wants_admin_access")
+    __slots__ = ("configurations", "fault", "may_fail_anywhere", "stages", "wants_admin_access")
 
     def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
         self.stages = stages
@@ -165,8 +170,8 @@ class CompiledRequests:
         self.fault = fault
         self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
         """Some request has admin access."""
-        self.derives_attributes = any(alternative.derived for stage in stages for alternative in stage.alternatives)
-        """Some request computes attributes, which may fail on any device."""
+        self.may_fail_anywhere = any(alternative.derived for stage in stages for alternative in stage.alternatives)
+        """Some request computes what may fail on any device."""
         self.configurations: Memo[tuple[int, ...], tuple[DeviceAllocationConfiguration, ...]] = Memo()
         """What its classes configure, by the chosen alternatives; kept for ``configuration``, which works it out."""
 
@@ -174,7 +179,7 @@ class CompiledRequests:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("claims", "derives_attributes", "fault", "requests", "stages")
+    __slots__ = ("claims", "fault", "may_fail_anywhere", "requests", "stages")
 
     def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
         self.claims = claims
@@ -183,11 +188,11 @@ class ClaimProgram:
         self.stages = requests[0].stages if len(requests) == 1 else tuple([it for one in requests for it in one.stages])
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
-        self.derives_attributes = False
-        """Some request computes attributes, which may fail on any device."""
+        self.may_fail_anywhere = False
+        """Some request computes what may fail on any device."""
         for one in requests:
-            if one.derives_attributes:
-                self.derives_attributes = True
+            if one.may_fail_anywhere:
+                self.may_fail_anywhere = True
 
     def named(self, expression: str) -> str:
         """The selector of this text, as a sentence names it."""
@@ -204,6 +209,19 @@ class ClaimProgram:
         return any(compiled.wants_admin_access for compiled in self.requests)
 
 
+def refused_fields(features: Features) -> tuple[RequestField, ...]:
+    """Return the fields with which no request can be served, since their gates are off."""
+    return tuple(
+        [
+            gated
+            for gated in REQUEST_FIELDS
+            if gated.refusal and not getattr(features, gated.gate)
+            # A release that does not know the field goes on without it, as its server has dropped it.
+            if gated.since <= features.release and not (gated.is_ignored_by_stable and features.basic)
+        ]
+    )
+
+
 class ClaimCompiler:
     """Compiles claims. Those that ask for the same, such as all claims of one template, get the same stages.
 
@@ -213,6 +231,7 @@ class ClaimCompiler:
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
+        self._refused = refused_fields(features)
         self._known: Cache[tuple[int, AttributeValue | None, bytes], CompiledRequests] = Cache(
             KEPT_PROGRAM_BYTES,
             lambda key, compiled: _COMPILED_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[2]),
@@ -235,7 +254,7 @@ class ClaimCompiler:
         key = (number, value, encode((asked.requests, asked.constraints)))
         known = self._known.get(key)
         if known is None:
-            known = _Compiler(number, claim, value, self._class_of, self._features).compile()
+            known = _Compiler(number, claim, value, self._class_of, self._features, self._refused).compile()
             if known.fault is None:  # a fault names its claim
                 self._known.put(key, known)
         return known
@@ -251,7 +270,9 @@ class _Compiler:
         value: AttributeValue | None,
         class_of: ClassLookup,
         features: Features,
+        refused: Sequence[RequestField],
     ) -> None:
+        self._refused = refused
         self._number = number
         self._claim = claim
         self._value = value
@@ -283,11 +304,10 @@ class _Compiler:
                 )
 
     def _stage(self, request: DeviceRequest) -> Stage:
+        self._check_gates(request.name, request)
         if not request.first_available:
             exact = request.exactly or ExactDeviceRequest()
             return Stage(self._number, request.name, (self._alternative(request.name, request, exact),), False)
-        if not self._features.prioritized_list:
-            raise self._error(request.name, "has subrequests, but the DRAPrioritizedList feature is disabled")
         alternatives = tuple(
             self._alternative(f"{request.name}/{sub.name}", request, sub) for sub in request.first_available
         )
@@ -296,18 +316,12 @@ class _Compiler:
     def _alternative(
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
     ) -> Alternative:
+        self._check_gates(name, wanted)
         derived = _derived(wanted, self._features)
-        if derived and not self._features.derived_attributes:
-            raise self._error(name, "has derived attributes, but the DRADerivedAttributes feature is disabled")
-        requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
-        if wanted.capacity is not None and not self._features.consumable_capacity:
-            if not self._features.basic:
-                raise self._error(name, "has capacity requests, but the DRAConsumableCapacity feature is disabled")
-            requested = {}
+        has_capacity = wanted.capacity is not None and self._features.consumable_capacity
+        requested = (wanted.capacity.requests if wanted.capacity is not None and has_capacity else None) or {}
         own = self._selectors("", name, wanted.selectors)
         admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
-        if admin is not None and not self._features.admin_access:
-            raise self._error(name, "admin access is requested, but the feature is disabled")
         class_ = self._class(name, wanted.device_class_name)
         if wanted.allocation_mode not in ("ExactCount", "All"):
             raise self._error(name, f"unsupported count mode {wanted.allocation_mode}")
@@ -328,6 +342,11 @@ class _Compiler:
             derived=derived,
             value=self._value,
         )
+
+    def _check_gates(self, name: str, part: DeviceRequest | ExactDeviceRequest | DeviceSubRequest) -> None:
+        for gated in self._refused:
+            if getattr(part, gated.attribute, None) not in (None, ()):
+                raise self._error(name, gated.refusal)
 
     def _selectors(
         self, class_: str, name: str, selectors: Sequence[DeviceSelector] | None

@@ -64,6 +64,7 @@ from dra_api.validation.metadata import (
 from dra_api.validation.published import skipped_operations
 from dra_api.validation.requests import (
     CONFIGS_LIMIT,
+    Checks,
     RequestNames,
     SelectorCheck,
     accept_selectors,
@@ -94,7 +95,7 @@ def validate_resource_claim(
         errors = list(metadata_update(new.metadata, old.metadata))
         return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
     errors = list(metadata(new.metadata, namespaced=True))
-    errors += device_claim(new.spec.devices, "spec.devices", gates, check_selector, check_derived)
+    errors += device_claim(new.spec.devices, "spec.devices", gates, Checks(check_selector, check_derived))
     return errors
 
 
@@ -112,7 +113,7 @@ def validate_resource_claim_template(
         return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
     errors = list(metadata(new.metadata, namespaced=True))
     errors += template_metadata(new.spec.metadata, "spec.metadata")
-    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, check_selector, check_derived)
+    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, Checks(check_selector, check_derived))
     return errors
 
 

@@ -1,15 +1,22 @@
-"""Checks of what a claim asks for: requests, alternatives, selectors, constraints, tolerations, configuration.
+"""What a claim asks for: requests, constraints, configurations, and the selectors that classes have as well.
+
+``REQUEST_FIELDS`` is the registry of fields that exist only with a feature gate. Validation, the fields that a server
+drops or does not know, and the words of an allocator that refuses one all follow from its rows. Spec: api.md sections
+5, 6 and 9.
 
 ``dra_cel`` knows whether a CEL expression compiles and what it may cost. It comes in as a function, so that neither
-package imports the other. Spec: api.md sections 5, 6 and 9; derived attributes: K37-DA-01 to -03.
+package imports the other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Final, NamedTuple
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from dra_api.releases.gates import FeatureGates
+from dra_api.releases.release import Release
 from dra_api.resource import (
     DeviceAllocationConfiguration,
     DeviceClaim,
@@ -93,13 +100,20 @@ def configuration(
     yield from raw_object(config.opaque.parameters, f"{path}.opaque.parameters", stored=stored)
 
 
+class Checks(NamedTuple):
+    """Compilers of expressions, by what these yield: a truth value, or the value of an attribute."""
+
+    selector: SelectorCheck = accept_selectors
+    attribute: SelectorCheck = accept_selectors
+
+
 DERIVED_ATTRIBUTES_LIMIT: Final = 32
 
 
-def derived_attributes(claim: DeviceClaim, path: str, check: SelectorCheck) -> Errors:
-    """Those of all requests and alternatives of a claim: each is compared by a constraint that applies there.
+def derived_attributes(claim: DeviceClaim, path: str, checks: Checks) -> Errors:
+    """Check the derived attributes of all requests and alternatives of a claim (K37-DA-01 to -03).
 
-    Together they may cost as much as one selector.
+    Each must be compared by a constraint that applies there. Together they may cost as much as one selector.
     """
     costs: list[int] = []
     for place, names, items in _places(claim, path):
@@ -117,7 +131,7 @@ def derived_attributes(claim: DeviceClaim, path: str, check: SelectorCheck) -> E
             elif size(item.expression) > EXPRESSION_BYTES:
                 yield too_long(f"{path}.expression", EXPRESSION_BYTES)
             else:
-                verdict = check(item.expression, False)
+                verdict = checks.attribute(item.expression, False)
                 costs.append(verdict.max_cost)
                 if verdict.error is not None:
                     yield invalid(f"{path}.expression", item.expression, verdict.error)
@@ -141,6 +155,90 @@ def _places(claim: DeviceClaim, path: str) -> Iterator[tuple[str, set[str], tupl
             yield f"{where}.firstAvailable[{number}].derivedAttributes", names, sub.derived_attributes
 
 
+class Place(StrEnum):
+    """Where a field may stand, as a path below ``spec.devices`` of a claim; results are below the claim itself."""
+
+    REQUEST = "requests.*"
+    EXACTLY = "requests.*.exactly"
+    ALTERNATIVE = "requests.*.firstAvailable.*"
+    RESULT = "status.allocation.devices.results.*"
+
+
+class RequestField(NamedTuple):
+    """A field of requests that exists only with a feature gate: whatever depends on the gate or on the release.
+
+    A server drops it while the gate is off (``strategy``) and does not know it in a release before ``since``; an
+    allocator refuses a stored request that has it, in the words of ``refusal``.
+    """
+
+    name: str
+    """As in JSON."""
+    gate: str
+    """The attribute of FeatureGates."""
+    places: tuple[Place, ...]
+    refusal: str = ""
+    """What an allocator says of a request that has it while the gate is off. Empty if it goes on without the field."""
+    is_ignored_by_stable: bool = False
+    """The reference's stable allocator goes on without it, and only the newer ones refuse."""
+    since: Release = Release.V1_32
+    check: Callable[[Any, str], Errors] | None = None
+    """What is wrong with one value, at its path."""
+    check_claim: Callable[[DeviceClaim, str, Checks], Errors] | None = None
+    """What is wrong with all values of a claim together; the path is that of ``devices``."""
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of structs, such as ``admin_access``."""
+        return re.sub("([A-Z])", lambda letter: f"_{letter[1].lower()}", self.name)
+
+    def paths(self, devices: str) -> tuple[str, ...]:
+        """Return all paths to the field in an object whose requests are below this one."""
+        return tuple(f"{it}.{self.name}" if it is Place.RESULT else f"{devices}.{it}.{self.name}" for it in self.places)
+
+
+WANTED: Final = (Place.EXACTLY, Place.ALTERNATIVE)
+REQUEST_FIELDS: Final = (
+    RequestField(
+        "firstAvailable",
+        "prioritized_list",
+        (Place.REQUEST,),
+        "has subrequests, but the DRAPrioritizedList feature is disabled",
+    ),
+    RequestField(
+        "derivedAttributes",
+        "derived_attributes",
+        WANTED,
+        "has derived attributes, but the DRADerivedAttributes feature is disabled",
+        since=Release.V1_37,
+        check_claim=derived_attributes,
+    ),
+    RequestField(
+        "capacity",
+        "consumable_capacity",
+        WANTED,
+        "has capacity requests, but the DRAConsumableCapacity feature is disabled",
+        is_ignored_by_stable=True,
+    ),
+    RequestField(
+        "adminAccess",
+        "admin_access",
+        (Place.EXACTLY, Place.RESULT),
+        "admin access is requested, but the feature is disabled",
+    ),
+    RequestField(
+        "tolerations",
+        "device_taints",
+        (*WANTED, Place.RESULT),
+        check=lambda tolerations, path: each(tolerations, path, toleration),
+    ),
+)
+"""Every gated field of a request, in the order in which an allocator refuses them.
+
+A new one is a row here, with its check above; its type in ``resource``; its gate in ``releases.gates`` and in the
+ledger's ``features``; and what the allocator makes of it in ``claim_program`` and a ledger or filter.
+"""
+
+
 REQUESTS_LIMIT: Final = 32
 CONSTRAINTS_LIMIT: Final = 32
 SUBREQUESTS_LIMIT: Final = 8
@@ -157,13 +255,16 @@ def request_names(claim: DeviceClaim) -> RequestNames:
 
 
 def device_claim(
-    claim: DeviceClaim, path: str, gates: FeatureGates, check_selector: SelectorCheck, check_derived: SelectorCheck
+    claim: DeviceClaim,
+    path: str,
+    gates: FeatureGates,
+    checks: Checks,
 ) -> Errors:
     """``spec.devices`` of a new claim or template."""
     names = request_names(claim)
 
     def request(item: DeviceRequest, path: str) -> Errors:
-        yield from _request(item, path, check_selector)
+        yield from _request(item, path, checks.selector)
 
     def constraint(item: DeviceConstraint, path: str) -> Errors:
         yield from request_references(item.requests, f"{path}.requests", names)
@@ -174,7 +275,9 @@ def device_claim(
         yield from configuration(item, path)
 
     yield from unique(claim.requests, f"{path}.requests", REQUESTS_LIMIT, request, lambda item: item.name)
-    yield from derived_attributes(claim, path, check_derived)
+    for field in REQUEST_FIELDS:
+        if field.check_claim is not None:
+            yield from field.check_claim(claim, path, checks)
     yield from limited(claim.constraints, f"{path}.constraints", CONSTRAINTS_LIMIT, constraint)
     yield from limited(claim.config, f"{path}.config", CONFIGS_LIMIT, config)
 
@@ -230,7 +333,9 @@ def _wanted_devices(request: ExactDeviceRequest | DeviceSubRequest, path: str, c
                 yield invalid(f"{path}.count", request.count, detail)
         case mode:
             yield not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount"))
-    yield from each(request.tolerations, f"{path}.tolerations", toleration)
+    for field in REQUEST_FIELDS:
+        if field.check is not None:
+            yield from field.check(getattr(request, field.attribute), f"{path}.{field.name}")
 
 
 def _constrained_attribute(constraint: DeviceConstraint, path: str, gates: FeatureGates) -> Errors:

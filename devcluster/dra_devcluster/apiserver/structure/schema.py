@@ -20,18 +20,29 @@ from threading import Lock
 from typing import Any, Final
 
 from dra_api.releases.release import Release
+from dra_api.validation.requests import REQUEST_FIELDS, Place
 
 Json = dict[str, Any]
 
+_KINDS: Final = {
+    Place.REQUEST: ("DeviceRequest",),
+    Place.EXACTLY: ("ExactDeviceRequest", "DeviceRequest"),  # v1beta1 has no exact requests
+    Place.ALTERNATIVE: ("DeviceSubRequest",),
+    Place.RESULT: ("DeviceRequestAllocationResult",),
+}
 _NEW: Final = frozenset(
     {
+        *(
+            (kind, field.name)
+            for field in REQUEST_FIELDS
+            if field.since == Release.V1_37
+            for place in field.places
+            for kind in _KINDS[place]
+        ),
         ("BasicDevice", "nodeAllocatableResources"),
         ("Device", "nodeAllocatableResources"),
         ("DeviceCounterConsumption", "compatibilityGroups"),
-        ("DeviceRequest", "derivedAttributes"),
         ("DeviceRequestAllocationResult", "skipNodeOperations"),
-        ("DeviceSubRequest", "derivedAttributes"),
-        ("ExactDeviceRequest", "derivedAttributes"),
         ("NodeAllocatableResourceClaimStatus", "mapping"),
         ("NodeAllocatableResourceClaimStatus", "overhead"),
         ("PoolStatus", "partitionSummary"),

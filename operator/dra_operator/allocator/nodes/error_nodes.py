@@ -7,7 +7,7 @@ meets a device (``find_faulty_claims``). Under the reference's semantics so does
 - A selector raises on one of their devices, or they see a pool that is malformed (all requests) or in trouble (requests
   for all devices): the device counts know.
 - Requests for all devices would take more of them than a claim may have.
-- A derived attribute may fail on any device: with one, any node may be one.
+- What a request computes of each device may fail on any: with such a request, any node may be one.
 - A request for all devices would violate a constraint, which is fatal (section 7). The search only notices when it gets
   there, so the requests before it must find enough devices. ``ConstraintConflicts`` compares, per node, the devices
   that the request collects with those that earlier requests may have taken. While they all agree, no error is possible.
@@ -152,7 +152,7 @@ class Counted(NamedTuple):
 def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Callable[[str], bool]) -> ErrorNodes:
     """Return the nodes on which a fault of the claims would show; the counts are up to date."""
     numbers = range(len(program.claims))
-    anywhere = program.fault is not None or program.derives_attributes
+    anywhere = program.fault is not None or program.may_fail_anywhere
     anywhere |= any(_least_of_claim(program, number) > MOST_RESULTS for number in numbers)
     alternatives = [other for stage in program.stages for other in stage.alternatives]
     erring = tuple([counts for counts in map(counts_of, alternatives) if counts.has_errors])
@@ -176,7 +176,7 @@ def find_error_nodes(
 ) -> ErrorNodes:
     """Return the nodes of a program for the reference's semantics; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
-    anywhere = program.fault is not None or program.derives_attributes
+    anywhere = program.fault is not None or program.may_fail_anywhere
     needs = [[Counted(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0

@@ -11,13 +11,17 @@ the attempt: nothing is said of devices that the search does not reach (K37-DA-0
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 from dra_ledger.basics import DeviceId
 from dra_ledger.columns import UNKNOWN, Column, DerivedColumn, Values
 from dra_ledger.errors import DerivedAttributeError
 from dra_ledger.predicates import CompileFailure
 
+from dra_operator.allocator.claim_program import Comparison
+from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger, Request
+from dra_operator.allocator.problem.node_state import NodeState
 
 
 class Constraint(Ledger):
@@ -91,6 +95,34 @@ class Distinct(Constraint):
 
     def state(self) -> Hashable:
         return frozenset(value for values in self._used for value in values)
+
+
+def constraint_maker(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:
+    """Return what makes the ledger of a constraint: by published values, or by those that requests compute."""
+    if comparison.is_derived:
+        kind = DerivedDistinct if comparison.distinct else DerivedMatch
+        return partial(kind, comparison.attribute, partial(_column_of, node, comparison), node.view.id)
+    return partial(Distinct if comparison.distinct else Match, node.column(comparison))
+
+
+def _column_of(node: NodeState, comparison: Comparison, request: Request) -> Column:
+    """The attribute of a constraint, as the request computes it if it does. Raises NotEvaluated."""
+    expression = request.alternative.derived.get(comparison.attribute)
+    if expression is None:
+        return node.column(comparison)
+    lists = node.features.list_attributes
+    return node.view.derived_column(comparison.attribute, expression, node.compiled, lists=lists)
+
+
+def check_derived(node: NodeState, reached: Iterable[tuple[Domain, ...]]) -> None:
+    """Raise an AllocationError if the derived attributes cost too much on the devices that the search can reach."""
+    node.compiled.check_derived(
+        (it.usable.bit_count(), it.alternative.derived.values()) for domains in reached for it in domains
+    )
+
+
+CHECKS: tuple[Callable[[NodeState, Iterable[tuple[Domain, ...]]], None], ...] = (check_derived,)
+"""What must hold before a search in which requests compute something (``ClaimProgram.may_fail_anywhere``)."""
 
 
 class DerivedConstraint(Ledger):

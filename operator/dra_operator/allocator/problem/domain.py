@@ -80,11 +80,6 @@ class Domain:
         return self.alternative.request
 
     @property
-    def derived(self) -> Mapping[str, str]:
-        """Attributes that the request computes for each device, with their expressions."""
-        return self.alternative.derived
-
-    @property
     def comparing(self) -> list[Ledger]:
         """Those of its ledgers that compare attributes."""
         return [one for one in self.ledgers if one.agrees_on or one.differs_in]

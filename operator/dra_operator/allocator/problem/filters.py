@@ -108,10 +108,9 @@ def taints(node: NodeState, domain: Domain, devices: int) -> int:
 
 def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has the attributes of the constraints. A request for all devices notices only when it takes one."""
-    if domain.alternative.constraints and not domain.alternative.everything:
-        for comparison in domain.alternative.constraints:
-            if comparison.attribute not in domain.derived:
-                devices &= node.column(comparison).present
+    if domain.alternative.published and not domain.alternative.everything:
+        for comparison in domain.alternative.published:
+            devices &= node.column(comparison).present
     return devices
 
 

@@ -21,6 +21,8 @@ from dra_ledger.basics import each
 from dra_ledger.columns import Column
 from dra_ledger.counters import Block, Charges, CounterKind
 
+from dra_operator.allocator.claim_program import Alternative
+
 
 class Request(Protocol):
     """What a ledger sees of a request: one alternative on one node."""
@@ -42,8 +44,8 @@ class Request(Protocol):
         """The request in results and messages."""
 
     @property
-    def derived(self) -> Mapping[str, str]:
-        """Attributes that the request computes for each device, with their expressions."""
+    def alternative(self) -> Alternative:
+        """All that it asks for."""
 
     @property
     def amounts(self) -> Mapping[int, Mapping[str, Quantity]]:

@@ -22,7 +22,6 @@ from dra_ledger.usage import PoolUsage, Usage
 
 from dra_operator.allocator.claim_program import Alternative, AttributeValue, ClaimProgram, Comparison
 from dra_operator.allocator.problem.domain import Domain, Filtered
-from dra_operator.allocator.problem.ledger import Request
 from dra_operator.allocator.problem.ledgers import Compatibility, Counters
 
 
@@ -114,14 +113,6 @@ class NodeState:
     def column(self, comparison: Comparison) -> Column:
         """The attribute of a constraint."""
         return self.view.column(comparison.attribute, lists=self.features.list_attributes)
-
-    def column_of(self, comparison: Comparison, request: Request) -> Column:
-        """The attribute of a constraint, as the request computes it if it does. Raises NotEvaluated."""
-        expression = request.derived.get(comparison.attribute)
-        if expression is None:
-            return self.column(comparison)
-        lists = self.features.list_attributes
-        return self.view.derived_column(comparison.attribute, expression, self.compiled, lists=lists)
 
     def having(self, wanted: AttributeValue) -> int:
         """The devices that have the value, alone or in a list."""
@@ -228,5 +219,5 @@ def likeness(view: NodeView, usage: Usage, program: ClaimProgram, compiled: Comp
 
 def _is_plain(alternative: Alternative) -> bool:
     """It asks for a number of devices, by selectors alone."""
-    compares = alternative.constraints or alternative.capacity or alternative.derived or alternative.value is not None
+    compares = alternative.constraints or alternative.capacity or alternative.value is not None
     return not (alternative.everything or compares)

@@ -20,8 +20,8 @@ from dra_ledger.basics import each
 from dra_ledger.errors import AllocationError, ClaimError, PoolError
 from dra_ledger.pools import PoolView, Status
 
-from dra_operator.allocator.claim_program import Alternative, ClaimProgram, Comparison
-from dra_operator.allocator.problem.constraints import DerivedDistinct, DerivedMatch, Distinct, Match
+from dra_operator.allocator.claim_program import Alternative, ClaimProgram
+from dra_operator.allocator.problem.constraints import CHECKS, constraint_maker
 from dra_operator.allocator.problem.domain import Domain, Filtered, Wanted
 from dra_operator.allocator.problem.filters import CHOOSING, KEEPING, in_use, offer
 from dra_operator.allocator.problem.ledger import Ledger
@@ -47,7 +47,7 @@ def counters(node: NodeState, domain: Domain) -> Iterable[Wanted]:
 def constraints(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """The constraints of its claim, also for admin access."""
     return [
-        (("constraint", domain.claim, comparison.position), _constraint(node, comparison))
+        (("constraint", domain.claim, comparison.position), constraint_maker(node, comparison))
         for comparison in domain.alternative.constraints
     ]
 
@@ -57,13 +57,6 @@ def shares(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     if not domain.usable & node.shareable or node.exempt(domain):
         return ()
     return (("shares", partial(CapacityShares, node.shareable, node.left)),)
-
-
-def _constraint(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:
-    if comparison.is_derived:
-        kind = DerivedDistinct if comparison.distinct else DerivedMatch
-        return partial(kind, comparison.attribute, partial(node.column_of, comparison), node.view.id)
-    return partial(Distinct if comparison.distinct else Match, node.column(comparison))
 
 
 MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Wanted]], ...] = (
@@ -197,10 +190,9 @@ class Problem:
         """The first stage that cannot be served even alone."""
         self.is_faulty = known.is_faulty
         """It is not known what the node has for some request for all devices."""
-        if program.derives_attributes:
-            node.compiled.check_derived(
-                (it.usable.bit_count(), it.derived.values()) for domains in self.reached for it in domains
-            )
+        if program.may_fail_anywhere:
+            for check in CHECKS:
+                check(node, self.reached)
 
     def own_domains(self) -> None:
         """Makes domains for this problem alone, with new ledgers, so that more ledgers can be added to them."""
