@@ -77,17 +77,17 @@ COMPONENT = "dra-operator"
 
 
 def utc_now() -> datetime:
-    """The current time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 def _stamp(now: Callable[[], datetime]) -> str:
-    """The current time as the API writes it."""
+    """Return the current time as the API writes it."""
     return format_time(now())
 
 
 def _keys_of(obj: Object) -> tuple[Key, ...]:
-    """What is asked about the object by its own name, an immediate claim's placeholder pod included."""
+    """Return what is asked about the object by its own name, an immediate claim's placeholder pod included."""
     match obj:
         case Pod():
             return (Key("templates", obj.key), Key("placement", obj.key), Key("eviction", obj.key))
@@ -225,7 +225,7 @@ class Control:
     def _context(
         self, client: Client, times: TimeSettings, clock: Callable[[], float], now: Callable[[], datetime]
     ) -> ControllerContext:
-        """What all controllers work with.
+        """Make what all controllers work with.
 
         Answers to writes come in by the same door as what is watched, so that nothing waits for the watch.
         """
@@ -271,7 +271,7 @@ class Control:
             await asyncio.sleep(0)
 
     def apply(self, source: Source, obj: Object, raw: JsonObject | None = None) -> None:
-        """An object is there, in this version. The cache keeps a newer one that it has.
+        """Take in an object in this version. The cache keeps a newer one that it has.
 
         ``raw`` is what the server sent, if that is at hand: an update may be made on top of it. An answer to a write of
         ours does not show that others see the object by now; every other source does.
@@ -298,7 +298,7 @@ class Control:
         self._note(source, before, now)
 
     def _note_allocation(self, before: Object | None, now: ResourceClaim) -> None:
-        """A claim is there. If it got devices, or lost some, another scheduler may have given them."""
+        """Take in a claim. If it got devices, or lost some, another scheduler may have given them."""
         self.cluster.note_contests(now, self._conflict_check.is_unbound)
         was = before if isinstance(before, ResourceClaim) else None
         if was is not None and (was.status.allocation is None) == (now.status.allocation is None):
@@ -320,11 +320,12 @@ class Control:
             self._look_at_users([obj.key], after=self._grace)
 
     def records_claim(self, pod: Pod, claim: str) -> bool:
-        """Whether the claim of this name is being recorded in the pod from here, or may have been."""
+        """Return whether the claim of this name is being recorded in the pod from here, or may have been."""
         return self._pods.records(pod, claim)
 
     def awaits(self, obj: Object) -> bool:
-        """Whether something depends on the moment at which the watch shows this version, which is known already."""
+        """Return whether something depends on the moment at which the watch shows this version, which is known
+        already."""
         return isinstance(obj, ResourceClaim) and self._conflict_check.is_unseen(obj)
 
     @property
@@ -343,11 +344,11 @@ class Control:
 
     @property
     def sees_others(self) -> bool:
-        """Whether all pods of other schedulers are in the cache, as far as is known."""
+        """Return whether all pods of other schedulers are in the cache, as far as is known."""
         return self._sees_others()
 
     def listed(self, as_of: float) -> None:
-        """The cache has all claims as they were on the server at this time of the loop, or later."""
+        """Note that the cache has all claims as they were on the server at this time of the loop, or later."""
         claims = self._conflict_check.listed(as_of)
         self._look_at_users(claims, after=0.0)
         known = (claim for key in claims if (claim := self.cluster.claims.get(key)) is not None)
@@ -358,7 +359,8 @@ class Control:
         self.queues.add((Key("placement", pod.key),))
 
     def _has_shared_driver(self, allocation: AllocationResult) -> bool:
-        """Whether another scheduler may have taken the same device: it has pods with claims to some, had, or may have.
+        """Return whether another scheduler may have taken the same device: it has pods with claims to some, had, or may
+        have.
 
         Devices of our own territory are safe from what others may do, but for the pods that may enter it.
         """
@@ -416,7 +418,8 @@ class Control:
         self.delete(Source.ANSWER, type(obj), obj.key, obj.metadata.uid)
 
     def _rank(self, key: Key) -> Rank:
-        """The order in which pods are placed while that is cheap: the highest priority first, then the oldest."""
+        """Return the order in which pods are placed while that is cheap: the highest priority first, then the
+        oldest."""
         pod = self.cluster.applicant(key.object)
         if pod is None:
             return (0, "")

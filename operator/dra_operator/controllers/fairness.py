@@ -70,7 +70,7 @@ class Loop(Protocol):
 
 
 def may_have_another(held: int, free: float) -> bool:
-    """Whether a namespace that has so many may get one of those that are free."""
+    """Return whether a namespace that has so many may get one of those that are free."""
     return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
 
 
@@ -111,7 +111,7 @@ class Fairness:
     # --- the line, and the workers who take keys from it ---
 
     def push(self, key: Key, level: int, rank: Rank) -> None:
-        """The key joins the line."""
+        """Add the key to the line."""
         namespace = key.namespace
         keys, entry = self._keys.setdefault(namespace, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
@@ -136,7 +136,7 @@ class Fairness:
         return key
 
     def leave(self, key: Key) -> None:
-        """The worker who had the key is free. Namespaces that stood aside and may take one are in line again."""
+        """Free the worker who had the key. Namespaces that stood aside and may take one are in line again."""
         self._free += 1
         self._held[key.namespace] -= 1
         if not self._held[key.namespace]:
@@ -156,7 +156,7 @@ class Fairness:
         return may_have_another(self._held[namespace], self._free)
 
     def _first(self) -> str:
-        """The namespace whose turn it is."""
+        """Return the namespace whose turn it is."""
         if self._paid_at:
             now = self._loop.time()
             for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
@@ -169,7 +169,7 @@ class Fairness:
             heapq.heappop(self._order)
 
     def _file(self, namespace: str) -> None:
-        """The first key of the namespace, or its debt, may be another one."""
+        """File the namespace anew: its first key, or its debt, may be another one."""
         keys = self._keys.get(namespace)
         if not keys or namespace in self._aside:
             self._filed.pop(namespace, None)
@@ -187,7 +187,7 @@ class Fairness:
     # --- the time of decisions ---
 
     def charge(self, key: Key, seconds: float) -> None:
-        """A decision about the key took time, which its namespace owes the others."""
+        """Note that a decision about the key took time, which its namespace owes the others."""
         namespace, now = key.namespace, self._loop.time()
         due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
         self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
@@ -197,7 +197,7 @@ class Fairness:
 
     @property
     def is_quiet(self) -> bool:
-        """No key is wanted for the next round."""
+        """Return whether no key is wanted for the next round."""
         return not self._next
 
     def want(self, key: Key) -> None:
@@ -206,7 +206,7 @@ class Fairness:
         self._plan_round()
 
     def unwant(self, key: Key) -> None:
-        """The key is looked at anyway."""
+        """Note that the key is looked at anyway."""
         self._next.pop(key, None)
 
     def looked_at(self, key: Key, seconds: float) -> bool:

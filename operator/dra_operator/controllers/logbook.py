@@ -31,7 +31,7 @@ _attempt: ContextVar[str] = ContextVar("attempt", default="")
 
 
 def new_attempt() -> str:
-    """The id of a new attempt."""
+    """Return the id of a new attempt."""
     return f"{_PROCESS}-{next(_numbers):x}"
 
 
@@ -49,7 +49,7 @@ class LogLine:
         self.what, self._fields = what, fields
 
     def fields(self) -> dict[str, object]:
-        """The fields, each made if it is given as a function."""
+        """Return the fields, each made if it is given as a function."""
         return {name: value() if callable(value) else value for name, value in self._fields.items()}
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def tell(logger: logging.Logger, level: int, what: str, **fields: object) -> Non
 
 
 def devices_in(allocation: AllocationResult | None) -> list[str]:
-    """The devices of an allocation, as driver/pool/device."""
+    """Return the devices of an allocation, as driver/pool/device."""
     return [str(DeviceId.of(result)) for result in allocation.results] if allocation is not None else []
 
 

@@ -27,14 +27,14 @@ class Announced:
         self._texts: Cache[str, str] = Cache(KEPT_EVENT_BYTES, lambda about, text: 256 + 4 * (len(about) + len(text)))
 
     def is_news(self, about: str, text: str) -> bool:
-        """Whether the object's last text was another one; from now on this is the last."""
+        """Return whether the object's last text was another one; from now on this is the last."""
         if self._texts.get(about) == text:
             return False
         self._texts.put(about, text)
         return True
 
     def forget(self, about: str) -> None:
-        """The same text will be news again."""
+        """Forget the last text: the same one will be news again."""
         self._texts.pop(about)
 
 
@@ -50,23 +50,23 @@ class Recently:
         self._done: OrderedDict[str, float] = OrderedDict()
 
     def add(self, what: str) -> None:
-        """It is done now."""
+        """Note that it is done now."""
         self._done.pop(what, None)
         self._done[what] = self._clock()
         if len(self._done) > KEPT_RECENT_THINGS:
             self._done.popitem(last=False)
 
     def discard(self, what: str) -> None:
-        """It was not done after all."""
+        """Forget it: it was not done after all."""
         self._done.pop(what, None)
 
     def age(self, what: str) -> float | None:
-        """Seconds since it was done; None if it never was, or that is forgotten."""
+        """Return the seconds since it was done; None if it never was, or that is forgotten."""
         done = self._done.get(what)
         return self._clock() - done if done is not None else None
 
     def within(self, what: str, seconds: float) -> bool:
-        """Whether it was done in the last so many seconds."""
+        """Return whether it was done in the last so many seconds."""
         age = self.age(what)
         return age is not None and age < seconds
 
@@ -97,7 +97,7 @@ class GrowingPauses:
         self._done: OrderedDict[str, _Done] = OrderedDict()
 
     def puts_off(self, what: str, key: Key) -> bool:
-        """Whether it must not be done yet; the key comes back when it may."""
+        """Return whether it must not be done yet; the key comes back when it may."""
         done = self._done.get(what)
         left = done.at + done.pause - self._clock() if done is not None else 0.0
         if left > 0:
@@ -105,7 +105,7 @@ class GrowingPauses:
         return left > 0
 
     def did(self, what: str) -> float:
-        """It is done now; the pause before the next time."""
+        """Note that it is done now. Return the pause before the next time."""
         now, before = self._clock(), self._done.pop(what, None)
         times = before.times + 1 if before is not None and now - before.at - before.pause < CALM_SECONDS else 1
         pause = min(self._waits.first * 2.0 ** min(times - 2, 30), self._waits.longest) if times > 1 else 0.0

@@ -111,7 +111,7 @@ class WaitingGauges(Collector):
         yield pending
 
     def _is_gated(self, pod: Pod) -> bool:
-        """Whether nothing is done for the pod yet; one that waits at our own gate is worked on."""
+        """Return whether nothing is done for the pod yet; one that waits at our own gate is worked on."""
         spec = pod.spec
         ours = spec.scheduler_name == self._cluster.scheduler_name and not spec.node_name
         return bool(ours and spec.scheduling_gates) and pod.key not in self._cluster.waiting
@@ -140,7 +140,7 @@ class DeviceGauges(Collector):
 
 
 def largest(counts: Tally[str], ranks: Tally[str] | None = None) -> dict[str, int]:
-    """The counts of the drivers that are largest by ``ranks``, and the sum of the rest."""
+    """Return the counts of the drivers that are largest by ``ranks``, and the sum of the rest."""
     named = [name for name, _ in (ranks or counts).most_common(NAMED_DRIVERS)]
     found = {name: counts[name] for name in named}
     rest = counts.total() - sum(found.values())
@@ -159,7 +159,7 @@ class ClaimCreations:
         )
 
     def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
-        """A claim was made for an owner of this kind, or could not be."""
+        """Note that a claim was made for an owner of this kind, or could not be."""
         group = "" if owner is Pod else SCHEDULING_GROUP
         self._creates.labels(_outcome(success), _text(admin_access), group, owner.__name__).inc()
 
@@ -178,7 +178,7 @@ class ClaimMetrics:
         )
 
     def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
-        """A claim was made from a template for an owner of this kind, or could not be."""
+        """Note that a claim was made from a template for an owner of this kind, or could not be."""
         self.creations.created(owner, success=success, admin_access=admin_access)
         self._creates.labels(_outcome(success), _text(admin_access)).inc()
 
@@ -218,12 +218,12 @@ class PlacementMetrics:
         )
 
     def attempted(self, result: AttemptResult, seconds: float) -> None:
-        """An attempt to place a pod is over."""
+        """Count an attempt."""
         self._attempts[result].inc()
         self._seconds[result].observe(seconds)
 
     def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
-        """The wait for the binding conditions of a claim's devices is over."""
+        """Note that the wait for the binding conditions of a claim's devices is over."""
         self._binding.awaited(claim, state, now)
 
     def gave_way(self) -> None:
@@ -231,7 +231,7 @@ class PlacementMetrics:
         self._gave_way.inc()
 
     def created(self, *, success: bool) -> None:
-        """A claim for extended resources was made, or could not be."""
+        """Note that a claim for extended resources was made, or could not be."""
         self._creations.created(Pod, success=success, admin_access=False)
         self._creates.labels(_outcome(success)).inc()
 
@@ -255,7 +255,7 @@ class EvictionMetrics:
         )
 
     def evicted(self, seconds: float) -> None:
-        """A pod was deleted, so long after it was due."""
+        """Note that a pod was deleted, so long after it was due."""
         self._deletions.inc()
         self._seconds.observe(seconds)
 
@@ -275,11 +275,11 @@ class PreemptionMetrics:
         )
 
     def attempted(self) -> None:
-        """Victims were looked for."""
+        """Count an attempt."""
         self._attempts.inc()
 
     def ended(self, victims: int) -> None:
-        """So many pods were ended for one."""
+        """Count the pods that were ended for one."""
         self._victims.observe(victims)
 
 
@@ -342,7 +342,7 @@ class BindingMetrics:
         self._drivers: set[str] = set()
 
     def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
-        """The wait for the claim's devices is over; those without conditions do not count."""
+        """Note that the wait for the claim's devices is over; those without conditions do not count."""
         for result in claim.results:
             if result.binding_conditions:
                 labels = (self._profile, self._name(result.driver), _STATUS[state])

@@ -47,7 +47,7 @@ class PoolReporter:
         self._queue.add_after(Key("pool-status", key), min(left, POOL_LOOK_SECONDS))
 
     async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
-        """Whether the request is done with; otherwise it is looked at again by itself."""
+        """Return whether the request is done with; otherwise it is looked at again by itself."""
         key, uid = request.metadata.name, request.metadata.uid
         cluster = self._cluster
         slices = (cluster.inventory.slice(slice_.metadata.name) or slice_ for slice_ in cluster.slices)
@@ -68,7 +68,7 @@ class PoolReporter:
         return True
 
     def _time_left(self, request: ResourcePoolStatusRequest) -> float:
-        """Seconds until the request is old; a time that is missing or cannot be read counts as now."""
+        """Return the seconds until the request is old; a time that is missing or cannot be read counts as now."""
         conditions = request.status.conditions or () if request.status is not None else ()
         times = [condition.last_transition_time for condition in conditions]
         since, kept = (

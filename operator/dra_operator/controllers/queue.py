@@ -87,11 +87,11 @@ class KeyBackoff:
         return max(min(own, at_most), self._buckets.draw(key.namespace))
 
     def succeeded(self, key: Key) -> None:
-        """The key starts from the shortest wait again."""
+        """Have the key start from the shortest wait again."""
         self._failures.pop(key, None)
 
     def failures(self, key: Key) -> int:
-        """How often the key failed in a row."""
+        """Return how often the key failed in a row."""
         return self._failures.get(key, 0)
 
 
@@ -179,7 +179,7 @@ class WorkQueue:
         self._notice()
 
     async def get(self) -> Key:
-        """The next key; waits for one."""
+        """Return the next key; wait for one."""
         while not self._fairness.ready:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
@@ -202,7 +202,7 @@ class WorkQueue:
         return key in self._weak
 
     def done(self, key: Key, rest: float = 0.0, *, is_over: bool = True) -> None:
-        """The key was handled; for ``rest`` seconds it is not looked at again.
+        """Note that the key was handled; for ``rest`` seconds it is not looked at again.
 
         Its back-off starts anew, unless the work is not over and only cleared up what an earlier failure left.
         """
@@ -233,29 +233,29 @@ class WorkQueue:
         return seconds
 
     def postpone(self, key: Key, level: int) -> None:
-        """The work on the key is not over, but keys postponed to a lower level come first."""
+        """Put the key back, on which the work is not over: keys postponed to a lower level come first."""
         self._leave(key)
         self._postponed.add(key)
         self._push(key, level)
         self._notice()
 
     def charge(self, key: Key, seconds: float) -> None:
-        """The namespace of the key has taken so much of the time that all share."""
+        """Charge the key's namespace for its time, which all share."""
         self._fairness.charge(key, seconds)
 
     def forget(self, key: Key) -> None:
-        """The object of the key is gone: end its back-off and its rest."""
+        """End the back-off and the rest of the key, of which the object is gone."""
         self._backoff.succeeded(key)
         if (hold := self._held.pop(key, None)) is not None:
             hold.cancel()
             self._hold_over(key)
 
     def settled(self, key: Key) -> None:
-        """The object of the key needs nothing more: it does not come back by itself."""
+        """Cancel the key's timer: its object needs nothing more."""
         self._cancel_timer(key)
 
     def failures(self, key: Key) -> int:
-        """How often the key failed in a row."""
+        """Return how often the key failed in a row."""
         return self._backoff.failures(key)
 
     async def idle(self) -> None:
@@ -269,7 +269,7 @@ class WorkQueue:
 
     @property
     def age(self) -> float:
-        """Seconds for which the oldest of them has waited."""
+        """Return the seconds for which the oldest of them has waited."""
         return self._loop.time() - next(iter(self._ready.values())) if self._ready else 0.0
 
     def taken(self) -> Iterator[tuple[Key, float]]:
@@ -281,17 +281,17 @@ class WorkQueue:
         return ((key, self._loop.time() - since) for key, since in self._ready.items())
 
     def is_working(self, key: Key) -> bool:
-        """Whether a worker has the key, or writes what it decided about it."""
+        """Return whether a worker has the key, or writes what it decided about it."""
         return key in self._working
 
     @property
     def is_idle(self) -> bool:
-        """Nothing to do now, and nothing being done."""
+        """Return whether nothing is to be done now, and nothing is being done."""
         return self._fairness.is_quiet and not (self._ready or self._working)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is to be done, nothing is being done, and no key comes back by itself."""
+        """Return whether nothing is to be done, nothing is being done, and no key comes back by itself."""
         return self.is_idle and not (self._timers or self._wanted)
 
     def close(self) -> None:
@@ -378,7 +378,7 @@ class WorkQueues:
         self._queues = queues
 
     def of(self, controller: Controller) -> WorkQueue:
-        """The queue of one controller."""
+        """Return the queue of one controller."""
         return self._queues[controller]
 
     def add(self, hints: Iterable[Hint]) -> None:
@@ -408,7 +408,7 @@ class WorkQueues:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is to be done, nothing is being done, and no key comes back by itself."""
+        """Return whether nothing is to be done, nothing is being done, and no key comes back by itself."""
         return all(queue.is_quiet for queue in self._queues.values())
 
     def close(self) -> None:

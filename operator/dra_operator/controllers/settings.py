@@ -59,7 +59,7 @@ class OwnControllers:
 
 
 def controllers_of(text: str) -> frozenset[str] | None:
-    """The controllers that a comma-separated text names; None for ``auto``. Raises UnknownController."""
+    """Return the controllers that a comma-separated text names; None for ``auto``. Raises UnknownController."""
     if text == "auto":
         return None
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
@@ -105,15 +105,16 @@ class TimeSlices:
 
     @property
     def cheap(self) -> float:
-        """Seconds up to which a decision counts as cheap: it is not charged to the namespace."""
+        """Return the seconds up to which a decision counts as cheap: it is not charged to the namespace."""
         return self.turn / 10
 
     def rest_after(self, spent: float) -> float:
-        """How long a key is left alone after so many seconds of search; not at all when they were one turn at most."""
+        """Return how long a key is left alone after so many seconds of search; not at all when they were one turn at
+        most."""
         return spent * self.rest if spent > self.turn else 0.0
 
     def level(self, spent: float) -> int:
-        """The place in the queue of a decision that continues later: what took longer comes later."""
+        """Return the place in the queue of a decision that continues later: what took longer comes later."""
         return max(1, int(spent / self.turn))
 
 

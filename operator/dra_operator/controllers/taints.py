@@ -63,14 +63,14 @@ class RuleReporter:
         """By name: the UID of the rule, and the pods that it has ended."""
 
     def pod_evicted(self, causes: Iterable[Cause]) -> None:
-        """A pod was deleted for these causes."""
+        """Note that a pod was deleted for these causes."""
         for cause in causes:
             if cause.rule:
                 self._evicted[cause.rule] = (cause.rule_uid, self._count(cause.rule, cause.rule_uid) + 1)
 
     def look_later(self, causes: Iterable[Cause]) -> None:
-        """The reports of the rules among the causes may be outdated. More changes may follow, so they are not updated
-        at once."""
+        """Note that the reports of the rules among the causes may be outdated. More changes may follow, so they are not
+        updated at once."""
         for cause in causes:
             if cause.rule:
                 self._queue.add_after(Key("taint-rules", cause.rule), REPORT_SECONDS)
@@ -92,7 +92,7 @@ class RuleReporter:
                 await self._rules.report(rule, condition)
 
     async def _news(self, rule: DeviceTaintRule) -> Condition | None:
-        """The condition that the rule should have; None if it has that, or if it is too early to say."""
+        """Return the condition that the rule should have; None if it has that, or if it is too early to say."""
         name = rule.metadata.name
         if (wait := self._too_early(rule)) > 0:
             self._queue.add_after(Key("taint-rules", name), wait)
@@ -105,7 +105,7 @@ class RuleReporter:
         return count if known == uid else 0
 
     def _too_early(self, rule: DeviceTaintRule) -> float:
-        """Seconds until the status may be written again; a changed spec is reported at once."""
+        """Return the seconds until the status may be written again; a changed spec is reported at once."""
         known = condition_of(rule)
         if known is None or known.observed_generation != rule.metadata.generation:
             return 0.0
@@ -118,7 +118,7 @@ class RuleReporter:
 
 
 async def _in_parts(work: Generator[None, None, T]) -> T:
-    """What the work returns. Others run whenever it yields."""
+    """Return what the work returns. Others run whenever it yields."""
     while True:
         try:
             next(work)
@@ -228,7 +228,7 @@ class PodEvictor:
         self._deleted(fresh, eviction)
 
     def _goes_later(self, pod: Pod) -> float | None:
-        """The seconds for which others go first that have to go only because of this pod; None if it goes now.
+        """Return the seconds for which others go first that have to go only because of this pod; None if it goes now.
 
         A minute is enough for them.
         """
@@ -245,7 +245,7 @@ class PodEvictor:
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _is_due_alone(self, pod: Pod, now: datetime) -> bool:
-        """Whether the pod would have to go now without the others of its PodGroup."""
+        """Return whether the pod would have to go now without the others of its PodGroup."""
         planned = self._planned.get(pod.key)
         own = evictions.own_eviction(self._cluster, pod, planned.since if planned is not None else now)
         return own is not None and own.due <= now
@@ -270,6 +270,6 @@ class PodEvictor:
             self._rules.look_later(planned.eviction.causes)
 
     def _is_going(self, pod: Pod) -> bool:
-        """Whether the pod has ended or is ending: then nothing has to be done, and nothing is cancelled."""
+        """Return whether the pod has ended or is ending: then nothing has to be done, and nothing is cancelled."""
         meta = pod.metadata
         return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted

@@ -79,7 +79,7 @@ class Failures:
     def report(
         self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0, *, is_over: bool = True
     ) -> None:
-        """A piece of work on the key ended. ``rest``: seconds until the key may be looked at again, whatever happens.
+        """Note that a piece of work ended. ``rest``: seconds until the key may be looked at again, whatever happens.
 
         ``is_over``: see ``WorkQueue.done``.
         """
@@ -107,7 +107,7 @@ class Failures:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that caused it."""
+    """Yield the error, and those that caused it."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -171,7 +171,7 @@ class Workers:
 
 
 async def error_of(work: Awaitable[None]) -> Exception | None:
-    """The error that the work raised, if any."""
+    """Return the error that the work raised, if any."""
     try:
         await work
     except Exception as error:
@@ -317,7 +317,7 @@ class Dispatcher:
             self._queue.charge(key, piece)
 
     async def _tell(self, key: Key, note: Awaitable[None]) -> None:
-        """A note that cannot be written is not worth another try: the end of the attempt tells more."""
+        """Write a note. One that cannot be written is not worth another try: the end of the attempt tells more."""
         try:
             await note
         except (KubeError, ControllerError) as error:

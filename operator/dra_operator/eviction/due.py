@@ -46,12 +46,12 @@ class Cause(NamedTuple):
 
     @classmethod
     def of_rule(cls, name: str, uid: str, taint: DeviceTaint) -> Cause:
-        """The taint of a rule, on whatever devices it selects."""
+        """Return the taint of a rule, on whatever devices it selects."""
         return cls(False, name, NO_DEVICE, 0, uid, taint)
 
     @classmethod
     def of_device(cls, device: DeviceId, place: int, taint: DeviceTaint) -> Cause:
-        """A taint that the driver publishes."""
+        """Return a taint that the driver publishes."""
         return cls(True, "", device, place, "", taint)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Eviction(NamedTuple):
 
 
 def merged(evictions: Iterable[Eviction]) -> Eviction | None:
-    """The earliest due time with the causes of all; None for none."""
+    """Return the earliest due time with the causes of all; None for none."""
     known = list(evictions)
     if not known:
         return None
@@ -84,12 +84,12 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def evicts(rule: DeviceTaintRule) -> bool:
-    """Whether the rule's taint ends pods; without a selector it selects no device (PRJ-010)."""
+    """Return whether the rule's taint ends pods; without a selector it selects no device (PRJ-010)."""
     return rule.spec.taint.effect == NO_EXECUTE and rule.spec.device_selector is not None
 
 
 def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
-    """Whether the rule selects the device, which need not be published (any more)."""
+    """Return whether the rule selects the device, which need not be published (any more)."""
     selector = rule.spec.device_selector
     if selector is None:
         return False
@@ -98,7 +98,7 @@ def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
 
 
 def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: Rules) -> bool:
-    """Whether any device of the allocation has a taint that evicts, tolerated or not."""
+    """Return whether any device of the allocation has a taint that evicts, tolerated or not."""
     return any(True for result in allocation.results for _ in _causes(result, taints, rules))
 
 
@@ -149,8 +149,8 @@ def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: 
 
 
 def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) -> int | None:
-    """The smallest toleration in seconds; None: without a limit. An empty effect, enough for scheduling, is not enough
-    here."""
+    """Return the smallest toleration in seconds; None: without a limit. An empty effect, enough for scheduling, is not
+    enough here."""
     seconds: list[int] = []
     for toleration in tolerations:
         if toleration.effect == NO_EXECUTE and tolerates(toleration, taint):

@@ -27,13 +27,13 @@ class RuleCounts(NamedTuple):
 
 
 def condition_of(rule: DeviceTaintRule) -> Condition | None:
-    """The condition that the rule has."""
+    """Return the condition that the rule has."""
     conditions = rule.status.conditions or ()
     return next((condition for condition in conditions if condition.type == EVICTION_IN_PROGRESS), None)
 
 
 def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, evicted: int, now: str) -> Condition | None:
-    """The condition that the rule should have; None if it already has it.
+    """Return the condition that the rule should have; None if it already has it.
 
     ``evicted``: pods evicted because of the rule since this process started. An eviction that an earlier process
     completed stays completed. The time changes with every change, because it says when the condition was last written.

@@ -43,7 +43,10 @@ class DeviceTaints:
         """The taints that count, only for pools that have some."""
 
     def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
-        """A slice appeared (no ``old``), disappeared (no ``new``) or changed; the devices whose taints changed."""
+        """Note that a slice appeared (no ``old``), went (no ``new``) or changed.
+
+        Return devices whose taints changed.
+        """
         pools: set[PoolId] = set()
         if old is not None:
             pool = PoolId.of(old)
@@ -57,11 +60,11 @@ class DeviceTaints:
         return {device for pool in pools for device in self._refresh(pool)}
 
     def of(self, device: DeviceId) -> _Taints:
-        """The taints of a device, in the order of the slice; none if the device is not published."""
+        """Return the taints of a device, in the order of the slice; none if the device is not published."""
         return self._tainted.get(device.pool_id, {}).get(device.device, ())
 
     def __iter__(self) -> Iterator[DeviceId]:
-        """The devices that have taints which evict."""
+        """Yield the devices that have taints which evict."""
         return (DeviceId(*pool, name) for pool, devices in self._tainted.items() for name in devices)
 
     def __bool__(self) -> bool:

@@ -20,14 +20,14 @@ from dra_operator.kube.client import ClaimChanged, ClaimFull, Client, Edit, Fres
 
 
 def this_very(raw: Object, claim: ResourceClaim) -> Object:
-    """The claim, and not another one of its name."""
+    """Return the claim, and not another one of its name."""
     if raw["metadata"].get("uid", "") != claim.metadata.uid:
         raise ClaimChanged(f"claim {claim.key} was replaced by another one of the same name in the meantime")
     return raw
 
 
 def expect(raw: Object, claim: ResourceClaim, wanted: Object | None = None) -> Object:
-    """The claim, if it is allocated, or, with ``wanted``, if it is not allocated yet or exactly so."""
+    """Return the claim, if it is allocated, or, with ``wanted``, if it is not allocated yet or exactly so."""
     if this_very(raw, claim)["metadata"].get("deletionTimestamp"):
         raise ClaimChanged(f"claim {claim.key} got deleted in the meantime")
     allocation = raw.get("status", {}).get("allocation")
@@ -39,7 +39,7 @@ def expect(raw: Object, claim: ResourceClaim, wanted: Object | None = None) -> O
 
 
 def _is_same_allocation(one: Object, other: Object) -> bool:
-    """Whether both give the same devices on the same nodes, whenever each was written."""
+    """Return whether both give the same devices on the same nodes, whenever each was written."""
     first, second = (
         msgspec.structs.replace(convert(AllocationResult, each), allocation_timestamp=None) for each in (one, other)
     )
@@ -65,7 +65,7 @@ def add_consumers(status: Object, consumers: Sequence[Object]) -> bool:
 
 
 def with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
-    """The claim, if it took the consumer."""
+    """Return the claim, if it took the consumer."""
     if any(entry.uid == consumer.uid for entry in claim.status.reserved_for or ()):
         return claim
     raise ClaimFull(
@@ -88,18 +88,18 @@ class ClaimAccess:
         self._fresh = Fresh()  # claims just created or deleted, until they are allocated or end
 
     def is_unsettled(self, claim: ResourceClaim) -> bool:
-        """Whether a write of ours that got no answer may still change this version of the claim.
+        """Return whether a write of ours that got no answer may still change this version of the claim.
 
         The write names the version on which it is based. Once another version was seen, it has happened or will fail.
         """
         return self._unsettled.get(claim.metadata.uid) == claim.metadata.resource_version
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
-        """The claim as the server has it now, or its successor of the same name. Raises NotFound."""
+        """Return the claim as the server has it now, or its successor of the same name. Raises NotFound."""
         return await self.find(claim.metadata.namespace, claim.metadata.name)
 
     async def find(self, namespace: str, name: str) -> ResourceClaim:
-        """The claim of a name as the server has it now. Raises NotFound."""
+        """Return the claim of a name as the server has it now. Raises NotFound."""
         return self._took(await self._client.get(RESOURCE_CLAIMS, name, namespace))
 
     def came(self, claim: ResourceClaim, raw: Object) -> None:

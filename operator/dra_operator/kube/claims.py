@@ -48,7 +48,7 @@ class Reservations:
         self._gatherings: dict[str, _Gathering] = {}
 
     async def add(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
-        """The claim with the consumer in it."""
+        """Return the claim with the consumer in it."""
         uid = claim.metadata.uid
         gathering = self._gatherings.setdefault(uid, _Gathering())
         turn = _Turn(consumer, asyncio.get_running_loop().create_future())
@@ -98,7 +98,7 @@ class ClaimWriter(ClaimReleases):
         self._reservations = Reservations(self._reserve_all)
 
     async def create(self, body: Object) -> ResourceClaim:
-        """A new claim. Raises Forbidden (quota, admin access), Invalid, ..."""
+        """Create a claim. Raises Forbidden (quota, admin access), Invalid, ..."""
         raw = await self._client.create(RESOURCE_CLAIMS, body, body["metadata"]["namespace"])
         self._fresh.keep(raw)
         return self._took(raw)

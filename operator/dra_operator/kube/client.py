@@ -48,7 +48,7 @@ class Client(Protocol):
     """Reading and writing single objects as raw dicts. Everything may raise ``dra_kube.KubeError``."""
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
         ...
 
     async def list_as(
@@ -58,7 +58,7 @@ class Client(Protocol):
         ...
 
     async def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
-        """The object as stored."""
+        """Return the object as stored."""
         ...
 
     async def update(self, resource: Resource, body: Object, subresource: str | None = None) -> Object:
@@ -105,7 +105,7 @@ _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether the server may have carried out the write, or may still do so.
+    """Return whether the server may have carried out the write, or may still do so.
 
     Not if it refused, if it does not serve the kind, or if nothing was sent. After a timeout, a broken connection, a
     5xx or a bug only the server knows.
@@ -116,7 +116,7 @@ def may_have_happened(error: BaseException) -> bool:
 
 
 def with_remedy(error: KubeError) -> str:
-    """What went wrong; with the role to apply if the operator lacks a permission."""
+    """Return what went wrong; with the role to apply if the operator lacks a permission."""
     lacks_right = isinstance(error, Forbidden) and _NO_RIGHT.search(str(error)) is not None
     return f"{error}; {RIGHTS}" if lacks_right else str(error)
 
@@ -164,7 +164,7 @@ class Fresh:
         self._objects.put(raw["metadata"]["uid"], msgspec.json.encode(raw))
 
     def take(self, obj: Struct) -> Object | None:
-        """The object, to be changed and written; None if it was not kept in the version that the cache has."""
+        """Return the object, to be changed and written; None if it was not kept in the version that the cache has."""
         text = self._objects.pop(obj.metadata.uid)
         if text is None:
             return None
@@ -188,7 +188,7 @@ async def rewrite(
     subresource: str | None = None,
     known: Object | None = None,
 ) -> Object:
-    """The object after ``edit`` changed it in place; unchanged and unwritten when ``edit`` returns False.
+    """Return the object after ``edit`` changed it in place; unchanged and unwritten when ``edit`` returns False.
 
     ``known`` is an object that the server has just answered with, and saves the first read. An error of ``edit`` ends
     the attempt. Raises NotFound, Conflict after the last attempt, and other ``KubeError``.

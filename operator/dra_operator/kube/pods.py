@@ -113,7 +113,7 @@ class PodWriter:
             self._fresh.keep(raw)
 
     def unanswered(self, pod: Pod) -> Unanswered | None:
-        """The binding or the opening of the gate that got no answer, until ``settled``.
+        """Return the binding or the opening of the gate that got no answer, until ``settled``.
 
         It may have happened, and it still may until the pod has another version than the one on which it is based.
         """
@@ -121,7 +121,7 @@ class PodWriter:
         return known if known is not None and known.resource_version else None
 
     def settled(self, pod: Pod) -> None:
-        """What became of the write is known; its number is not used again."""
+        """Note that what became of the write is known; its number is not used again."""
         known = self._unanswered.get(pod.metadata.uid)
         if known is not None:
             self._unanswered[pod.metadata.uid] = known._replace(resource_version="")
@@ -136,7 +136,7 @@ class PodWriter:
             self._unanswered.popitem(last=False)
 
     async def read(self, namespace: str, name: str) -> Pod:
-        """The pod as the server has it now. Raises NotFound."""
+        """Return the pod as the server has it now. Raises NotFound."""
         return self._took(await self._client.get(PODS, name, namespace))
 
     async def record_claims(self, pod: Pod, claims: Mapping[str, str]) -> Pod:
@@ -159,7 +159,7 @@ class PodWriter:
             return self._took(raw)
 
     def records(self, pod: Pod, claim: str) -> bool:
-        """Whether the claim of this name is being recorded in the pod from here, or may have been."""
+        """Return whether the claim of this name is being recorded in the pod from here, or may have been."""
         return (pod.metadata.uid, claim) in self._recorded
 
     @contextmanager
@@ -295,7 +295,7 @@ class PodWriter:
             raise
 
     async def _merge(self, pod: Pod, status: Object) -> Pod:
-        """A merge patch of this very pod's status."""
+        """Return a merge patch of this very pod's status."""
         meta = pod.metadata
         patch = {"metadata": {"uid": meta.uid}, "status": status}
         with self._gone_if_not_found(pod):

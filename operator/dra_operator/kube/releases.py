@@ -142,7 +142,7 @@ class ClaimReleases(ClaimAccess):
 
 
 def _without(claim: ResourceClaim, gone: Collection[str]) -> list[Object]:
-    """A patch that tests what it decides on, and names no resourceVersion.
+    """Return a patch that tests what it decides on, and names no resourceVersion.
 
     So others may change the rest meanwhile, as the garbage collector does when it marks the claim as deleted. Late or
     repeated, it either finds the same consumers, which are still gone, or is refused.
@@ -162,7 +162,7 @@ def _without(claim: ResourceClaim, gone: Collection[str]) -> list[Object]:
 
 
 def _released(claim: ResourceClaim, finalizer: str) -> list[Object]:
-    """A patch as above, of a claim that is not allocated."""
+    """Return a patch as above, of a claim that is not allocated."""
     finalizers = list(claim.metadata.finalizers or ())
     return [
         _test("/metadata/uid", claim.metadata.uid),
@@ -179,7 +179,7 @@ def _check_unused(claim: ResourceClaim, raw: Object, consumers: Collection[str])
 
 
 def _is_held(answer: Object, uid: str) -> bool:
-    """Whether finalizers hold the object after its deletion, by the answer; otherwise it is gone."""
+    """Return whether finalizers hold the object after its deletion, by the answer; otherwise it is gone."""
     meta = answer.get("metadata", {})
     return meta.get("uid") == uid and bool(meta.get("deletionTimestamp"))
 

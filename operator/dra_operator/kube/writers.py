@@ -103,11 +103,11 @@ class PodGroupWriter:
         self._client, self._seen, self._now = client, seen, now
 
     async def read(self, namespace: str, name: str) -> PodGroup:
-        """The group as the server has it now. Raises NotFound, and DecodeError for one that is malformed."""
+        """Return the group as the server has it now. Raises NotFound, and DecodeError for one that is malformed."""
         return self._took(await self._client.get(POD_GROUPS, name, namespace))
 
     async def has_active_pods(self, namespace: str, name: str) -> bool:
-        """Whether the server has a pod of the group that has not ended; one that cannot be read may be one.
+        """Return whether the server has a pod of the group that has not ended; one that cannot be read may be one.
 
         Little is kept of each pod of the namespace meanwhile: users decide how many there are, and how large.
         """
@@ -166,7 +166,7 @@ class PodGroupWriter:
 
 
 def _brief(pod: Pod) -> Pod:
-    """What says of which group the pod is, and whether it has ended."""
+    """Return what says of which group the pod is, and whether it has ended."""
     meta, spec = pod.metadata, pod.spec
     return Pod(
         metadata=ObjectMeta(

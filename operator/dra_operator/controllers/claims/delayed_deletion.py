@@ -84,12 +84,12 @@ class DelayedDeletion:
         """By key, oldest first: claims whose pod is gone, until they are gone themselves."""
 
     def placed(self) -> None:
-        """A pod got its devices."""
+        """Note that a pod got its devices."""
         if self._ample_from == math.inf:
             self._ample_from = self._clock()
 
     def scarce(self) -> None:
-        """A pod found no devices. If they were abundant so far, what is left alone ends at once.
+        """Note that a pod found no devices. If they were abundant so far, claims left alone end at once.
 
         What is being ended already, or was refused, goes on at its own pace.
         """
@@ -102,18 +102,18 @@ class DelayedDeletion:
         self._ample_from = now + ABUNDANT_AFTER_SECONDS
 
     def was_collected(self, claim: ResourceClaim) -> None:
-        """The collector has deleted the claim."""
+        """Note that the collector has deleted the claim."""
         if (collector := self._collectors.get(claim.metadata.namespace)) is not None:
             collector.late = 0
 
     def was_too_early(self, claim: ResourceClaim) -> None:
-        """A deletion from here was refused: the collector deleted the claim meanwhile."""
+        """Note that a deletion from here was refused: the collector deleted the claim meanwhile."""
         collector = self._changed(claim)
         collector.extra_seconds = min(max(2 * collector.extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
         collector.late = collector.left_out = 0
 
     def was_needed(self, claim: ResourceClaim) -> None:
-        """A claim was deleted from here, since the collector had not done it yet."""
+        """Note that a claim was deleted from here, since the collector had not done it yet."""
         ending = self._ending.get(claim.key)
         if ending is None or not ending.was_waited_for:
             return
@@ -124,7 +124,7 @@ class DelayedDeletion:
             collector.late, collector.left_out = 0, LEFT_OUT_CLAIMS
 
     def _changed(self, claim: ResourceClaim) -> _Collector:
-        """The collector in the claim's namespace, of which something new is known."""
+        """Return the collector in the claim's namespace, of which something new is known."""
         namespace = claim.metadata.namespace
         collector = self._collectors.setdefault(namespace, _Collector())
         self._collectors.move_to_end(namespace)
@@ -133,20 +133,21 @@ class DelayedDeletion:
         return collector
 
     def ended(self, claim: str) -> None:
-        """The claim of this key is gone."""
+        """Note that the claim of this key is gone."""
         self._ending.pop(claim, None)
 
     def is_ending(self, seconds: float) -> bool:
-        """Whether there are claims whose pods are gone, since less than so many seconds, and which still exist."""
+        """Return whether there are claims whose pods are gone, since less than so many seconds, and which still
+        exist."""
         return bool(self._ending) and self._clock() - next(reversed(self._ending.values())).since < seconds
 
     @property
     def is_abundant(self) -> bool:
-        """Whether no pod lacks devices, as it seems."""
+        """Return whether no pod lacks devices, as it seems."""
         return self._clock() >= self._ample_from
 
     def has_time(self, claim: ResourceClaim) -> bool:
-        """Whether to leave the claim alone for now. If so, its key comes back when the time is over."""
+        """Return whether to leave the claim alone for now. If so, its key comes back when the time is over."""
         now = self._clock()
         while self._ending and (oldest := next(iter(self._ending.items())))[1].since < now - FORGOTTEN_SECONDS:
             del self._ending[oldest[0]]
@@ -159,7 +160,7 @@ class DelayedDeletion:
         return ending.until > now
 
     def _moment(self, claim: ResourceClaim, now: float) -> float:
-        """Seconds that the collector gets for the claim, which is the next one."""
+        """Return the seconds that the collector gets for the claim, which is the next one."""
         collector = self._collectors.get(claim.metadata.namespace)
         if collector is None:
             return COLLECTOR_SECONDS

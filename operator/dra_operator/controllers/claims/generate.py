@@ -66,7 +66,7 @@ _EXTENDED: Final = "extended-resources"
 def claim_for(
     owner: Pod | PodGroup, purpose: str, annotations: dict[str, str], spec: Object, release: Release
 ) -> Object:
-    """A claim that the pod or PodGroup owns, named after that and what it is for (claim-controller.md 5.4)."""
+    """Return a claim that the pod or PodGroup owns, named after that and what it is for (claim-controller.md 5.4)."""
     meta = owner.metadata
     reference = {
         "apiVersion": "v1" if isinstance(owner, Pod) else _version_of_groups(release),
@@ -89,12 +89,12 @@ def claim_for(
 
 
 def _version_of_groups(release: Release) -> str:
-    """The version of the PodGroup API that the release has (K37-WL-04)."""
+    """Return the version of the PodGroup API that the release has (K37-WL-04)."""
     return f"{SCHEDULING_GROUP}/{'v1beta1' if release >= Release.V1_37 else 'v1alpha2'}"
 
 
 def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
-    """The claim for what devices serve to the pod (scheduling.md 7.2, 7.3).
+    """Return the claim for what devices serve to the pod (scheduling.md 7.2, 7.3).
 
     It has the finalizer from the start, which saves a write before the allocation.
     """
@@ -123,7 +123,7 @@ class ClaimMaker:
     async def create(
         self, owner: Pod | PodGroup, entry: str, template_name: str, *, with_finalizer: bool = False
     ) -> ResourceClaim:
-        """The claim of the entry, new or already there. Raises GenerationFailed."""
+        """Return the claim of the entry, new or already there. Raises GenerationFailed."""
         template = self._cluster.store_of(ClaimTemplate).get(f"{owner.metadata.namespace}/{template_name}")
         if template is None:
             missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
@@ -147,7 +147,7 @@ class ClaimMaker:
         return claim
 
     async def _create_once(self, owner: Pod | PodGroup, entry: str, body: Object) -> ResourceClaim:
-        """The claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
+        """Return the claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
 
         A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
         """
@@ -170,7 +170,10 @@ class ClaimMaker:
         raise taken
 
     def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
-        """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
+        """Return whether the template asks for admin access.
+
+        Raises GenerationFailed for what is switched off (5.4, 7).
+        """
         requests = spec.spec.devices.requests or ()
         admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
         if admin and not self._cluster.features.admin_access:
@@ -181,7 +184,7 @@ class ClaimMaker:
 
 
 def claim_from_template(owner: Pod | PodGroup, entry: str, template: ClaimTemplate, release: Release) -> Object:
-    """The claim to create for an entry (5.4, step 8)."""
+    """Return the claim to create for an entry (5.4, step 8)."""
     content = template.content()
     wanted = content.get("metadata") or {}
     annotations = {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry}
@@ -192,13 +195,13 @@ def claim_from_template(owner: Pod | PodGroup, entry: str, template: ClaimTempla
 
 
 def recorded_name(owner: Pod | PodGroup, entry: str) -> str | None:
-    """The name of the claim that the status records for the entry."""
+    """Return the name of the claim that the status records for the entry."""
     statuses = owner.status.resource_claim_statuses or ()
     return next((status.resource_claim_name for status in statuses if status.name == entry), None)
 
 
 def _is_claim_of(claim: ResourceClaim, owner: Pod | PodGroup, entry: str) -> bool:
-    """Whether the claim was made for this entry of this very pod or group, and is there to stay."""
+    """Return whether the claim was made for this entry of this very pod or group, and is there to stay."""
     controller, meta = claim.metadata.controller, claim.metadata
     if isinstance(owner, Pod):
         is_own = controller is not None and controller.uid == owner.metadata.uid
@@ -324,7 +327,8 @@ class ClaimGenerator:
     async def _claim_for(
         self, pod: Pod, entry: PodResourceClaim, owned: Mapping[str, list[ResourceClaim]]
     ) -> str | None:
-        """The name of the claim that has to be recorded for the entry; None if there is nothing to record (5.4)."""
+        """Return the name of the claim that has to be recorded for the entry; None if there is nothing to record
+        (5.4)."""
         if entry.resource_claim_template_name is None:
             return None
         self._check_gate_of_groups(pod)
@@ -341,7 +345,8 @@ class ClaimGenerator:
         return await self._make(pod, entry, entry.resource_claim_template_name)
 
     async def _make(self, pod: Pod, entry: PodResourceClaim, template: str) -> str | None:
-        """The name of a new claim. None: the recorded one is gone once more, and it is made again after a pause."""
+        """Return the name of a new claim, or None if the recorded one is gone once more: it is made again after a
+        pause."""
         if recorded_name(pod, entry.name) is None:
             return (await self._create(pod, entry, template)).metadata.name
         what = f"{pod.metadata.uid}/{entry.name}"
@@ -385,7 +390,7 @@ class ClaimGenerator:
         return True
 
     def _is_ours_throughout(self, pod: Pod) -> bool:
-        """Whether a claim that is made for the pod is also allocated and released here.
+        """Return whether a claim that is made for the pod is also allocated and released here.
 
         Then it has the finalizer from birth, which saves the write that would put it on before the allocation. Should
         the claim never be allocated, its deletion waits until the finalizer is removed, as that of any other claim.
@@ -418,7 +423,8 @@ class ClaimGenerator:
 
 
 def _is_legacy_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
-    """Whether Kubernetes up to 1.27 made this claim of the pod for the entry: the name says so, and no annotation."""
+    """Return whether Kubernetes up to 1.27 made this claim of the pod for the entry: the name says so, and no
+    annotation."""
     meta = claim.metadata
     has_name = meta.name == legacy_name(pod.metadata.name, entry)
     return has_name and POD_CLAIM_NAME_ANNOTATION not in (meta.annotations or {})

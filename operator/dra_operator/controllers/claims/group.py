@@ -72,7 +72,7 @@ class GroupClaimGenerator:
             return  # gone, or its successor was read, which has brought the key here again
 
     async def _claim_for(self, group: PodGroup, entry: PodResourceClaim) -> str | None:
-        """The name of the claim that has to be recorded for the entry; None if there is nothing to record."""
+        """Return the name of the claim that has to be recorded for the entry; None if there is nothing to record."""
         if self._is_settled(group, entry) or entry.resource_claim_template_name is None:
             return None
         owned = by_entry(it for it in self._cluster.claims_owned_by(group) if is_owned_by_group(group, it))
@@ -106,7 +106,7 @@ class GroupReservations:
         self._cluster, self._groups = context.cluster, context.groups
 
     async def stays(self, claim: ResourceClaim, group: ResourceClaimConsumerReference) -> bool:
-        """Whether a pod may still need the reservation. Raises ReleaseFailed."""
+        """Return whether a pod may still need the reservation. Raises ReleaseFailed."""
         features = self._cluster.features
         if not features.workload_resource_claims or self._cluster.groups.needs(claim, group):
             return True
@@ -195,11 +195,11 @@ class GroupConditions:
             raise
 
     def _is_over(self, shown: Shown | None) -> bool:
-        """Whether the condition stays as it is."""
+        """Return whether the condition stays as it is."""
         return shown is not None and shown.status == "True"
 
     def _is_said(self, group: PodGroup, shown: Shown | None) -> bool:
-        """Whether a pod still says what the condition says: then it stays."""
+        """Return whether a pod still says what the condition says: then it stays."""
         return shown is not None and any(
             (it.type, *shown) == ("PodScheduled", it.status, it.reason, it.message)
             for pod in self._members(group)
@@ -216,7 +216,7 @@ class GroupConditions:
         return placed >= max(gang.min_count if gang is not None else 1, 1)
 
     def _members(self, group: PodGroup) -> Iterator[Pod]:
-        """The pods of ours that have not failed."""
+        """Return the pods of ours that have not failed."""
         for key in self._cluster.groups.members.keys(group.key):
             pod = self._cluster.pods.get(key)
             is_ours = pod is not None and pod.spec.scheduler_name == self._cluster.scheduler_name

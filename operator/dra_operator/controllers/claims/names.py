@@ -45,30 +45,32 @@ _SUFFIX_CHARACTERS = 5
 
 
 def generated_name(base: str, pod_uid: str, entry: str, attempt: int) -> str:
-    """The name for an entry's claim; another one for each attempt, for when a name is taken by something else."""
+    """Return the name for an entry's claim; another one for each attempt, for when a name is taken by something
+    else."""
     digest = hashlib.sha256(f"{pod_uid}/{entry}/{attempt}".encode()).digest()
     return base + digest[:_SUFFIX_CHARACTERS].translate(_LETTERS).decode()
 
 
 def is_ours(claim: str, pod: str, pod_uid: str, entry: str) -> bool:
-    """Whether an operator like this one makes or records a claim of that name for the entry."""
+    """Return whether an operator like this one makes or records a claim of that name for the entry."""
     base = generated_name_base(pod, entry)
     names = (generated_name(base, pod_uid, entry, attempt) for attempt in range(NAME_ATTEMPTS))
     return claim == legacy_name(pod, entry) or claim in names
 
 
 def without_suffix(text: str, base: str) -> str:
-    """The text with ``base*`` for each name made from the base, so that two attempts that fail alike say the same."""
+    """Return the text with ``base*`` for each name made from the base, so that two attempts that fail alike say the
+    same."""
     return re.sub(rf"{re.escape(base)}[a-z0-9]{{{_SUFFIX_CHARACTERS}}}\b", f"{base}*", text)
 
 
 def legacy_name(pod: str, entry: str) -> str:
-    """The name that Kubernetes up to 1.27 gave to the claim of an entry (claim-controller.md 5.8)."""
+    """Return the name that Kubernetes up to 1.27 gave to the claim of an entry (claim-controller.md 5.8)."""
     return f"{pod}-{entry}"
 
 
 def generated_name_base(pod: str, entry: str) -> str:
-    """What goes into ``metadata.generateName``; keeps the hyphen before the random part."""
+    """Return what goes into ``metadata.generateName``; keeps the hyphen before the random part."""
     base = f"{pod}-{entry}-"
     if len(base) <= LONGEST_BASE_CHARACTERS:
         return base
@@ -79,7 +81,7 @@ def generated_name_base(pod: str, entry: str) -> str:
 
 
 def _cut(name: str, length: int) -> str:
-    """The first characters, without those at the end that must not stand before a hyphen."""
+    """Return the first characters, without those at the end that must not stand before a hyphen."""
     return name[:length].rstrip(".-")
 
 
@@ -113,7 +115,7 @@ class NamesBeingWritten:
             under_way.is_over.set()
 
     def foreseen(self, pod: Pod) -> Pod:
-        """The pod as it will be when its claims are recorded."""
+        """Return the pod as it will be when its claims are recorded."""
         under_way = self._under_way.get(pod.metadata.uid)
         if under_way is None:
             return pod
@@ -138,7 +140,7 @@ def check_recorded(pod: Pod, claims: Iterable[ResourceClaim]) -> None:
 
 
 def records_claim_of_others(before: Pod | None, now: Pod, records_here: Callable[[Pod, str], bool]) -> bool:
-    """Whether between these two versions of a pod another controller recorded a claim for one of its entries.
+    """Return whether between these two versions of a pod another controller recorded a claim for one of its entries.
 
     ``records_here``: whether the claim of that name is being recorded in the pod by this process, or may have been.
     """

@@ -74,7 +74,7 @@ class ParkedClaims:
             self._later(Key("release", claim.key), PARKED_LOOK_SECONDS)  # the list brings it back earlier
 
     def ended(self, key: str) -> None:
-        """The claim is not parked, or gone."""
+        """Note that the claim is not parked, or gone."""
         self._alone_since.pop(key, None)
 
     def _seconds_left(self, claim: ResourceClaim, allocation: AllocationResult) -> float:
@@ -143,7 +143,7 @@ class ParkedClaims:
             tell(logger, logging.WARNING, "claim parked", claim=claim.key, because=because)
 
     def _users(self, claim: ResourceClaim) -> Keys:
-        """Pods that wait for the claim, or for its end: a claim from a template has been replaced by now."""
+        """Return the pods that wait for the claim, or for its end: a claim from a template has been replaced by now."""
         waiting = [Key("placement", pod.key) for pod in self._cluster.awaiting(claim)]
         owner = owning_pod(claim)
         made = [Key("templates", f"{claim.metadata.namespace}/{owner.name}")] if owner is not None else []

@@ -72,7 +72,7 @@ class ClaimProtection:
         self._cluster, self._claims, self._pauses = context.cluster, context.claims, context.pauses
 
     async def handle(self, claim: ResourceClaim) -> ResourceClaim:
-        """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
+        """Return the claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
         what = f"finalizer {claim.metadata.uid}"
         if not is_unprotected(self._cluster, claim) or self._pauses.puts_off(what, Key("release", claim.key)):
             return claim
@@ -94,7 +94,7 @@ class ClaimHold:
         self._announced = Announced()
 
     async def handle(self, claim: ResourceClaim) -> ResourceClaim:
-        """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
+        """Return the claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
         self._tell_of_annotation(claim)
         finalizers = claim.metadata.finalizers or ()
         if is_immediate(claim):
@@ -216,7 +216,8 @@ class ClaimReleaser:
             await self._claims.release(held, gone=gone)
 
     async def _deleted(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """The claim as its finalizer holds it, deleted here or by the collector; None if gone. May raise Conflict."""
+        """Return the claim as its finalizer holds it, deleted here or by the collector; None if gone. May raise
+        Conflict."""
         try:
             held = await self._claims.delete(claim, unchanged=True)
         except Conflict:
@@ -239,7 +240,7 @@ class ClaimReleaser:
         tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
 
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
-        """Whether it is to be deleted whole: it was made for a pod that is gone, and has no other owner.
+        """Return whether it is to be deleted whole: it was made for a pod that is gone, and has no other owner.
 
         Its devices stay taken until then. Another scheduler that waits for them would tell its pod that there are none.
         """
@@ -255,7 +256,7 @@ class ClaimReleaser:
         return bool(claim.status.reserved_for) and not is_shared
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
-        """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
+        """Return whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
         if is_pod_group(consumer):
             return await self._reservations.stays(claim, consumer)
         if consumer.api_group or consumer.resource != "pods":
@@ -275,7 +276,7 @@ class ClaimReleaser:
         return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
 
     def _is_left_over(self, claim: ResourceClaim) -> bool:
-        """Whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
+        """Return whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
         owner = owning_pod(claim)
         if owner is None:
             return False
@@ -283,14 +284,14 @@ class ClaimReleaser:
         return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
 
     def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
-        """Whether placement made it for a pod of ours that then got its node without it."""
+        """Return whether placement made it for a pod of ours that then got its node without it."""
         pod = self._cluster.owner_of(claim)
         is_ours = pod is not None and pod.spec.scheduler_name == self._cluster.scheduler_name
         return pod is not None and is_ours and _made_in_vain(pod, claim)
 
 
 def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
-    """Whether the pod got its node with another claim for its extended resources, or without any.
+    """Return whether the pod got its node with another claim for its extended resources, or without any.
 
     That happens after a lost answer to the creation, because the next attempt makes another one.
     """

@@ -51,7 +51,7 @@ class BindStep(Protocol):
     """The last write for a pod."""
 
     def action(self, node: str) -> str:
-        """The attempted action, as it follows ``cannot``."""
+        """Return the attempted action, as it follows ``cannot``."""
         ...
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
@@ -59,7 +59,7 @@ class BindStep(Protocol):
         ...
 
     def news(self, pod: Pod, node: str) -> BindEvent | None:
-        """The event when it is done."""
+        """Return the event when it is done."""
         ...
 
 
@@ -109,7 +109,7 @@ class Bind:
                 return
 
     async def _unless_bound(self, pod: Pod, node: str, conflict: Conflict) -> Pod | None:
-        """The newer version of the pod; None if it is assigned to the node already.
+        """Return the newer version of the pod; None if it is assigned to the node already.
 
         That may be by a binding of ours whose answer was lost. Another writer may have assigned it elsewhere.
         """

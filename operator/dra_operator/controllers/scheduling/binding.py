@@ -121,7 +121,8 @@ class BindingCycle:
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
     async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
-        """Allocations, reservations, the bind step; False if the claims as written are not ready for that.
+        """Write the plan, as much of it as may be written by now; None if the bind step has to wait. Raises
+        BindingFailed.
 
         Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
@@ -137,26 +138,29 @@ class BindingCycle:
         return await self._or_undo(self._write_claims())
 
     async def bind_volumes(self) -> None:
-        """What begins the binding of volumes, and is never taken back. Raises as ``write``."""
+        """Begin the binding of volumes, which is never taken back. Raises as ``write``."""
         await self._or_undo(self._bind_volumes())
 
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
-        """The bind step. Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails."""
+        """Take the bind step.
+
+        Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails.
+        """
         await self._or_undo(self._write_bind_step(claims), undo=undo)
         if not is_placeholder(self._pod):
             self._conflict_check.forget(claims)
 
     def unreserve(self) -> None:
-        """The reverse of ``reserve``; what was written stays."""
+        """Reverse ``reserve``; what was written stays."""
         self._unreserve_devices()
         self._context.wake(self._cluster.forget_placed(self._pod))
 
     async def take_back(self) -> None:
-        """The reverse of ``reserve`` and of ``reserve``, as far as that was done without an error."""
+        """Reverse ``reserve`` and what was written, as far as that was done without an error."""
         await self._undo(vanished=False)
 
     def renew(self) -> None:
-        """The claims are as others have written them by now."""
+        """Take the claims as others have written them by now."""
         known = self._cluster.claims.get
         self._pod_claims = [
             PodClaim(it, known(claim.key, claim.metadata.uid) or claim) for it, claim in self._pod_claims
@@ -235,7 +239,7 @@ class BindingCycle:
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
-        """The claim that the plan asks for, if it does, and the status that names it to the kubelet (7.3)."""
+        """Write the claim that the plan asks for, if it does, and the status that names it to the kubelet (7.3)."""
         plan = self._plan
         if plan.extended is None:
             if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
@@ -260,7 +264,7 @@ class BindingCycle:
             raise PodVanished(str(error)) from error
 
     async def _record_node_use(self) -> None:
-        """What its devices take of the node stands in the pod's status before it is bound (K37-NA-08)."""
+        """Record what the devices take of the node in the pod's status before it is bound (K37-NA-08)."""
         statuses = self._plan.node_use.statuses
         if is_placeholder(self._pod) or is_at_gate(self._pod):
             return  # the scheduler that binds the pod records it
@@ -274,7 +278,7 @@ class BindingCycle:
         self._has_node_use = bool(statuses)
 
     async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
-        """The claim now exists and stands among the allocated devices for the one that was thought up.
+        """Create the claim, and put it among the allocated devices in the place of the planned one.
 
         When the answer is lost the devices are free again, since they are not allocated yet.
         """
@@ -307,7 +311,7 @@ class BindingCycle:
             check_recorded(pod, claims)
 
     async def _undo(self, *, vanished: bool, refused: bool = False) -> None:
-        """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more.
+        """Reverse everything done (4.6). A pod that vanished uses none of its claims any more.
 
         A pod whose last step is refused keeps no devices that it got in an earlier attempt: it may never start.
         """
@@ -374,7 +378,7 @@ class BindingCycle:
 
 
 def is_over(error: BaseException) -> bool:
-    """Whether the write certainly had no effect."""
+    """Return whether the write certainly had no effect."""
     return isinstance(error, ObjectChanged | BindingFailed) or not may_have_happened(error)
 
 
@@ -391,7 +395,8 @@ class Permit:
     async def write(
         self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep
     ) -> AttemptResult | None:
-        """The plan, as much of it as may be written by now; None if the bind step has to wait. Raises BindingFailed."""
+        """Write the plan, as much of it as may be written by now; None if the bind step has to wait. Raises
+        BindingFailed."""
         try:
             with span(
                 "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
@@ -414,7 +419,7 @@ class Permit:
         return AttemptResult.SCHEDULED
 
     def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
-        """The pod has what it waited for."""
+        """Note that the pod has what it waited for."""
         self._report.forget(pod)
         if news := bind_step.news(pod, plan.node):
             self._context.events.post(*news)
@@ -422,7 +427,7 @@ class Permit:
             self._context.metrics.awaited(claim, Readiness.READY, self._context.now())
 
     def may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
-        """Whether all devices are ready for the pod to run with them, and certainly its own.
+        """Return whether all devices are ready for the pod to run with them, and certainly its own.
 
         An immediate claim waits for nothing: the pods that use it do.
         """
@@ -457,7 +462,7 @@ class Permit:
         return ""
 
     def await_volumes(self, pod: Pod, plan: Plan) -> bool:
-        """Whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
+        """Return whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
         unbound = ", ".join(self._unbound_volumes(pod))
         if unbound:
             deadline = self._context.now() + timedelta(seconds=self._context.times.volume_binding_timeout)
@@ -470,12 +475,13 @@ class Permit:
         return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
 
     def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
-        """The pod's claims of volumes that are not bound yet; those of a pod at the gate are not ours."""
+        """Yield the pod's claims of volumes that are not bound yet; those of a pod at the gate are not ours."""
         for use in () if is_at_gate(pod) else volume_uses(pod):
             claim = self._cluster.storage.claim(use.key)
             if claim is None or not claim.is_bound:
                 yield use.name
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
-        """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
+        """Return whether another claim holds a device of this one too, and no pod relies on this one but those that
+        wait."""
         return bool(self._cluster.clashes(claim)) and self._cluster.is_dispensable(pod, claim)

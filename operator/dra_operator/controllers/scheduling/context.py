@@ -46,9 +46,9 @@ class SchedulingContext(ControllerContext):
             self.queues.add((key,))
 
     def is_working(self, pod: str) -> bool:
-        """Whether the pod of this key is being decided on, or a decision about it is being written."""
+        """Return whether the pod of this key is being decided on, or a decision about it is being written."""
         return self.queues.of("placement").is_working(Key("placement", pod))
 
     def readiness(self, claim: ResourceClaim) -> ClaimReadiness:
-        """How far the claim's devices are."""
+        """Return how far the claim's devices are."""
         return claim_readiness(claim, self.now(), self.times.binding_timeout)

@@ -230,7 +230,7 @@ class SchedulingCycle:
         return await self._go_on(attempt)
 
     def is_vain(self, key: str) -> bool:
-        """Whether the pod that devices or room were to help would find no more of them than at its last attempt.
+        """Return whether the pod that devices or room were to help would find no more of them than at its last attempt.
 
         Its answer would be the same: all that was in use at that attempt is in use again. Where pods end for others it
         may find one by now, so it is tried if there are pods of lower priority.
@@ -337,7 +337,7 @@ class SchedulingCycle:
         return decision
 
     def _plan(self, cycle_state: CycleState) -> Planning:
-        """A plan that says what each node answered, if that is logged."""
+        """Return a plan that says what each node answered, if that is logged."""
         post_filter = self._makes_room.post_filter if self._makes_room is not None else None
         if not logger.isEnabledFor(logging.DEBUG):
             return plan(cycle_state, self._filter_timeout, post_filter=post_filter, placement=self._placement)
@@ -368,7 +368,8 @@ class SchedulingCycle:
         return self._refuse(pod, decision, attempt.spent)
 
     def _silent_seconds(self, attempt: PlanInProgress, decision: NoPlace) -> float:
-        """How long the pod may wait for devices before it is told; 0 also if the answer has more to do than to tell."""
+        """Return how long the pod may wait for devices before it is told; 0 also if the answer has more to do than to
+        tell."""
         does_more = decision.nominated is not None or decision.stuck or decision.leftovers
         return 0.0 if does_more or not attempt.cycle_state.wanted_classes else self._patience.seconds_left(attempt.pod)
 
@@ -424,7 +425,7 @@ class SchedulingCycle:
         return result
 
     async def _let_pass(self, pod: Pod) -> None:
-        """A pod at the gate that uses no claims needs nothing from us, wherever it runs."""
+        """Open the gate of a pod that uses no claims: it needs nothing from us, wherever it runs."""
         await self._remove_gate.write(pod, "", ())
         done = f"Scheduling gate {GATE} removed: the pod uses no claims"
         self._context.events.post(pod, EventReason.GATE_REMOVED, done)

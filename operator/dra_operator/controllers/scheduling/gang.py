@@ -113,46 +113,46 @@ class GangProgress:
 
     @property
     def is_led(self) -> bool:
-        """Whether a pod decides or writes for all."""
+        """Return whether a pod decides or writes for all."""
         return self.state in LED
 
     @property
     def waits_because(self) -> GangRefusal | AwaitedClaims | None:
-        """For what the gang waits, while no pod leads."""
+        """Return for what the gang waits, while no pod leads, or None."""
         return None if self.is_led else self.refusal or self.awaited
 
     def lead(self, pod: Pod) -> None:
-        """The pod plans for all. An attempt that comes to no end leaves no refusal to wait with."""
+        """Have the pod plan for all. An attempt that comes to no end leaves no refusal to wait with."""
         self._move(GangEvent.LEAD)
         self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
 
     def await_claims(self, awaited: AwaitedClaims) -> None:
-        """Too few pods have their claims."""
+        """Note that too few pods have their claims."""
         self._move(GangEvent.AWAIT)
         self.refusal, self.awaited = None, awaited
 
     def dissolve(self, pod: Pod) -> None:
-        """The pod has the others give up what they have."""
+        """Have the pod make all give up what they have."""
         self._move(GangEvent.DISSOLVE)
         self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
 
     def take(self, members: Iterable[Pod]) -> None:
-        """The devices and the room of these are taken; the leader is one of them."""
+        """Note that devices and room of these are taken; the leader is one of them."""
         self._move(GangEvent.TAKE)
         self.pods = [pod.key for pod in members]
 
     def refuse(self, refusal: GangRefusal) -> None:
-        """There is no place for the gang."""
+        """Note that there is no place for the gang."""
         self._move(GangEvent.REFUSE)
         self.refusal = refusal
 
     def forget(self) -> None:
-        """The gang is not what it was when it was refused, or its claims are made."""
+        """Forget why the gang waits: it is not what it was when it was refused, or its claims are made."""
         self._move(GangEvent.FORGET)
         self.refusal = self.awaited = None
 
     def end(self) -> None:
-        """What the leader has begun is over, with success or without: another pod may lead."""
+        """End what the leader has begun, with success or without: another pod may lead."""
         self._move(GangEvent.END)
         self.leader, self.pods, self.attempt = "", (), None
 
@@ -174,7 +174,7 @@ class GangRefusal:
         self.untried, self._wanted = untried, attempt.wanted
 
     def covers(self, gang: Gang, wanted: int, key: str, asked: Fingerprint) -> bool:
-        """Whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
+        """Return whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
         return (self.gang, self._wanted) == (gang, wanted) and self.members.get(key) == asked
 
 
@@ -245,7 +245,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
 
     @property
     def members(self) -> list[Pod]:
-        """The pods that are planned."""
+        """Return the pods that are planned."""
         return [state.pod for state in self.states]
 
     def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
@@ -270,11 +270,11 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         return answer
 
     def _holds_devices(self) -> bool:
-        """Whether a pod has devices, which it gives back first: they may be what keeps the gang from a place."""
+        """Return whether a pod has devices, which it gives back first: they may be what keeps the gang from a place."""
         return any(is_reserved_for(state.pod, claim) for state in self.states for claim in state.resource_claims)
 
     def is_of(self, cluster: Cluster) -> bool:
-        """Whether all that was looked at is as it was."""
+        """Return whether all that was looked at is as it was."""
         return all(
             cluster.pods.get(state.pod.key) is state.pod
             and all(cluster.claims.get(claim.key) is claim for claim in state.resource_claims)
@@ -287,6 +287,6 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
 
 
 def fingerprint(state: CycleState) -> Fingerprint:
-    """What the pod asks for. Claims are compared as objects, of which each change makes a new one."""
+    """Return what the pod asks for. Claims are compared as objects, of which each change makes a new one."""
     claims = tuple((claim.metadata.uid, claim.metadata.resource_version) for claim in state.resource_claims)
     return state.pod.metadata.uid, state.pod.spec, state.pod.metadata.labels, claims

@@ -72,7 +72,7 @@ class GangBinding:
         return parts
 
     async def write(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> AttemptResult | None:
-        """The plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
+        """Write the plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
         try:
             with span("binding_cycle", pod=attempt.leader.key, node=parts[0].plan.node):
                 claims = await self._reserve(attempt, parts)
@@ -141,14 +141,14 @@ class GangBinding:
             await self._raise(attempt, errors[0])
 
     async def _let_go(self, part: MemberBinding, *, keep: bool) -> None:
-        """A pod was not bound: it keeps its devices if others of its gang were, and gives them back if none was."""
+        """Undo a pod that was not bound: it keeps its devices if others of its gang were, else gives them back."""
         if keep:
             part.binding_cycle.unreserve()
         else:
             await part.binding_cycle.take_back()
 
     def _come_back(self, attempt: GangAttempt, part: MemberBinding) -> None:
-        """A write for the pod failed: it is looked at again by itself. The leader is, since its decision fails."""
+        """Have a pod looked at again of which a write failed. The leader is, since its decision fails."""
         if part.pod.key != attempt.leader.key:
             self._context.look_again(part.pod.key, self._context.pauses.did(part.pod.metadata.uid))
 

@@ -75,13 +75,13 @@ class Gangs:
     # --- whose turn it is ---
 
     def leave(self, key: str) -> None:
-        """The pod of this key waits no more. If its gang was being planned, another pod leads."""
+        """Note that the pod of this key waits no more. If its gang was being planned, another pod leads."""
         progress = self._in_hand.get(key)
         if progress is not None and progress.leader == key and progress.attempt is not None:
             self._over(progress)
 
     def not_tried(self, pod: Pod, obstacle: Obstacle) -> None:
-        """The pod cannot be tried: if the others of its gang wait with it, another one leads.
+        """Note that the pod cannot be tried: if the others of its gang wait with it, another one leads.
 
         Those that say that pods are missing wait for this one, if the gang is complete. A leader that says why this one
         cannot be tried says so anew if that is another reason now.
@@ -106,7 +106,8 @@ class Gangs:
                     self._context.look_again(key)
 
     def puts_off(self, key: str) -> bool:
-        """Whether something is being written for the pod with its gang: no other decision may write meanwhile."""
+        """Return whether something is being written for the pod with its gang: no other decision may write
+        meanwhile."""
         progress = self._in_hand.get(key)
         if progress is None or (progress.leader == key and progress.state is GangState.PLANNING):
             return False
@@ -114,7 +115,7 @@ class Gangs:
         return True
 
     def taken_up(self, key: str) -> GangAttempt | None:
-        """The plan that was put aside for this leader, if it still counts."""
+        """Return the plan that was put aside for this leader, if it still counts."""
         progress = self._in_hand.get(key)
         if progress is None or progress.leader != key or (attempt := progress.attempt) is None:
             return None
@@ -126,7 +127,7 @@ class Gangs:
         return None
 
     def begin(self, state: CycleState) -> GangAttempt | Decided | None:
-        """The attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
+        """Return the attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
         pod = state.pod
         gang = None if has_gate(pod) or is_placeholder(pod) else self._cluster.gang_of(pod)
         if not isinstance(gang, Gang):
@@ -172,7 +173,7 @@ class Gangs:
         return Decided(waits_for=waits_for)
 
     def _waits_with(self, refusal: GangRefusal, gang: Gang, wanted: int, state: CycleState) -> bool:
-        """Whether the gang was refused as it is now, and its leader still waits for what may help."""
+        """Return whether the gang was refused as it is now, and its leader still waits for what may help."""
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
         if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
@@ -181,7 +182,10 @@ class Gangs:
         return refusal.covers(gang, wanted, state.pod.key, fingerprint(state))
 
     def _is_unsure(self, pod: Pod) -> bool:
-        """Whether something is being written for the pod, or was and had no answer. It leads when that is over."""
+        """Return whether something is being written for the pod, or was and had no answer.
+
+        It leads when that is over.
+        """
         is_unsure = (
             pod.key in self._in_hand
             or self._context.is_working(pod.key)
@@ -195,7 +199,10 @@ class Gangs:
     # --- claims that are not made ---
 
     def _lacks_claim(self, progress: GangProgress, waiting: Sequence[Pod], wanted: int) -> Pod | None:
-        """A pod whose claims are not made, if too few are left without it. The one that is known is looked at first."""
+        """Return a pod whose claims are not made, if too few are left without it.
+
+        The one that is known is looked at first.
+        """
         known = progress.awaited
         first = known.lacking.metadata.uid if known is not None else ""
         ordered = sorted(waiting, key=lambda it: it.metadata.uid != first)
@@ -230,7 +237,7 @@ class Gangs:
     # --- too few pods ---
 
     def lacks_pods(self, pod: Pod, text: str) -> Decided:
-        """The gang has fewer pods than it needs: no pod of it keeps devices."""
+        """Decide for a gang that has fewer pods than it needs: no pod of it keeps devices."""
         gang = self._cluster.gang_of(pod)
         if isinstance(gang, Gang) and self._makes_room is not None:
             self._makes_room.forget_gang(gang)
@@ -245,7 +252,7 @@ class Gangs:
         return Decided(partial(self._dissolve, progress, gang, pod, text))
 
     async def give_up_alone(self, pod: Pod, text: str) -> AttemptResult:
-        """What the pod's gang is cannot be said, so it gets no place, and keeps no devices."""
+        """Refuse the pod, of which the gang cannot be said: it gets no place, and keeps no devices."""
         await self._unreserve.give_up_held((pod,), text)
         return await self._tell_of_lack(pod, text)
 
@@ -265,7 +272,7 @@ class Gangs:
     # --- the plan ---
 
     async def go_on(self, attempt: GangAttempt) -> Decided | Postponed:
-        """A piece of the plan; then its devices are taken."""
+        """Plan a piece; with the last one the plan's devices are taken."""
         progress = self._gangs[attempt.gang.key]
         try:
             return await self._go_on(progress, attempt)
@@ -305,7 +312,7 @@ class Gangs:
             self._over(progress)
 
     def _wait(self, progress: GangProgress, attempt: GangAttempt, unready: Unready) -> Decided:
-        """Another pod of the gang is not ready; when it is, it leads."""
+        """Have the gang wait for a pod that is not ready; when it is, it leads."""
         if isinstance(unready.found, CycleState):
             return self._wait_for_mate(progress, attempt)
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
@@ -410,7 +417,10 @@ class Gangs:
         return AttemptResult.UNSCHEDULABLE
 
     async def _tell_mate(self, progress: GangProgress, why: GangRefusal | AwaitedClaims, gang: Gang, pod: Pod) -> None:
-        """A decision about the pod itself says more, and waits until this is told: the last word has to stay."""
+        """Say that the pod waits with its gang.
+
+        A decision about the pod itself says more, and waits until this is written.
+        """
         if progress.waits_because is not why:  # a pod leads, or did: what it finds out says more
             if progress.is_led:
                 progress.asked.add(pod.key)
@@ -453,7 +463,10 @@ class Gangs:
             self._context.look_again(key)
 
     def _progress_of(self, gang: Gang) -> GangProgress:
-        """The gang. Those without pods are forgotten now and then: a scan is paid for by as many that came since."""
+        """Return the gang.
+
+        Those without pods are forgotten now and then: a scan is paid for by as many that came since.
+        """
         known = self._gangs.get(gang.key)
         if known is not None:
             return known

@@ -60,7 +60,7 @@ class MixError(ValueError):
 
 
 def read_mix(text: str) -> tuple[Asked, ...]:
-    """The requests of a text. Raises MixError."""
+    """Return the requests of a text. Raises MixError."""
     try:
         entries = yaml_text.load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -103,7 +103,7 @@ def _milli_cpu(number: int, given: object) -> int:
 
 
 def written(counted: Sequence[MixClass]) -> str:
-    """The text of what was counted, the commonest first; empty if there is nothing.
+    """Return the text of what was counted, the commonest first; empty if there is nothing.
 
     A request that does not fit, or that ``read_mix`` would refuse, is left out alone: a tenant whose claims are such
     costs others nothing.
@@ -162,7 +162,7 @@ class MixMemory:
         self.text = ""
 
     def recall(self, text: str) -> None:
-        """The last process left this. What cannot be read, as from another version, is forgotten."""
+        """Note that the last process left this. What cannot be read, as from another version, is forgotten."""
         try:
             self.before = read_mix(text) if text else ()
         except MixError as error:
@@ -180,7 +180,7 @@ class MixLearner:
         """The version of the classes for which the given mix was compiled."""
 
     def see(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
-        """The pod is tried with these claims."""
+        """Note that the pod is tried with these claims."""
         if not self._allocator.looks_at_mix:
             return
         if self._memory.given:
@@ -192,7 +192,8 @@ class MixLearner:
         self._tell(pod, claims)
 
     def known(self) -> Sequence[Asked]:
-        """The commonest requests: those that the last process has left, or else those of the pods with devices."""
+        """Return the commonest requests: those that the last process has left, or else those of the pods with
+        devices."""
         if not self._has_begun:
             self._has_begun = True
             self._begin()

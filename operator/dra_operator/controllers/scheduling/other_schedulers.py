@@ -148,7 +148,8 @@ class Deference:
         """By driver: how often the pauses are doubled, and since when."""
 
     def wait(self, pod: Pod, drivers: frozenset[str]) -> float:
-        """Seconds after which the pod is to be looked at again before it may take devices of the drivers; 0: now."""
+        """Return the seconds after which the pod is to be looked at again before it may take devices of the drivers; 0:
+        now."""
         uid, now = pod.metadata.uid, self._clock()
         pause = self._pause * 2.0 ** self._doubled(drivers, now)
         if not drivers or not self._must_wait(uid, drivers, now, pause):
@@ -158,7 +159,7 @@ class Deference:
         return pause
 
     def clashed(self, drivers: Iterable[str]) -> None:
-        """A pod of ours lost devices of these drivers to another scheduler."""
+        """Note that a pod of ours lost devices of these drivers to another scheduler."""
         now = self._clock()
         self._doublings = {driver: it for driver, it in self._doublings.items() if _left(*it, now)}
         for driver in drivers:
@@ -239,7 +240,8 @@ class ConflictCheck:
         """Why the list does not come, in words for pods that wait for it; empty if it is on its way."""
 
     def wrote(self, claim: ResourceClaim) -> None:
-        """The server has answered that the claim is allocated as we wanted, to that write or to a later question."""
+        """Note that the server has answered that the claim is allocated as we wanted, to that write or to a later
+        question."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._written[uid] = _Written(version)
         self._former.discard(uid)
@@ -247,7 +249,7 @@ class ConflictCheck:
             self._written[uid].seen = self._clock()
 
     def seen(self, claim: ResourceClaim) -> bool:
-        """The watch brought this version of a claim; whether a pod waits for that: it shows an allocation of ours."""
+        """Note that the watch brought this version of a claim. Return whether a pod waits for that."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         if not _is_at_least(self._shown.get(uid, ""), version):  # a list may be older than what the watch has shown
             self._shown[uid] = version
@@ -258,39 +260,46 @@ class ConflictCheck:
         return written.is_awaited
 
     def listed(self, as_of: float) -> list[str]:
-        """The cache has all claims as of this time; the keys of the claims that waited for that, or a later one."""
+        """Note that the cache has all claims as of this time. Return the keys of claims that waited for that."""
         self._as_of = max(self._as_of, as_of)
         keys, self._unlisted = list(self._unlisted), {}
         return keys
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
-        """A pod is bound with the claims."""
+        """Note that a pod is bound with the claims."""
         for claim in claims:
             self._written.pop(claim.metadata.uid, None)
             self._former.discard(claim.metadata.uid)
 
     def given_up(self, claims: Iterable[ResourceClaim]) -> None:
-        """A pod gave the claims up. Other pods may share one, which then still has devices, and wait with it."""
+        """Note that a pod gave the claims up.
+
+        Other pods may share one, which then still has devices, and wait with it.
+        """
         self.forget(claim for claim in claims if not self._holds(claim.metadata.uid))
 
     def gone(self, uid: str) -> None:
-        """The claim does not exist any more."""
+        """Note that the claim does not exist any more."""
         self._written.pop(uid, None)
         self._shown.pop(uid, None)
         self._former.discard(uid)
 
     def is_unseen(self, claim: ResourceClaim) -> bool:
-        """Whether the moment counts at which the watch shows the claim."""
+        """Return whether the moment counts at which the watch shows the claim."""
         written = self._written.get(claim.metadata.uid)
         return written is not None and written.seen == math.inf and self._is_shared(claim)
 
     def wait(self, claims: Iterable[ResourceClaim]) -> float:
-        """Seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come first."""
+        """Return the seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come
+        first."""
         now = self._clock()
         return max((self._left(claim, now) for claim in claims), default=0.0)
 
     def begins(self, claims: Iterable[ResourceClaim]) -> None:
-        """A former process allocated these claims for pods that wait. What it knew of contests for them is lost."""
+        """Note that a former process allocated these claims for pods that wait.
+
+        What it knew of contests for them is lost.
+        """
         self._former = {claim.metadata.uid for claim in claims}
 
     def is_unbound(self, claim: ResourceClaim) -> bool:

@@ -74,13 +74,13 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
         return self.cycle_state.pod
 
     def is_of(self, cluster: Cluster) -> bool:
-        """Whether the pod and its claims are still those for which the plan is made."""
+        """Return whether the pod and its claims are still those for which the plan is made."""
         if cluster.applicant(self.pod.key) is not self.pod:
             return False
         return all(cluster.claims.get(claim.key) is claim for claim in self.cycle_state.resource_claims)
 
     def is_current(self, plan: Plan, cluster: Cluster) -> bool:
-        """Whether the devices and the room that the plan takes are as they were when it was begun."""
+        """Return whether the devices and the room that the plan takes are as they were when it was begun."""
         if not self.is_interrupted:
             return True
         if is_promised(self.cycle_state, plan, cluster):
@@ -89,14 +89,14 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
 
 
 def has_devices(usage: Usage, plan: Plan, cluster: Cluster) -> bool:
-    """Whether nothing has changed in the pools of the plan's devices since the plan saw this usage."""
+    """Return whether nothing has changed in the pools of the plan's devices since the plan saw this usage."""
     now = cluster.allocated_devices.usage
     pools = _pools(plan.allocations.values()) if usage.revision != now.revision else ()
     return all(usage.pool(pool) == now.pool(pool) for pool in pools)
 
 
 def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
-    """Whether the rules let the pod go to the node of the plan, as it is now."""
+    """Return whether the rules let the pod go to the node of the plan, as it is now."""
     nodes = cluster.loaded_nodes()
     state = nodes.get(plan.node)
     volumes = volumes_of(pod, cluster.storage)
@@ -109,7 +109,7 @@ def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
 
 
 def is_promised(cycle_state: CycleState, plan: Plan, cluster: Cluster) -> bool:
-    """Whether another pod was nominated meanwhile for the node of the plan, or for devices of the same pools."""
+    """Return whether another pod was nominated meanwhile for the node of the plan, or for devices of the same pools."""
     known = set(map(id, cycle_state.nominations.of_others))
     later = [it for it in cluster.nominated_pods.as_seen_by(cycle_state.pod).of_others if id(it) not in known]
     pools = _pools(plan.allocations.values()) if later else set()
@@ -121,7 +121,7 @@ def _pools(allocations: Iterable[AllocationResult]) -> set[PoolId]:
 
 
 def same_values(cluster: Cluster, gang: Gang, running: Sequence[Pod]) -> SameValues:
-    """What the gang asks for, and what these pods of it already have of that."""
+    """Return what the gang asks for, and what these pods of it already have of that."""
     nodes = (cluster.nodes.get(cluster.node_of(pod)) for pod in running if gang.topology)
     labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
     label = next((it for it in labels if it is not None), None)

@@ -62,7 +62,7 @@ class MakesRoom(Protocol):
     """Ends pods so that another one fits."""
 
     def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
-        """A nomination, or None. See ``scheduling.PostFilter``."""
+        """Return a nomination, or None. See ``scheduling.PostFilter``."""
         ...
 
     def for_gang(
@@ -72,15 +72,15 @@ class MakesRoom(Protocol):
         ...
 
     def forget_gang(self, gang: Gang) -> None:
-        """The gang lacks pods: what was kept for it is free."""
+        """Free what was kept for the gang, which lacks pods."""
         ...
 
     def forget(self, pod: Pod) -> None:
-        """The pod is not tried: what was kept for it, and for the gang with which it was nominated, is free."""
+        """Free what was kept for the pod, and for the gang with which it was nominated: it is not tried."""
         ...
 
     def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
-        """A clause about what the pod, or all of its gang, waits for, if it is nominated."""
+        """Return a clause about what the pod, or all of its gang, waits for, if it is nominated."""
         ...
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
@@ -198,7 +198,8 @@ class Preemption:
         return True
 
     def _has_share(self, pods: Sequence[Pod]) -> bool:
-        """Whether one more pod of their namespace may be nominated, or one of them is: it may need other victims."""
+        """Return whether one more pod of their namespace may be nominated, or one of them is: it may need other
+        victims."""
         known, namespace = self._cluster.nominated_pods, pods[0].metadata.namespace
         if any(known.get(pod.metadata.uid) is not None for pod in pods):
             return True
@@ -208,7 +209,7 @@ class Preemption:
     def _timed(
         self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
     ) -> Generator[Pause, Elapsed, T | None]:
-        """The same, with its time charged to the turns, also if it is never finished."""
+        """Charge the time of the work to the turns, also if it is never finished."""
         spent, elapsed = 0.0, None
         try:
             while True:
@@ -236,7 +237,8 @@ class Preemption:
             self._forget(who, nominated)
 
     def _may_end_soon(self, pods: Sequence[Pod]) -> bool:
-        """Whether a pod of lower priority is on its way to a node: it may end for these as soon as it is there."""
+        """Return whether a pod of lower priority is on its way to a node: it may end for these as soon as it is
+        there."""
         cluster, rank = self._cluster, min(map(self._cluster.priority_of, pods))
         waiting = (pod for key in cluster.waiting if (pod := cluster.pods.get(key)) is not None)
         lower = (pod for pod in waiting if cluster.priority_of(pod) < rank)
@@ -260,7 +262,7 @@ class Preemption:
                 self._outdated[pod.metadata.uid] = pod.key
 
     def _nominated_of(self, gang: Gang) -> list[Pod]:
-        """Its pods that are nominated, or were by a former process."""
+        """Return its pods that are nominated, or were by a former process."""
         known = {it.pod.metadata.uid: it.pod for it in self._cluster.nominated_pods if it.gang == gang.key}
         named = (it for it in self._cluster.members_of(gang)[1] if it.status.nominated_node_name)
         return [*known.values(), *(it for it in named if it.metadata.uid not in known)]
@@ -359,7 +361,7 @@ class Preemption:
                     self._metrics.ended(ended)
 
     def _is_wanted(self, pod: Pod, node: str) -> bool:
-        """Whether the pod is there and still nominated: otherwise no pod has to end for it."""
+        """Return whether the pod is there and still nominated: otherwise no pod has to end for it."""
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
         return known is not None and known.node == node and self._under_way.current(pod) is not None
 

@@ -48,7 +48,7 @@ from dra_operator.scheduling.state import GATED, Obstacle, claim_behind, is_at_g
 
 
 def age(pod: Pod, now: datetime) -> float:
-    """The seconds since the pod was created; none for one without a time."""
+    """Return the seconds since the pod was created; none for one without a time."""
     created = parse_time(pod.metadata.creation_timestamp)
     return (now - created).total_seconds() if created is not None else 0.0
 
@@ -94,7 +94,7 @@ SILENT_SECONDS: Final = 0.5
 
 
 def shows_reason(pod: Pod) -> bool:
-    """Whether the pod was told something about its place before."""
+    """Return whether the pod was told something about its place before."""
     return any(it.type == "PodScheduled" for it in pod.status.conditions or ())
 
 
@@ -105,7 +105,7 @@ class DevicePatience:
         self._delayed_deletion, self._began = delayed_deletion, Recently(clock)
 
     def seconds_left(self, pod: Pod) -> float:
-        """How long a pod that lacks devices may wait in silence; 0: tell it now."""
+        """Return how long a pod that lacks devices may wait in silence; 0: tell it now."""
         if shows_reason(pod) or not self._delayed_deletion.is_ending(SILENT_SECONDS):
             return 0.0
         uid = pod.metadata.uid
@@ -234,7 +234,7 @@ class WaitingReport:
             self._unanswered.discard(pod.metadata.uid)
 
     def forget(self, pod: Pod) -> None:
-        """It has what it waited for: the same reason is news again."""
+        """Forget the pod, which has what it waited for: the same reason is news again."""
         self._announced.forget(pod.metadata.uid)
         self._silent.discard(pod.metadata.uid)
         self._put_off.pop(pod.metadata.uid, None)

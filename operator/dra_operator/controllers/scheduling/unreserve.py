@@ -74,7 +74,7 @@ class Unreserve:
         self._context.look_again(key)
 
     async def confirm_bind_step(self, pod: Pod, bind_step: BindStep) -> AttemptResult | None:
-        """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
+        """Find out what became of a binding, or of the opening of a gate, that was not answered.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
         which the write is based, then the write may still be under way: another one outdates it, and says why the pod
@@ -112,7 +112,7 @@ class Unreserve:
         return partial(self.is_being_planned, pod, attempt.spent)
 
     async def is_being_planned(self, pod: Pod, spent: float) -> None:
-        """A pod whose plan takes long says so, until there is an answer."""
+        """Say that the pod's plan takes long, until there is an answer."""
         await self._report.waits(
             pod,
             SCHEDULER_ERROR,
@@ -183,7 +183,7 @@ class Unreserve:
         self._context.look_again(pod.key)
 
     async def without_parked(self, pod: Pod, decision: NoPlace) -> AttemptResult | None:
-        """A claim of the pod is parked. One from a template is replaced by a new one; for another one the pod waits.
+        """Replace a parked claim that is from a template by a new one; for another one the pod waits.
 
         Meanwhile it gives the rest of its devices back.
         """
@@ -248,7 +248,7 @@ class Unreserve:
                 yield claim
 
     async def _give_back(self, pod: Pod, claim: ResourceClaim) -> None:
-        """The devices of a claim that is allocated where the pod cannot run.
+        """Give the devices back of a claim that is allocated where the pod cannot run.
 
         Up to Kubernetes 1.36 a claim that is reserved for the pod's group first loses the reservation, and its devices
         with the next attempt. Raises ClaimChanged when a pod of the group got a node meanwhile.
@@ -301,11 +301,15 @@ class Unreserve:
         return had_some
 
     def _pause(self, pod: Pod) -> float:
-        """Seconds before the pod is tried again, now that it gave a claim up: the more, the oftener it did."""
+        """Return the seconds before the pod is tried again, now that it gave a claim up: the more, the oftener it
+        did."""
         return self._context.pauses.did(pod.metadata.uid)
 
     def _rest(self, pod: Pod) -> None:
-        """The pod has given a claim up. Raises PlacementFailed if it has to pause before it may take another one."""
+        """Note that the pod gave a claim up.
+
+        Raises PlacementFailed if it has to pause before it may take another one.
+        """
         if pause := self._pause(pod):
             raise PlacementFailed(f"{title(pod)} released a claim again", pause)
 
@@ -332,14 +336,15 @@ class Unreserve:
 
 
 def _news_of(pod: Pod, what: str, unanswered: Unanswered) -> str:
-    """What the pod does not show yet: only a change outdates the write. A former process may have counted as well."""
+    """Return what the pod does not show yet: only a change outdates the write. A former process may have counted as
+    well."""
     shown = {condition.message for condition in pod.status.conditions or ()}
     texts = (f"{what} ({counted(n, 'time')}): {unanswered.error}; {AGAIN}" for n in itertools.count(unanswered.times))
     return next(text for text in texts if text not in shown)
 
 
 def _ends(pod: Pod, claim: ResourceClaim) -> bool:
-    """Whether the claim is being deleted, and waits for the pod."""
+    """Return whether the claim is being deleted, and waits for the pod."""
     return claim.metadata.deletion_timestamp is not None and is_reserved_for(pod, claim)
 
 

@@ -71,11 +71,11 @@ class PreemptionTurns:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the process has just begun: no pod may end yet."""
+        """Return whether the process has just begun: no pod may end yet."""
         return self._clock() < self._begins_at
 
     def may_try(self, pod: Pod, who: str = "", *, recalls: bool = False) -> bool:
-        """Whether it is the pod's turn; otherwise it is looked at again when it is.
+        """Return whether it is the pod's turn; otherwise it is looked at again when it is.
 
         ``who`` has the attempt, if that is not the pod alone: its gang. ``recalls``: the last process has nominated it.
         """
@@ -106,7 +106,7 @@ class PreemptionTurns:
         return False
 
     def took(self, pod: Pod, seconds: float, who: str = "") -> None:
-        """The attempt is over."""
+        """Note that the attempt is over."""
         now = self._clock()
         self._tried.add(who or pod.metadata.uid)
         self._recalls_at = now + seconds * (1 / SHARE - 1)
@@ -123,7 +123,7 @@ class PreemptionTurns:
         self._called = (pod.key, self._clock() + PATIENCE_SECONDS)
 
     def _call(self, now: float) -> None:
-        """The next one in the line that still waits."""
+        """Call the next one in the line that still waits."""
         self._called = ("", -math.inf)
         while self._line:
             namespace = next((it for it in self._line if it != self._last), self._last)
@@ -175,11 +175,14 @@ class VictimEvictor:
         )
 
     def is_refused(self, pod: Pod) -> bool:
-        """Whether the server did not let the pod be deleted."""
+        """Return whether the server did not let the pod be deleted."""
         return self._refused.within(pod.metadata.uid, REFUSED_SECONDS)
 
     def is_leaving(self, nodes: Collection[str], pod: Pod) -> bool:
-        """Whether the pod is about to end. ``nodes``: who ends there was perhaps a victim of a former process."""
+        """Return whether the pod is about to end.
+
+        ``nodes``: who ends there was perhaps a victim of a former process.
+        """
         age = self._asked.age(pod.metadata.uid)
         if pod.metadata.deletion_timestamp is None:
             return age is not None and age < self._rest
@@ -190,7 +193,7 @@ class VictimEvictor:
         return age is not None and age < self._patience + OVERDUE_SECONDS
 
     def is_overdue(self, pod: Pod) -> bool:
-        """Whether the pod is still there although its grace period is over."""
+        """Return whether the pod is still there although its grace period is over."""
         ends = parse_time(pod.metadata.deletion_timestamp)
         return ends is not None and (self._now() - ends).total_seconds() >= OVERDUE_SECONDS
 
@@ -200,7 +203,7 @@ class VictimEvictor:
         return (self._now() - ends).total_seconds() + (grace or 0) if ends is not None else math.inf
 
     async def end(self, victim: Pod, preemptor: str, why: str) -> bool:
-        """Whether the victim was deleted by this, for the preemptor. Raises KubeError."""
+        """Return whether the victim was deleted by this, for the preemptor. Raises KubeError."""
         uid = victim.metadata.uid
         try:
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
@@ -266,16 +269,16 @@ class UnderWay:
             self._known[who].is_late, self._known[who].overdue = before.is_late, before.overdue
 
     def end(self, who: str) -> None:
-        """It waits for none of them any more."""
+        """Note that it waits for none of them any more."""
         self._known.pop(who, None)
 
     def get(self, who: str) -> Preempting | None:
-        """What it waits for, if all its pods are still nominated."""
+        """Return what it waits for, if all its pods are still nominated."""
         known = self._known.get(who)
         return known if known is not None and self._is_nominated(known, all) else None
 
     def is_waiting(self, who: str) -> bool:
-        """Whether it has to wait for others to end, and for what they had to come free."""
+        """Return whether it has to wait for others to end, and for what they had to come free."""
         known = self.get(who)
         if known is None:
             return False
@@ -293,18 +296,19 @@ class UnderWay:
         return is_held and self._clock() - known.gone_at < FREED_SECONDS
 
     def lateness(self, who: str) -> tuple[bool, frozenset[str]]:
-        """Whether a pod that was to end for it was too late, and the namespaces of those that are overdue."""
+        """Return whether a pod that was to end for it was too late, and the namespaces of those that are overdue."""
         known = self._known.get(who)
         return (known.is_late, known.overdue) if known is not None else (False, frozenset())
 
     def may_still_end(self, who: str) -> bool:
-        """Whether all pods that it waits for are being deleted, though not in time: what they have stays kept."""
+        """Return whether all pods that it waits for are being deleted, though not in time: what they have stays
+        kept."""
         known = self.get(who)
         left = [it for it in map(self.current, known.ending) if it is not None] if known is not None else []
         return bool(left) and all(self._evictor.seconds_deleted(it) < KEPT_SECONDS for it in left)
 
     def current(self, pod: Pod) -> Pod | None:
-        """The pod as it is, unless it is gone or done."""
+        """Return the pod as it is, unless it is gone or done."""
         current = self._cluster.pods.get(pod.key, pod.metadata.uid)
         return None if current is None or pod_is_done(current) else current
 
