@@ -42,6 +42,8 @@ class Check:
     registered: bool
     restarts: bool
     overlaps: bool
+    spoils: bool
+    waits: bool
     run: Function
 
     @property
@@ -59,11 +61,14 @@ def check(
     registered: bool = True,
     restarts: bool = False,
     overlaps: bool = False,
+    spoils: bool = False,
+    waits: bool = False,
 ) -> Callable[[Function], Function]:
     """Enter a check.
 
     ``registered``: the driver is registered when the check begins. ``restarts``: it is skipped for a driver that the
-    bench did not start. ``overlaps``: it needs two instances side by side.
+    bench did not start. ``overlaps``: it needs two instances side by side. ``spoils``: it damages what the driver
+    keeps, and the next check needs a fresh node. ``waits``: it takes long, and a quick run leaves it out.
     """
 
     def enter(function: Function) -> Function:
@@ -71,7 +76,16 @@ def check(
         name = f"{noun}.{function.__name__}".replace("_", "-")
         explanation = inspect.cleandoc(function.__doc__ or "")
         _CHECKS[name] = Check(
-            name, explanation, references, level, registered, restarts or overlaps, overlaps, function
+            name,
+            explanation,
+            references,
+            level,
+            registered,
+            restarts or overlaps or spoils,
+            overlaps,
+            spoils,
+            waits,
+            function,
         )
         return function
 

@@ -22,6 +22,7 @@ from .harness.limits import CHECK_SECONDS
 NODE = "driver-test"
 RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]
 """Earlier ones lack what checks need."""
+MOST_JOBS = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +54,12 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MOST_JOBS}")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """What the command understands; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(
@@ -69,9 +76,21 @@ def parser() -> argparse.ArgumentParser:
         "--check", action="append", default=[], dest="checks", metavar="PATTERN",
         help="run the checks that fit, such as 'cdi.*'; may be repeated (all)",
     )  # fmt: skip
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out the checks that take long: less than a minute on an idle machine",
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=_jobs, default=1, metavar="NUMBER",
+        help="run so many checks at the same time, each with a node and an instance of the driver of its own (1)",
+    )  # fmt: skip
     _add_paths(parser)
     _add_node(parser)
-    parser.add_argument("--parameters", type=_object, metavar="JSON", help="parameters that the driver accepts")
+    parser.add_argument(
+        "--parameters", type=_object, metavar="JSON", action="append", default=[],
+        help="parameters that the driver accepts; may be repeated with others, to see which of two count",
+    )  # fmt: skip
     parser.add_argument("--bad-parameters", type=_object, metavar="JSON", help="parameters that the driver refuses")
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="after --: the command that starts the driver")
     return parser

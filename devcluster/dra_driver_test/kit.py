@@ -15,7 +15,7 @@ from .harness.driver import CommandLauncher, Launcher, Running
 from .harness.limits import Limits
 from .harness.opening import open_bench
 from .harness.place import Place
-from .runner import Result, Verdict, run, run_check
+from .runner import Result, Verdict, run, run_beside, run_check
 from .target import Target, bench_for
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "chosen",
     "open_bench",
     "run",
+    "run_beside",
     "run_check",
 ]

@@ -33,6 +33,6 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def bad_bench(server: DevApiServer, kubeconfig: Path) -> OpenBench:
+def bad_bench(server: DevApiServer) -> OpenBench:
     """Opens benches with the bad driver."""
-    return benches_on(kubeconfig, server)
+    return benches_on(server)

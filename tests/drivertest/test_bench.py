@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
+from bad_driver_node import PARTITIONS
 from dra_api.releases.release import Release
 from dra_driver_test.cli import main
 from dra_driver_test.errors import NotJudged
@@ -29,6 +30,7 @@ from dra_driver_test.kit import (
     chosen,
     open_bench,
     run,
+    run_beside,
     run_check,
 )
 from dra_driver_test.report import as_junit
@@ -255,6 +257,25 @@ async def test_a_check_that_ends_early_leaves_none_of_its_own_cdi_files(
     assert left == []
 
 
+async def test_a_driver_that_does_not_register_is_waited_for_once_and_shows_its_calls(bad_bench: OpenBench) -> None:
+    names = ["prepare.answers-a-claim", "prepare.can-be-repeated", "restart.ends-in-time"]
+    async with bad_bench("it offers version numbers", limits=replace(PATIENT, registered=1.0)) as bench:
+        results = [await run_check(CHECKS[name], bench) for name in names]
+    assert [one.verdict for one in results] == [Verdict.FAILED, Verdict.NOT_JUDGED, Verdict.NOT_JUDGED]
+    assert "GetInfo()" in results[0].text
+    assert 'supported_versions: "1.0.0"' in results[0].text
+    assert 'NotifyRegistrationStatus(error: "RegisterPlugin error' in results[0].text
+
+
+async def test_benches_beside_each_other_share_the_checks(bad_bench: OpenBench) -> None:
+    checks = chosen(all_checks(), ["prepare.*"])
+    async with bad_bench() as one, bad_bench() as other:
+        results = [result async for result in run_beside(checks, [one, other])]
+        assert one.name != other.name
+    assert {result.check.name for result in results} == {check.name for check in checks}
+    assert [result.text for result in results if result.verdict is Verdict.FAILED] == []
+
+
 async def test_a_check_has_a_time_out(bad_bench: OpenBench) -> None:
     async with bad_bench("it publishes nothing") as bench:
         await bench.ready()
@@ -357,20 +378,58 @@ async def test_a_recommendation_that_is_not_followed_is_a_warning(bad_bench: Ope
     assert result.verdict is Verdict.WARNED
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("it has one device", "the driver published 1: test it where it has more devices"),
+        ("all its devices exclude each other", "the driver published 1 of 4, since the others have taints or draw on"),
+    ],
+)
 @pytest.mark.parametrize("name", ["prepare.answers-a-big-batch", "claims.follow-a-new-allocation"])
-async def test_a_driver_with_too_few_devices_is_not_judged(name: str, bad_bench: OpenBench) -> None:
-    async with bad_bench("it has one device") as bench:
+async def test_a_driver_with_too_few_devices_is_not_judged(
+    name: str, fault: str, said: str, bad_bench: OpenBench
+) -> None:
+    async with bad_bench(fault) as bench:
         result = await run_check(CHECKS[name], bench)
     assert result.verdict is Verdict.NOT_JUDGED
-    assert "the driver published 1 and 3 with counters or taints" in result.text
+    assert said in result.text
 
 
-async def test_a_driver_whose_devices_exclude_each_other_is_not_judged(bad_bench: OpenBench) -> None:
-    async with bad_bench("all its devices have counters") as bench:
-        result = await run_check(CHECKS["prepare.answers-a-claim"], bench)
-    assert result.verdict is Verdict.NOT_JUDGED
-    assert "the driver published 0 and 4 with counters or taints" in result.text
-    assert "test it where it has more devices" in result.text
+async def test_devices_that_fit_by_their_counters_are_held_side_by_side(bad_bench: OpenBench) -> None:
+    async with bad_bench(PARTITIONS) as bench:
+        await bench.ready()
+        found = {device.name for device in await bench.independent()}
+    assert found == {f"gpu-{board}-quarter-{part}" for board in range(2) for part in range(4)}
+
+
+async def test_a_pool_counts_as_published_when_all_its_slices_are_there(bad_bench: OpenBench) -> None:
+    async with bad_bench() as bench:
+        await bench.ready()
+        (counters,) = [one for one in await bench.published_slices() if one["spec"].get("sharedCounters")]
+        await bench.server.delete_slice(counters["metadata"]["name"])
+        await bench.published()
+        pool = (await bench.slices())[0]["spec"]["pool"]
+        assert len(await bench.slices()) == pool["resourceSliceCount"]
+
+
+async def test_no_more_than_two_instances_run_in_checks_of_updates(bad_bench: OpenBench) -> None:
+    running: list[int] = []
+    async with bad_bench() as bench:
+        for check in chosen(all_checks(), ["rolling.*"]):
+            result = await run_check(check, bench)
+            assert result.verdict is Verdict.PASSED, result.text
+            running.append(bench.driver.count)
+    assert set(running) == {1}, "the check itself fails at a third"
+
+
+async def test_a_finalizer_that_the_driver_leaves_is_its_fault_and_the_run_goes_on(bad_bench: OpenBench) -> None:
+    names = ["claims.that-are-created-again-are-new", "unprepare.goes-by-the-uid", "prepare.answers-a-claim"]
+    async with bad_bench("it leaves a finalizer on claims") as bench:
+        results = [await run_check(CHECKS[name], bench) for name in names]
+        left = await bench.server.strange()
+    assert [one.verdict for one in results] == [Verdict.FAILED, Verdict.FAILED, Verdict.PASSED]
+    assert "the driver left the finalizers" in results[0].text
+    assert left == ""
 
 
 @pytest.mark.parametrize("fault", ["it has no devices", "it publishes nothing"])

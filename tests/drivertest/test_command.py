@@ -23,7 +23,7 @@ async def _nothing(bench: object) -> None: ...
 
 
 def result(verdict: Verdict, text: str = "") -> Result:
-    check = Check("noun.rule", "The rule.\n\nWhy.", ("KM-14",), Level.MUST, True, False, False, _nothing)
+    check = Check("noun.rule", "The rule.\n\nWhy.", ("KM-14",), Level.MUST, True, False, False, False, False, _nothing)
     return Result(check, verdict, text, 0.25)
 
 
@@ -52,8 +52,8 @@ def test_a_failed_check_is_exit_code_1_and_says_the_rule(capsys: pytest.CaptureF
 def test_a_check_that_is_not_judged_is_exit_code_4_and_says_what_helps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checks = ["--check", "prepare.answers-a-claim", "--check", "slices.are-published"]
-    code = main([*checks, "--json", str(tmp_path / "out.json"), "--", *BAD, "all its devices have counters"])
+    checks = ["--check", "claims.follow-a-new-allocation", "--check", "slices.are-published"]
+    code = main([*checks, "--json", str(tmp_path / "out.json"), "--", *BAD, "all its devices exclude each other"])
     printed = capsys.readouterr().out
     assert code == 4
     assert "test it where it has more devices" in printed
@@ -62,8 +62,8 @@ def test_a_check_that_is_not_judged_is_exit_code_4_and_says_what_helps(
 
 
 def test_a_failed_check_counts_more_than_one_that_is_not_judged() -> None:
-    checks = ["--check", "prepare.answers-a-claim", "--check", "prepare.accepts-an-empty-call"]
-    assert main([*checks, "--", *BAD, "all its devices have counters", "an empty prepare call fails"]) == 1
+    checks = ["--check", "claims.follow-a-new-allocation", "--check", "prepare.accepts-an-empty-call"]
+    assert main([*checks, "--", *BAD, "all its devices exclude each other", "an empty prepare call fails"]) == 1
 
 
 def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +80,7 @@ def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: p
         (["--check", "nothing.*", "--", "driver"], "no check fits 'nothing.*'"),
         (["--registry", "/tmp", "--", "driver"], "give either the command"),
         (["--json", "/no/such/file", "--", "driver"], "cannot write /no/such/file: make its folder first"),
+        (["-j", "2", "--kubeconfig", "k", "--", "driver"], "-j needs the kit's own API server"),
         (["--registry", "/tmp"], "--cdi-dir and --kubeconfig"),
         (["--driver", "gpu.example.com", "--", "driver"], "give --registry with it"),
         (["--registry", "/no/such", "--cdi-dir", "/tmp", "--kubeconfig", "k"], "/no/such is not a folder"),
@@ -91,6 +92,26 @@ def test_wrong_usage_is_exit_code_2_with_a_remedy(
 ) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_each_result_says_how_many_checks_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two jobs have a node each; the files have the order of the checks."""
+    checks = ["--check", "prepare.a*", "--check", "registration.is-a-*"]
+    code = main(["-j", "2", "--json", str(tmp_path / "out.json"), *checks, "--", *BAD])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    names = [one["name"] for one in json.loads((tmp_path / "out.json").read_text())["checks"]]
+    assert names == [one.name for one in all_checks() if one.name in names]
+    assert [text.split()[0] for text in printed.splitlines()[1:-1]] == [
+        f"{number}/{len(names)}" for number in range(1, len(names) + 1)
+    ]
+
+
+def test_a_quick_run_leaves_out_what_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quick", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert "prepare.answers-a-claim " in printed
+    assert "damage.gives-nothing-wrong " not in printed
 
 
 def test_an_interrupted_run_ends_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from dra_cdi import ContainerEdits, DeviceNode, Mount
 from dra_driver_test.errors import Finding
 from dra_driver_test.harness.content import Content, Known, content_of, shown
-from dra_driver_test.harness.server import Device
+from dra_driver_test.harness.devices import Device
 
 
 def content(*env: str) -> Content:

@@ -38,7 +38,8 @@ def test_each_check_is_a_test(tmp_path: Path) -> None:
 
 @LONG
 def test_a_check_that_is_not_judged_is_skipped_with_a_warning(tmp_path: Path) -> None:
-    done = suite(tmp_path, "--dra-check", "prepare.answers-a-claim", fault="all its devices have counters")
+    name = "claims.follow-a-new-allocation"
+    done = suite(tmp_path, "--dra-check", name, fault="all its devices exclude each other")
     assert done.returncode == 0, done.stdout
-    assert "not judged: the check needs 1 device " in done.stdout
-    assert "Unjudged: prepare.answers-a-claim" in done.stdout
+    assert "not judged: the check needs 2 devices " in done.stdout
+    assert f"Unjudged: {name}" in done.stdout

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 from bad_driver_claims import ClaimWork
 from bad_driver_health import SERVICES, HealthService
-from bad_driver_node import BadNode
+from bad_driver_node import BadNode, Damaged
 from bad_driver_slices import SliceWork
 from dra_driver_test.kit import Place, Running
-from dra_kube import Api, connection
+from dra_kube import Api, KubeError, connection
 from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
@@ -60,6 +60,16 @@ class Instance:
         self.stopped = False
         self._ended: str | None = None
         self._stack = AsyncExitStack()
+        self._claims: ClaimWork | None = None
+
+    async def _write_anew(self) -> None:
+        """Write the state again, soon after the start."""
+        if not self.node.has("a start writes its state in place"):
+            return
+        self._stack.callback(self._later.cancel)
+        with suppress(Damaged):
+            if state := self.node.state():
+                await self.node.write_in_place(state)
 
     async def start(self) -> None:
         """Serve, publish and register. What goes wrong ends the driver, as it would end a process."""
@@ -74,12 +84,17 @@ class Instance:
         node.folder.mkdir(exist_ok=True)
         node.check_start()
         api = await self._stack.enter_async_context(Api(connection(node.place.kubeconfig)))
-        await node.check_claims(api)
+        try:
+            await node.check_claims(api)
+        except KubeError:
+            if node.has("it waits for ever when its start fails"):
+                return
+            raise
         slices = SliceWork(node, api)
         self._slices = slices
         await slices.start()
         self._stack.push_async_callback(slices.end)
-        claims = ClaimWork(node, api)
+        claims = self._claims = ClaimWork(node, api)
         server = self._dra_server(claims)
         starts = [(self.service_socket, server), (self.registration_socket, self._registration_server(claims))]
         if node.has("it registers before it serves"):
@@ -89,6 +104,7 @@ class Instance:
             return
         for path, each in starts:
             await self._listen(path, each)
+        self._later = asyncio.create_task(self._write_anew())
 
     async def _listen(self, path: Path, server: grpc.aio.Server, delay: float = 0.0) -> None:
         await asyncio.sleep(delay)
@@ -125,6 +141,8 @@ class Instance:
         if self._ended is None and self.node.has("it withdraws its slices when it stops"):
             await self._slices.withdraw()
         self.node.remember()
+        if self._claims and self._claims.last_state is not None and self.node.has("it writes what it knows at its end"):
+            await self.node.save(self._claims.last_state)
         await self._stack.aclose()
         for path in (self.registration_socket, self.service_socket):
             path.unlink(missing_ok=True)

@@ -6,13 +6,24 @@ import asyncio
 import json
 import os
 import uuid
+from collections import Counter
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import grpc
-from bad_driver_edits import edited, edits_of
-from bad_driver_node import DEVICES, PLAIN, BadNode, Json
-from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound
+from bad_driver_devices import PLAIN, devices_of, drawn
+from bad_driver_edits import edited, edits_of, remove_metadata
+from bad_driver_node import NETWORK, TWO_POOLS, BadNode, Damaged, Json
+from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound, ServerError, TooManyRequests
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
+
+BY_RECORD = (
+    "unprepare goes in two steps",
+    "it writes files before its record",
+    "it has no lock for its state",
+    "it remembers three claims",
+)
+"""Faults of drivers that unprepare by their records alone."""
 
 
 class Refused(Exception):
@@ -39,6 +50,11 @@ class ClaimWork:
         self._specs: dict[str, Json] = {}
         self._configs: dict[str, list[Json]] = {}
         self._work: set[asyncio.Task[None]] = set()
+        self._unreadable: set[str] = set()
+        self._hoard: list[bytes] = []
+        self._preparations: Counter[str] = Counter()
+        self._last_config: list[Json] = []
+        self.last_state: dict[str, Json] | None = None
         self.streams = 0
 
     async def idle(self) -> None:
@@ -81,16 +97,23 @@ class ClaimWork:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
 
     async def _prepare_or_say(self, claim: Any, messages: Any, context: Any) -> Any:
+        has = self._has
         try:
             devices = await self._prepare(claim)
-        except (Refused, KubeError, OSError) as error:
+        except (Refused, Damaged, KubeError, OSError) as error:
             self._failed.add(claim.uid)
-            if self._has("one bad claim fails the call"):
+            if isinstance(error, ServerError | TooManyRequests):
+                self._unreadable.add(claim.uid)
+            if isinstance(error, OSError) and has("a failed call removes the files of its claim"):
+                self._node.cdi_file(claim).unlink(missing_ok=True)
+            if has("each failed prepare leaks a descriptor"):
+                os.open(os.devnull, os.O_RDONLY)
+            if has("one bad claim fails the call"):
                 await context.abort(grpc.StatusCode.INTERNAL, str(error))
             return messages.NodePrepareResourceResponse(error=str(error))
         if messages is v1beta1:
             devices = [{**device, "share_id": None} for device in devices]
-            if self._has("v1beta1 answers without devices"):
+            if has("v1beta1 answers without devices"):
                 devices = []
         fields = [{key: value for key, value in device.items() if value is not None} for device in devices]
         return messages.NodePrepareResourceResponse(devices=[messages.Device(**each) for each in fields])
@@ -133,19 +156,60 @@ class ClaimWork:
                 return []
             await self._fail_late(claim)
             raise
-        async with self._lock:
+        devices = self._as_remembered(claim, devices)
+        early = self._has("it writes files before its record")
+        lock = self._lock if not self._has("it has no lock for its state") else nullcontext()
+        async with lock:
+            if early:
+                await self._describe(claim, devices)
+                await asyncio.sleep(0.2)
             await self._keep(claim, devices)
             answer = self._answer(claim, devices)
-            await self._describe(claim, devices)
+            if not early:
+                await self._describe(claim, devices)
         self._answers[claim.uid] = answer
+        self._preparations[claim.uid] += 1
+        await self._mark(claim)
         self._by_name[claim.namespace, claim.name] = answer
         return answer
+
+    def _is_known(self, result: Json) -> bool:
+        return (result["pool"], result["device"]) in devices_of(self._node)
+
+    def _as_remembered(self, claim: Any, devices: list[Json]) -> list[Json]:
+        """What is left of a claim that another process of the driver prepared."""
+        has = self._has
+        if claim.uid in self._answers or claim.uid not in self._node.state():
+            return devices
+        if has("a restart loses all devices but the first") or (
+            self._node.rebooted and has("a reboot loses all devices but the first")
+        ):
+            devices = devices[:1]
+        if has("a restart loses the share"):
+            devices = [{key: value for key, value in one.items() if key != "shareID"} for one in devices]
+        if has("a restart loses parameters") or (self._node.rebooted and has("a reboot loses parameters")):
+            self._configs[claim.uid] = []
+        return devices
+
+    async def _mark(self, claim: Any, done: bool = False) -> None:
+        """What a driver has no right to write."""
+        has = self._has
+        for fault, field, value in (
+            ("it leaves a label on claims", "labels", {"bad": "true"}),
+            ("it leaves a finalizer on claims", "finalizers", [f"{self._node.driver}/prepared"]),
+        ):
+            if has(fault):
+                await self._api.patch(RESOURCE_CLAIMS, claim.name, {"metadata": {field: value}}, claim.namespace)
+        if done and has("it clears the status of devices"):
+            await self._api.patch(
+                RESOURCE_CLAIMS, claim.name, {"status": {"devices": None}}, claim.namespace, subresource="status"
+            )
 
     async def _fail_late(self, claim: Any) -> None:
         """What a driver has done that looks at each device when it prepares it."""
         found = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         allocation = (found.get("status") or {}).get("allocation") or {"devices": {"results": []}}
-        begun = [result for result in allocation["devices"]["results"] if result["device"] in DEVICES]
+        begun = [result for result in allocation["devices"]["results"] if self._is_known(result)]
         if begun and self._has("a failed claim leaves its files"):
             await self._describe(claim, begun)
         if begun and self._has("a failed claim keeps its devices"):
@@ -160,6 +224,12 @@ class ClaimWork:
             os.open(os.devnull, os.O_RDONLY)
         if "." in claim.name and has("names with dots are refused"):
             raise Refused("the name has dots")
+        if claim.uid in self._unreadable and has("it gives up on a claim when the server fails"):
+            raise Refused("failed before")
+        if has("each claim leaks memory"):
+            self._hoard.append(os.urandom(1 << 16))
+        if has("each claim leaves a file"):
+            (self._node.folder / f"seen-{claim.uid}").touch()
         if len(claim.namespace) > 40 and has("long namespaces are refused"):
             raise Refused("the namespace is too long")
         if claim.uid in self._failed and has("it remembers failures"):
@@ -199,27 +269,39 @@ class ClaimWork:
         if not has("it prepares devices of other drivers"):
             results = [result for result in results if result["driver"] == driver]
         for result in results:
-            if result["device"] not in DEVICES and not has("it takes any device") and result["driver"] == driver:
+            if not self._is_known(result) and not has("it takes any device", NETWORK) and result["driver"] == driver:
                 raise Refused(f"there is no device {result['device']}")
             if len(result["request"]) > 40 and has("long requests are refused"):
                 raise Refused("the request is too long")
-        self._configs[claim.uid] = allocation["devices"].get("config") or []
-        self._check_config(self._configs[claim.uid], {result["request"] for result in results})
+        if has("a claim has one share of a device"):
+            results = list({(result["pool"], result["device"]): result for result in results}.values())
+        found_config = allocation["devices"].get("config") or []
+        if has("parameters stay for the next claim"):
+            found_config = self._last_config = found_config or self._last_config
+        if has("parameters of a claim are read once"):
+            found_config = self._configs.get(claim.uid, found_config)
+        self._configs[claim.uid] = found_config
+        self._check_config(self._configs[claim.uid], {result["request"].partition("/")[0] for result in results})
         return list(results)
 
     def _check_config(self, configs: list[Json], requests: set[str]) -> None:
         has = self._has
         for config in configs:
-            opaque, named = config["opaque"], set(config.get("requests") or requests)
+            opaque = config["opaque"]
+            named = {request.partition("/")[0] for request in config.get("requests") or requests}
             if opaque["driver"] != self._node.driver_name and not has("it reads parameters of other drivers"):
                 continue
             if not named & requests and not has("it reads parameters of other requests"):
                 continue
             known = opaque["parameters"].keys() <= {"color"}
+            if has("it ignores unknown fields"):
+                known = "color" in opaque["parameters"]
             if has("it refuses all parameters") or (
                 config["source"] == "FromClass" and has("it refuses class parameters")
             ):
                 known = False
+            if config["source"] == "FromClass" and has("it ignores bad parameters of classes"):
+                known = True
             if not known and not has("it ignores bad parameters"):
                 raise Refused(f"unknown parameters {opaque['parameters']}")
 
@@ -236,13 +318,21 @@ class ClaimWork:
             exclusive = not result.get("shareID") or has("shares are exclusive")
             exclusive = exclusive and (not result.get("adminAccess") or has("it refuses admin access"))
             if exclusive and (result["pool"], result["device"]) in taken and not has("it lends a device twice"):
+                if result is not results[0] and has("it keeps the first device when the second is in use"):
+                    await self._node.save({**state, f"{claim.uid}-failed": self._entry(claim, results[:1])})
                 raise Refused(f"device {result['device']} is in use")
+        held = [one for uid, known in state.items() if uid != claim.uid for one in known["devices"]]
+        if drawn(self._node, [*held, *results]) and not has("it overdraws counters", "it lends a device twice"):
+            raise Refused("its devices draw more on counters than there is")
+        if has("it has no lock for its state"):
+            await asyncio.sleep(0.2)
         if claim.uid in state and has("a new allocation keeps the old device"):
             state[f"{claim.uid}-old"] = state[claim.uid]
         if claim.uid in state and has("a new allocation leaves the old file"):
             path = self._node.cdi_file(claim)
             path.rename(path.with_name(f"{self._node.driver}-old-{path.name}"))
         state[claim.uid] = self._entry(claim, results)
+        self.last_state = state
         await self._node.save(state)
 
     # --- answers and CDI ---
@@ -254,6 +344,8 @@ class ClaimWork:
         has, name = self._has, f"{self._node.salt}-{claim.uid}-{result['device']}"
         if has("its ids have no device and files are kept", "edits are kept when a claim is unprepared"):
             name = f"{self._node.salt}-{claim.uid}-{result['request'].partition('/')[0]}"
+        if result["pool"] != self._node.place.node and has(TWO_POOLS) and not has("it ignores pools"):
+            name += "-of-second"
         if has("all devices have one id"):
             name = "device"
         if has("it numbers its ids"):
@@ -266,7 +358,10 @@ class ClaimWork:
         if has("it prepares one device per request"):
             results = list({result["request"]: result for result in results}.values())
         for result in results:
-            request = result["request"] if has("it names the subrequest") else result["request"].partition("/")[0]
+            full = has("it names the subrequest") or (
+                self._node.starts > 1 and has("it names the subrequest after a restart")
+            )
+            request = result["request"] if full else result["request"].partition("/")[0]
             device = PLAIN[-1] if has("it prepares another device") else result["device"]
             ids = [f"{self._kind()}={self._id(claim, result)}"]
             if has("its ids change each time"):
@@ -296,7 +391,7 @@ class ClaimWork:
         has, path = self._has, self._node.cdi_file(claim)
         if has("it writes no files") or (claim.uid in self._written and has("it writes a file once")):
             return
-        if path.exists() and has("its ids have no device and files are kept"):
+        if path.exists() and has("its ids have no device and files are kept", "it keeps damaged files"):
             return
         if has("it works on after a given up call"):
             task = asyncio.create_task(self._write_late(claim, results))
@@ -351,7 +446,7 @@ class ClaimWork:
         stopped = False
         for index, claim in enumerate(claims):
             error = ""
-            known = claim.uid in self._node.state()
+            known = self._is_prepared(claim)
             stopped = stopped or (not known and has("it stops at an unknown claim"))
             if not stopped and not (index >= 3 and has("it unprepares at most 3 claims a call")):
                 error = await self._unprepare_or_say(claim, known)
@@ -361,11 +456,20 @@ class ClaimWork:
             results = dict(list(results.items())[:1])
         return messages.NodeUnprepareResourcesResponse(claims=results)
 
+    def _is_prepared(self, claim: Any) -> bool:
+        try:
+            return claim.uid in self._node.state()
+        except Damaged:
+            return False
+
     async def _unprepare_or_say(self, claim: Any, known: bool) -> str:
         has = self._has
         if has("it unprepares one claim at a time"):
             await asyncio.sleep(0.5)
         try:
+            self._preparations[claim.uid] -= 1
+            if self._preparations[claim.uid] > 0 and has("it counts preparations"):
+                return ""
             if claim.uid in self._failed and has("failed claims stay"):
                 raise Refused("never prepared")
             if not known and has("unknown claims fail"):
@@ -385,23 +489,31 @@ class ClaimWork:
 
     async def _unprepare(self, claim: Any, known: bool) -> None:
         has, path = self._has, self._node.cdi_file(claim)
-        held = self._node.state().get(claim.uid, {"devices": []})["devices"]
+        held = self._node.state().get(claim.uid, {"devices": []})["devices"] if known else []
         if has("each unprepare leaks a descriptor"):
             os.open(os.devnull, os.O_RDONLY)
         if known and not path.exists() and has("missing files fail"):
             raise Refused("there is no CDI file")
-        if not known and has("unprepare goes in two steps"):
+        if not known and has(*BY_RECORD):
             return
         lost = not path.exists() and has("a device without files stays taken")
         async with self._lock:
-            if not has("it never gives a device back") and not lost:
-                await self._node.save({uid: one for uid, one in self._node.state().items() if uid != claim.uid})
+            if known and not has("it never gives a device back") and not lost:
+                state = {uid: one for uid, one in self._node.state().items() if uid != claim.uid}
+                if held[1:] and has("unprepare frees the first device"):
+                    state[f"{claim.uid}-rest"] = self._entry(claim, held[1:])
+                self.last_state = state
+                await self._node.save(state)
         if has("unprepare goes in two steps"):
             await asyncio.sleep(0.1)
         if has("it unprepares only what it prepared itself") and claim.uid not in self._answers:
             return
         self._remove_files(claim)
+        if not has("it leaves device metadata"):
+            remove_metadata(self._node, claim)
         self._take_along(held)
+        with suppress(NotFound):
+            await self._mark(claim, done=True)
         if has("it removes the empty CDI folder") and path.parent.exists() and not any(path.parent.iterdir()):
             path.parent.rmdir()
 

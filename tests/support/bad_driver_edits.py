@@ -10,13 +10,13 @@ import json
 import uuid
 from typing import Any
 
-from bad_driver_node import PLAIN, BadNode, Json
+from bad_driver_node import FIRST, TWO_POOLS, BadNode, Json
 
 
 def edits_of(node: BadNode, claim: Any, results: list[Json], configs: list[Json]) -> list[Json]:
     """The edits of each device of a claim."""
     has = node.has
-    held = [result["device"] for result in results]
+    held = [_called(node, result) for result in results]
     if has("edits of two requests are swapped"):
         held = held[::-1]
     told = [[name] for name in held]
@@ -35,15 +35,32 @@ def edits_of(node: BadNode, claim: Any, results: list[Json], configs: list[Json]
     if has("its edits are empty"):
         return [{} for _ in edits]
     for result, one in zip(results, edits, strict=True):
-        one.setdefault("mounts", []).append(_metadata(node, claim, result))
+        one.setdefault("mounts", []).append(_metadata(node, claim, result["request"], results))
     return [{**one, **_odd(node)} for one in edits]
 
 
-def _metadata(node: BadNode, claim: Any, result: Json) -> Json:
-    """The mount of a file that describes the device."""
-    request = result["request"].partition("/")[0]
-    device = {"driver": node.driver_name, "pool": result["pool"], "name": result["device"]}
-    content = {"kind": "DeviceMetadata", "requests": [{"name": result["request"], "devices": [device]}]}
+def _called(node: BadNode, result: Json) -> str:
+    """The device as a container knows it, with its pool if there are several."""
+    return f"{result['pool']}-{result['device']}" if node.has(TWO_POOLS) else str(result["device"])
+
+
+def remove_metadata(node: BadNode, claim: Any) -> None:
+    """Remove the files that describe the claim's devices."""
+    for file in node.folder.glob(f"{claim.uid}-*-metadata.json"):
+        file.unlink()
+
+
+def _metadata(node: BadNode, claim: Any, name: str, results: list[Json]) -> Json:
+    """The mount of a file that describes the devices of a request."""
+    request = name.partition("/")[0]
+    devices = [
+        {"driver": node.driver_name, "pool": one["pool"], "name": one["device"]}
+        for one in results
+        if one["request"] == name
+    ]
+    if node.has("its device metadata name no device"):
+        devices = [{**one, "name": ""} for one in devices]
+    content = {"kind": "DeviceMetadata", "requests": [{"name": name, "devices": devices}]}
     versions = ["v1alpha1"] if node.has("its device metadata are v1alpha1 only") else ["v1beta1", "v1alpha1"]
     objects = [{"apiVersion": f"metadata.resource.k8s.io/{version}", **content} for version in versions]
     file = node.folder / f"{claim.uid}-{request}-metadata.json"
@@ -56,9 +73,9 @@ def _metadata(node: BadNode, claim: Any, result: Json) -> Json:
 def _device(node: BadNode, index: int, names: list[str], parameters: list[str]) -> Json:
     has = node.has
     if has("every container gets the first device"):
-        names = PLAIN[:1]
+        names = [FIRST]
     if has("a restart gives all claims the first device") and node.starts > 3:
-        names = PLAIN[:1]
+        names = [FIRST]
     variables = [f"DEVICE_{index + number}={name}" for number, name in enumerate(names)]
     if has("two devices have one variable"):
         variables = [f"DEVICE={names[0]}"]
@@ -77,14 +94,28 @@ def _device(node: BadNode, index: int, names: list[str], parameters: list[str]) 
 
 
 def _parameters(node: BadNode, result: Json, configs: list[Json]) -> list[str]:
-    request = result["request"].partition("/")[0]
-    return [
-        f"user_{key}={value}"
-        for config in configs
-        if config["opaque"]["driver"] == node.driver_name
-        and (not config.get("requests") or request in config["requests"] or node.has("parameters are for all requests"))
-        for key, value in config["opaque"]["parameters"].items()
-    ]
+    """What counts for the device: of several values the last one, and those of classes come first."""
+    has, request = node.has, result["request"]
+    found: Json = {}
+    for config in configs[::-1] if has("the first parameters win") else configs:
+        if config["opaque"]["driver"] != node.driver_name or not _is_for(node, config.get("requests"), request):
+            continue
+        given = config["opaque"]["parameters"]
+        if config["source"] == "FromClaim" and has("parameters of the class win"):
+            given = {key: value for key, value in given.items() if key not in found}
+        found |= given
+    return [f"user_{key}={value}" for key, value in found.items()]
+
+
+def _is_for(node: BadNode, named: list[str] | None, request: str) -> bool:
+    has, base = node.has, request.partition("/")[0]
+    if not named or has("parameters are for all requests"):
+        return True
+    if has("parameters for a subrequest are for all"):
+        return base in {name.partition("/")[0] for name in named}
+    if has("parameters for a request miss its subrequests"):
+        return request in named
+    return base in named or (request in named and not has("parameters for a subrequest are lost"))
 
 
 def _odd(node: BadNode) -> Json:

@@ -10,7 +10,8 @@ from typing import Any
 
 import grpc
 from bad_driver_claims import ClaimWork
-from bad_driver_node import DEVICES, BadNode
+from bad_driver_devices import devices_of
+from bad_driver_node import BadNode
 from dra_proto.health.v1alpha1 import api_pb2 as health
 
 PERIOD = 0.2
@@ -68,22 +69,22 @@ class HealthService:
             self._claims.streams -= 1
 
     def _devices(self, service: str) -> list[Any]:
-        has, names = self._node.has, list(DEVICES)
+        has, names = self._node.has, list(devices_of(self._node))
         if has("health leaves a device out", f"{service} leaves a device out"):
             names.pop()
         if has("health names an unknown device"):
-            names.append("gpu-77")
+            names.append((self._node.place.node, "gpu-77"))
         if has("health names a device twice"):
             names.append(names[0])
         return [
             health.DeviceHealth(
-                device=health.DeviceIdentifier(pool_name=self._node.place.node, device_name=name),
+                device=health.DeviceIdentifier(pool_name=pool, device_name=name),
                 health=self._health(service),  # type: ignore[arg-type]  # an open enum
                 last_updated_time=self._updated(),
                 health_check_timeout_seconds=-1 if has("health has a negative time-out") else TIMEOUT,
                 message="x" * 2000 if has("health has a long message") else "",
             )
-            for name in names
+            for pool, name in names
         ]
 
     def _updated(self) -> int:

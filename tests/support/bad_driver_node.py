@@ -12,9 +12,20 @@ from dra_driver_test.kit import Place
 from dra_kube import RESOURCE_CLAIMS, Api, NotFound
 
 Json = dict[str, Any]
-PLAIN = [f"gpu-{number}" for number in range(4)]
-SHARED, PART, TAINTED = "shared-0", "part-0", "tainted-0"
-DEVICES = [*PLAIN, SHARED, PART, TAINTED]
+SHARED_ONLY, PARTITIONS, NETWORK, TWO_POOLS = (
+    "kind: shared only",
+    "kind: partitions",
+    "kind: network-attached",
+    "kind: two pools",
+)
+KINDS = (SHARED_ONLY, PARTITIONS, NETWORK, TWO_POOLS)
+"""What a sound driver may be beside a plain one."""
+FIRST = "gpu-0"
+"""A device that every kind has."""
+
+
+class Damaged(Exception):
+    """The state cannot be read: nothing is prepared until it is mended."""
 
 
 class BadNode:
@@ -23,6 +34,7 @@ class BadNode:
     def __init__(self, place: Place, driver: str, faults: frozenset[str]) -> None:
         self.place, self.driver, self.faults = place, driver, faults
         self.starts = 0
+        self.uid = ""
         self.rebooted = False
         self._known: set[str] = set()
 
@@ -75,19 +87,30 @@ class BadNode:
     def state(self) -> dict[str, Json]:
         """What is prepared."""
         try:
-            loaded: dict[str, Json] = json.loads(self._file.read_text())
+            loaded: dict[str, Json] = json.loads(self._file.read_bytes())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            if self.has("it forgets a damaged state"):
+                return {}
+            raise Damaged(f"the state is damaged: {error}") from error
         return loaded
 
     async def save(self, state: dict[str, Json]) -> None:
         """In one step."""
+        if self.has("it remembers three claims"):
+            state = dict(list(state.items())[-3:])
         if self.has("its state is written in place"):
-            self._file.write_text("{")
-            await asyncio.sleep(0.1)
+            await self.write_in_place(state)
         hidden = self.folder / ".state"
         hidden.write_text(json.dumps(state))
         hidden.replace(self._file)
+
+    async def write_in_place(self, state: dict[str, Json]) -> None:
+        """With a moment in which the file is not whole."""
+        self._file.write_text("{")
+        await asyncio.sleep(0.3)
+        self._file.write_text(json.dumps(state))
 
     # --- CDI files ---
 
@@ -100,7 +123,8 @@ class BadNode:
     def write_cdi(self, path: Path, spec: Json) -> None:
         """Write a file, complete when it appears."""
         text = json.dumps(spec)
-        path.parent.mkdir(exist_ok=True)
+        if not self.has("it needs the CDI folder"):
+            path.parent.mkdir(exist_ok=True)
         if self.has("a file is not JSON"):
             text = text[:-1]
         if self.has("it writes files in place"):
@@ -120,7 +144,13 @@ class BadNode:
 
     def check_start(self) -> None:
         """Raises what ends a bad driver at its start."""
-        emptied = bool(self.state() and not list(self.place.cdi.glob("*.json")))
+        try:
+            state = self.state()
+        except Damaged:
+            if self.has("it does not start with a damaged state"):
+                raise
+            state = {}
+        emptied = bool(state and not list(self.place.cdi.glob("*.json")))
         self.rebooted = self.rebooted or emptied
         if self.starts > 1 and self.has("it removes its files when it starts"):
             self._remove(f"{self.driver}-*.json")
@@ -131,6 +161,8 @@ class BadNode:
 
     async def check_claims(self, api: Api) -> None:
         """Raises what ends a bad driver at its start."""
+        if self.has("it waits for ever when its start fails"):
+            await api.list(RESOURCE_CLAIMS)
         if not self.has("it reads prepared claims when it starts"):
             return
         for known in self.state().values():

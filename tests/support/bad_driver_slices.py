@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import suppress
 from typing import Any
 
-from bad_driver_node import PART, PLAIN, SHARED, TAINTED, BadNode, Json
+from bad_driver_devices import PLAIN, pools_of
+from bad_driver_node import NETWORK, BadNode, Json
 from dra_kube import NODES, RESOURCE_SLICES, Api, Gone, KubeError
 
 PERIOD = 0.1
-_ROOT, _NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 WATCHES = (
     "it never watches again after 410",
     "it never watches again after an end",
@@ -32,7 +31,10 @@ class SliceWork:
 
     async def start(self) -> None:
         """Begin to publish."""
-        self._uid = (await self._api.get(NODES, self._node.place.node))["metadata"]["uid"]
+        found = (await self._api.get(NODES, self._node.place.node))["metadata"]["uid"]
+        if self._has("it keeps the uid of its Node"):
+            found = self._node.uid = self._node.uid or found
+        self._uid = found
         if self._has("it publishes anew at each start"):
             await self.withdraw()
         self._task = asyncio.create_task(self._run())
@@ -50,11 +52,14 @@ class SliceWork:
 
     async def _run(self) -> None:
         while True:
-            with suppress(KubeError):
+            try:
                 await self._sync()
                 self._synced = True
                 if self._has(*WATCHES):
                     await self._watch()
+            except KubeError:
+                if self._has("it stops publishing when a request fails"):
+                    return
             await asyncio.sleep(PERIOD)
 
     async def _watch(self) -> None:
@@ -79,6 +84,9 @@ class SliceWork:
             selector = f"spec.driver={self._driver}"
         if self._has("it deletes slices of other drivers"):
             selector = f"spec.nodeName={self._node_name}"
+        if self._has(NETWORK):
+            found, _ = await self._api.list(RESOURCE_SLICES, fieldSelector=f"spec.driver={self._driver}")
+            return [one for one in found if one["spec"].get("nodeName") is None]
         return (await self._api.list(RESOURCE_SLICES, fieldSelector=selector))[0]
 
     async def _delete(self, one: Json) -> None:
@@ -87,6 +95,10 @@ class SliceWork:
     async def _sync(self) -> None:
         has, found = self._has, await self._mine()
         if has("it publishes nothing") or (self._synced and has("it publishes once")):
+            return
+        if self._start > 1 and has("it publishes at its first start"):
+            return
+        if self._synced and found and has("it publishes anew when all slices are gone"):
             return
         wanted = self._wanted()
         current: dict[str, Json] = {}
@@ -123,20 +135,20 @@ class SliceWork:
         return "localhost" if self._has("it publishes for another node") else self._node.place.node
 
     def _wanted(self) -> dict[str, Json]:
-        has = self._has
-        counters = [{"name": "board", "counters": {"slices": {"value": "2"}}}]
-        if has("a counter is not defined"):
-            counters = [{"name": "board", "counters": {"others": {"value": "2"}}}]
-        parts: dict[str, Json] = {"counters": {"sharedCounters": counters}, "devices": {"devices": self._devices()}}
-        if has("a device is published twice"):
-            parts["more"] = {"devices": [{"name": PLAIN[0]}]}
-        pool = {"name": self._node.place.node, "generation": 2, "resourceSliceCount": len(parts)}
-        if has("a slice of a pool is missing"):
-            pool["resourceSliceCount"] = len(parts) + 1
-        wanted = {}
-        if has("it keeps old generations"):
-            wanted["old"] = self._slice("old", {**pool, "generation": 1}, {"devices": [{"name": "gone-0"}]})
-        return wanted | {key: self._slice(key, pool, part) for key, part in parts.items()}
+        has, wanted = self._has, dict[str, Json]()
+        for name, offer in pools_of(self._node).items():
+            parts: dict[str, Json] = {"devices": {"devices": offer.devices}}
+            if offer.counters:
+                parts = {"counters": {"sharedCounters": offer.counters}, **parts}
+            if has("a device is published twice"):
+                parts["more"] = {"devices": [{"name": PLAIN[0]}]}
+            pool = {"name": name, "generation": 2, "resourceSliceCount": len(parts)}
+            if has("a slice of a pool is missing"):
+                pool["resourceSliceCount"] = len(parts) + 1
+            if has("it keeps old generations"):
+                wanted["old"] = self._slice("old", {**pool, "generation": 1}, {"devices": [{"name": "gone-0"}]})
+            wanted |= {f"{name}/{key}": self._slice(f"{name}/{key}", pool, part) for key, part in parts.items()}
+        return wanted
 
     def _slice(self, key: str, pool: Json, part: Json) -> Json:
         has = self._has
@@ -150,41 +162,10 @@ class SliceWork:
         metadata: Json = {"generateName": f"{self._driver}-{self._node.place.node}-", "annotations": {"slice": key}}
         if has("its slices have odd names"):
             metadata["generateName"] = "slice-"
-        if not has("its slices have no owner"):
+        where: Json = {"allNodes": True} if has(NETWORK) else {"nodeName": self._node_name}
+        if not has("its slices have no owner", NETWORK):
             metadata["ownerReferences"] = [owner]
-        return {
-            "metadata": metadata,
-            "spec": {"driver": self._driver, "nodeName": self._node_name, "pool": pool, **part},
-        }
-
-    def _devices(self) -> list[Json]:
-        has = self._has
-        root = "0000:00" if has("a standard attribute has an odd form") else "pci0000:00"
-        if has("instances fight over slices"):
-            root = f"pci0000:0{self._start}"
-        numa = {"int": -1 if has("a NUMA node is -1") else 0}
-        devices: list[Json] = [
-            {"name": name, "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"SN-7{name}"}}}
-            for name in PLAIN
-        ]
-        if has("variant: nothing tells devices apart"):
-            devices = [{"name": name} for name in PLAIN]
-        if has("it shares all devices"):
-            devices = [{**device, "allowMultipleAllocations": True} for device in devices]
-        taint = {"key": "bad.example.com/flaky", "effect": "NoSchedule"}
-        if has("taints are new at each start"):
-            taint["timeAdded"] = f"2026-01-0{self._start}T00:00:00Z"
-        uses = [{"counterSet": "board", "counters": {"slices": {"value": "1"}}}]
-        if has("it has no devices"):
-            return []
-        if has("all its devices have counters"):
-            return [{"name": name, "consumesCounters": uses} for name in PLAIN]
-        return [
-            *(devices[:1] if has("it has one device") else devices),
-            {"name": SHARED, "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}},
-            {"name": PART, "consumesCounters": uses},
-            {"name": TAINTED, "taints": [taint]},
-        ]
+        return {"metadata": metadata, "spec": {"driver": self._driver, **where, "pool": pool, **part}}
 
 
 def _without_times(spec: Json) -> Any:

@@ -1,6 +1,6 @@
 """What can be wrong with a driver, which check has to find it, and a part of what that says.
 
-``python tests/support/planted_faults.py`` prints the table of docs/driver-test.md.
+``python tests/support/planted_faults.py`` prints it by checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ class Planted(NamedTuple):
     @property
     def is_a_process(self) -> bool:
         """Whether the driver has to run as a process of its own to be seen with this fault."""
-        return "descriptor" in self.fault
+        return "descriptor" in self.fault or self.fault in (
+            "each claim leaks memory",
+            "a failed call removes the files of its claim",
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """The switches of the bad driver."""
+        return self.fault.split(" + ")
 
     @property
     def release(self) -> Release:
@@ -32,7 +40,8 @@ class Planted(NamedTuple):
     @property
     def waits(self) -> bool:
         """Whether the check finds out by waiting for something that does not come."""
-        return self.text in ("not within", "DeadlineExceeded") or self.fault in (
+        return self.text in ("not within", "DeadlineExceeded", "not registered", "deleted alone") or self.fault in (
+            "it leaves a finalizer on claims",
             "the endpoint does not exist",
             "a slice of a pool is missing",
         )
@@ -77,6 +86,8 @@ FAULTS = [
         ("it drops the share", "prepare.keeps-the-share", "[None]"),
         ("shares are exclusive", "prepare.gives-shares-to-several-claims", "in use"),
         ("it refuses admin access", "prepare.allows-admin-access", "in use"),
+        ("a claim has one share of a device", "prepare.gives-two-shares-in-a-claim", "the shares"),
+        ("kind: two pools + it ignores pools", "prepare.tells-pools-apart", "same ids"),
         # --- claims ---
         ("it invents devices", "claims.without-allocation-is-refused", "not allocated"),
         ("it needs no claim", "claims.that-is-missing-is-refused", "does not exist"),
@@ -101,6 +112,14 @@ FAULTS = [
             "claims.that-were-allocated-anew-free-the-old-device",
             "in use",
         ),
+        ("it keeps the first device when the second is in use", "claims.that-failed-hold-no-device", "in use"),
+        ("each failed prepare leaks a descriptor", "claims.that-failed-leak-no-descriptors", "more open files"),
+        ("it overdraws counters", "claims.do-not-overdraw-counters", "draws on the counters"),
+        ("it leaves a label on claims", "claims.are-left-as-they-are", "metadata.labels"),
+        ("it leaves a finalizer on claims", "claims.are-left-as-they-are", "metadata.finalizers"),
+        ("it clears the status of devices", "claims.are-left-as-they-are", "status.devices of other drivers"),
+        ("it leaves a finalizer on claims", "claims.go-when-they-are-deleted", "finalizers"),
+        ("it gives up on a claim when the server fails", "claims.wait-for-the-server", "not within"),
         # --- unprepare ---
         ("unprepare fails", "unprepare.answers-a-claim", "always"),
         ("it skips claims to unprepare", "unprepare.answers-each-claim-of-a-call", "skipped 1"),
@@ -121,6 +140,11 @@ FAULTS = [
         ("it unprepares at most 3 claims a call", "unprepare.removes-each-claim-of-a-big-batch", "still describe"),
         ("each prepare leaks a descriptor", "unprepare.leaks-no-descriptors", "more open files"),
         ("each unprepare leaks a descriptor", "unprepare.leaks-no-descriptors", "more open files"),
+        ("each claim leaks memory", "unprepare.leaks-no-memory", "time after time"),
+        ("each claim leaves a file", "unprepare.leaves-no-files", "seen-"),
+        ("unprepare frees the first device", "unprepare.frees-each-device", "in use"),
+        ("it counts preparations", "unprepare.undoes-repeated-preparations", "still describe"),
+        ("unprepare reads the claim", "unprepare.needs-no-server", "failed for ResourceClaim"),
         # --- concurrency ---
         ("two calls for a claim collide", "concurrency.of-calls-for-one-claim", "being prepared"),
         ("calls mix up their claims", "concurrency.of-calls-for-different-claims", "prepared ["),
@@ -129,6 +153,8 @@ FAULTS = [
         ("GetInfo waits for calls", "concurrency.leaves-registration-answering", "DeadlineExceeded"),
         ("a given up call keeps the lock", "concurrency.survives-calls-that-were-given-up", "DeadlineExceeded"),
         ("it works on after a given up call", "concurrency.leaves-nothing-after-a-given-up-call", "still describe"),
+        ("it has no lock for its state", "concurrency.gives-a-device-once", "both were prepared"),
+        ("it has no lock for its state", "concurrency.is-remembered", "still describe"),
         # --- versions ---
         ("v1beta1 is offered and not served", "versions.are-served-as-offered", "v1beta1.DRAPlugin is offered"),
         ("it offers v1beta1 only", "versions.include-v1", "will remove v1beta1"),
@@ -141,12 +167,32 @@ FAULTS = [
         ("it ignores bad parameters", "configuration.that-is-bad-is-refused", "bad parameters"),
         ("it reads parameters of other requests", "configuration.of-other-requests-is-ignored", "unknown parameters"),
         ("parameters are for all requests", "configuration.of-one-request-stays-there", "user_color=red"),
+        ("it ignores bad parameters of classes", "configuration.that-is-bad-is-refused", "FromClass"),
+        ("it ignores unknown fields", "configuration.with-an-unknown-field-is-refused", "noSuchField"),
+        ("parameters of the class win", "configuration.of-the-claim-wins", "of the first"),
+        ("the first parameters win", "configuration.that-comes-later-wins", "of the first"),
+        (
+            "parameters for a request miss its subrequests",
+            "configuration.of-a-request-reaches-its-subrequests",
+            "show nothing",
+        ),
+        ("parameters for a subrequest are lost", "configuration.of-a-subrequest-reaches-its-devices", "show nothing"),
+        (
+            "parameters for a subrequest are for all",
+            "configuration.of-another-subrequest-stays-there",
+            "req/large",
+        ),
+        ("parameters stay for the next claim", "configuration.of-one-claim-stays-there", "of another claim"),
+        ("parameters of a claim are read once", "configuration.follows-a-new-allocation", "without parameters"),
+        ("a restart loses parameters", "configuration.outlasts-a-restart", "gives a container no"),
+        ("a reboot loses parameters", "configuration.outlasts-a-reboot", "gives a container no"),
         # --- names ---
         ("its files are named by claims", "names.of-claims-may-be-long", "too long"),
         ("names with dots are refused", "names.of-claims-may-have-dots", "dots"),
         ("long requests are refused", "names.of-requests-may-be-long", "too long"),
         ("long namespaces are refused", "names.of-namespaces-may-be-long", "too long"),
         ("it ignores namespaces", "names.in-two-namespaces-are-two-claims", "twins"),
+        ("unprepare goes by the name", "names.in-two-namespaces-are-two-claims-after-a-restart", "unresolvable"),
         # --- CDI ---
         ("it gives no ids", "cdi.ids-are-given", "no CDI id"),
         ("its ids are not qualified", "cdi.ids-are-qualified", "vendor/class=name"),
@@ -173,6 +219,9 @@ FAULTS = [
         ("every user can write its files", "cdi.files-are-not-open-to-all", "mode 666"),
         ("it leaves temporary files", "cdi.scrap-is-not-left", "not a CDI file"),
         ("it writes files in place", "cdi.files-appear-whole", "rename"),
+        ("it keeps damaged files", "cdi.files-come-back", "unresolvable"),
+        ("it needs the CDI folder", "cdi.folder-comes-back", "No such file"),
+        ("a failed call removes the files of its claim", "cdi.files-outlast-failed-writes", "unresolvable"),
         # --- what CDI edits contain ---
         ("every container gets the first device", "edits.are-of-the-device", "gpu-0"),
         ("every container gets the same", "edits.differ-between-devices", "BOARD=/dev/board0"),
@@ -192,6 +241,8 @@ FAULTS = [
         # --- device metadata ---
         ("its device metadata are v1alpha1 only", "metadata.have-a-version-of-the-release", "/v1beta1"),
         ("its device metadata are empty", "metadata.have-a-version-of-the-release", "KeyError('apiVersion')"),
+        ("its device metadata name no device", "metadata.name-the-device", "and the claim holds"),
+        ("it leaves device metadata", "metadata.go-with-the-claim", "still there"),
         # --- slices ---
         ("it publishes nothing", "slices.are-published", "not within"),
         ("it publishes under another name", "slices.are-published", "not within"),
@@ -215,13 +266,17 @@ FAULTS = [
         ("it deletes slices of other drivers", "slices.of-others-stay", "of another driver"),
         ("it keeps left-over slices", "slices.left-over-are-removed", "not within"),
         ("taints are new at each start", "slices.keep-the-time-of-taints", "taints were added"),
+        ("it publishes anew when all slices are gone", "slices.come-back-when-they-are-deleted", "deleted alone"),
+        ("it publishes at its first start", "slices.come-back-at-a-start", "not within"),
+        ("it stops publishing when a request fails", "slices.come-back-after-failed-requests", "not within"),
+        ("it keeps the uid of its Node", "slices.follow-a-new-node", "not within"),
         # --- restart ---
         ("it ignores SIGTERM", "restart.ends-in-time", "SIGTERM"),
         ("its ids change at each start", "restart.prepares-the-same-again", "after a restart"),
         ("its ids change after a kill", "restart.prepares-the-same-after-a-kill", "after SIGKILL"),
         ("it unprepares only what it prepared itself", "restart.unprepares-what-was-prepared-before", "still describe"),
         ("it forgets what it prepared", "restart.unprepares-without-the-claim-object", "not found"),
-        ("its state is written in place", "restart.may-come-while-it-prepares", "ended"),
+        ("its state is written in place", "restart.may-come-while-it-prepares", "damaged"),
         ("unprepare goes in two steps", "restart.may-come-while-it-unprepares", "still describe"),
         ("it trusts its state", "restart.follows-an-allocation-made-meanwhile", "now holds"),
         ("it numbers its ids", "restart.keeps-devices-of-claims-apart", "came and went"),
@@ -234,11 +289,29 @@ FAULTS = [
             "restart.leaves-files-of-neighbours",
             "example.com-2-",
         ),
+        ("a restart loses all devices but the first", "restart.prepares-the-same-again", "after a restart"),
+        ("a restart loses the share", "restart.prepares-the-same-again", "after a restart"),
+        ("a restart loses all devices but the first", "restart.prepares-the-same-after-a-kill", "after SIGKILL"),
+        ("it writes files before its record", "restart.may-come-before-it-unprepares", "still describe"),
+        ("its state is written in place", "restart.may-be-in-order-while-it-prepares", "damaged"),
+        ("a start writes its state in place", "restart.may-come-while-it-starts", "damaged"),
+        ("it remembers three claims", "restart.keeps-many-claims", "still describe"),
+        ("unprepare of a share takes the others along", "restart.keeps-shares-apart", "unresolvable"),
+        ("unprepare of an administrator takes the device along", "restart.keeps-administrators-apart", "unresolvable"),
+        ("it names the subrequest after a restart", "restart.names-the-base-of-a-subrequest", "req/small"),
+        (
+            "it waits for ever when its start fails",
+            "restart.may-come-while-the-server-fails",
+            "not registered",
+        ),
         # --- reboot ---
         ("it does not start after a reboot", "reboot.lets-the-driver-register", "does not fit"),
         ("it trusts its state", "reboot.brings-cdi-files-back", "unresolvable"),
         ("missing files fail", "reboot.lets-claims-be-unprepared", "no CDI file"),
         ("a device without files stays taken", "reboot.frees-devices", "in use"),
+        ("a reboot loses all devices but the first", "reboot.gives-the-same-again", "after a reboot"),
+        ("it does not start with a damaged state", "damage.lets-the-driver-start", "ended"),
+        ("it forgets a damaged state", "damage.gives-nothing-wrong", "which another claim holds"),
         # --- rolling update ---
         ("one socket for all instances", "rolling.has-two-instances-at-once", "both instances use"),
         ("its ids change at each start", "rolling.keeps-the-answers", "from the new instance"),
@@ -251,6 +324,8 @@ FAULTS = [
         ("it takes all sockets along", "rolling.ends-without-harm", "not registered any more"),
         ("instances fight over slices", "rolling.leaves-the-slices", "uid and version"),
         ("it removes its files when it stops", "rolling.keeps-cdi-files", "unresolvable"),
+        ("it forgets at its end what is in use", "rolling.remembers-devices-in-use", "which another claim holds"),
+        ("it writes what it knows at its end", "rolling.keeps-what-the-new-instance-did", "in use"),
         # --- health ---
         ("health says nothing", "health.comes-at-once", "not within"),
         (f"{HEALTH_V1} says nothing", "health.comes-at-once", "not within"),

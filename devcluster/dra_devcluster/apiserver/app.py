@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -17,7 +18,17 @@ from .authorization.impersonation import impersonated
 from .endpoints.call import Call
 from .endpoints.objects import handle_collection, handle_object
 from .endpoints.subresources import SUBRESOURCES
-from .errors import Json, PathNotFound, StatusError, bad_request, internal, no_such_resource, unauthorized
+from .errors import (
+    Json,
+    PathNotFound,
+    StatusError,
+    bad_request,
+    conflict,
+    internal,
+    no_such_resource,
+    too_many_requests,
+    unauthorized,
+)
 from .identity.tokens import Tokens
 from .served import discovery, openapi
 from .served.registry import Registry
@@ -31,12 +42,46 @@ Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 _PROBES = ("/healthz", "/livez", "/readyz")
 
 
+class Outage:
+    """Refuses the requests of some clients for a while, in turn with each answer of a server in trouble.
+
+    A client has to expect all of them, and to come again: 500, 503, 429 and, for a write, 409.
+    """
+
+    def __init__(self) -> None:
+        self._spared: dict[str, str] = {}
+        self._numbers = itertools.count()
+
+    def begin(self, token: str, but: str) -> None:
+        """Refuse what comes with a bearer token, unless its user agent begins so."""
+        self._spared[f"Bearer {token}"] = but
+
+    def end(self, token: str) -> None:
+        """Refuse it no longer."""
+        self._spared.pop(f"Bearer {token}", None)
+
+    def require_none(self, request: web.BaseRequest) -> None:
+        """Raises StatusError for a request that is to be refused."""
+        spared = self._spared.get(request.headers.get("Authorization", ""))
+        if spared is None or request.headers.get("User-Agent", "").startswith(spared):
+            return
+        answers = [
+            internal("the database does not answer"),
+            StatusError(503, "ServiceUnavailable", "the server is currently unable to handle the request"),
+            too_many_requests("the server has received too many requests", 1),
+        ]
+        if request.method in ("PUT", "PATCH"):
+            answers.append(conflict("", "objects", request.path.rpartition("/")[2]))
+        raise answers[next(self._numbers) % len(answers)]
+
+
 class App:
     """The handler of all requests of one server."""
 
     def __init__(self, registry: Registry, tokens: Tokens) -> None:
         self.registry = registry
         self.tokens = tokens
+        self.outage = Outage()
         self._policies = Policies(registry)
         self._metrics = RequestMetrics()
 
@@ -64,6 +109,7 @@ class App:
             return _refusal(internal(repr(error)))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.outage.require_none(request)
         path = request.path.rstrip("/") or "/"  # some clients ask for /version/
         if path.startswith(_PROBES) and not self.registry.authorization.is_rbac:
             return web.Response(text="ok")

@@ -34,7 +34,7 @@ from dra_devcluster.background import in_thread
 
 from . import snapshot as snapshots
 from .app import App
-from .authorization import Mode, node_user
+from .authorization import ADMIN, Mode, node_user
 from .controllers import (
     AggregationController,
     DaemonSetController,
@@ -103,6 +103,7 @@ class DevApiServer:
         gates = FeatureGates.of(feature_gates or {}, release, API_SERVER)
         self.registry = Registry(gates, api_versions or {}, authorization, release)
         self.tokens = Tokens(self.registry.store, token)
+        self._app = App(self.registry, self.tokens)
         self._snapshot = snapshot
         self._identity = make_identity(host)
         self._resources = AsyncExitStack()
@@ -143,9 +144,9 @@ class DevApiServer:
         """The content of a kubeconfig for the administrator."""
         return kubeconfig(self.url, self.ca, self.token, name=self.name)
 
-    def write_kubeconfig(self, path: Path) -> Path:
-        """Write the kubeconfig (in one step, mode 600) and return its path."""
-        write_kubeconfig(path, self.kubeconfig)
+    def write_kubeconfig(self, path: Path, token: str | None = None) -> Path:
+        """Write the kubeconfig (in one step, mode 600), with another token if one is given, and return its path."""
+        write_kubeconfig(path, kubeconfig(self.url, self.ca, token or self.token, name=self.name))
         return path
 
     def end_watches(self) -> None:
@@ -155,6 +156,18 @@ class DevApiServer:
     def expire_watches(self) -> None:
         """End all watches with 410, and forget the changes so far, as after a compaction. From any thread."""
         self._soon(self._expire_watches)
+
+    def fail_requests(self, token: str, *, but: str) -> None:
+        """Refuse the requests with a bearer token, unless their user agent begins so, as in an outage."""
+        self._app.outage.begin(token, but)
+
+    def answer_again(self, token: str) -> None:
+        """End that outage."""
+        self._app.outage.end(token)
+
+    def administrator_token(self) -> str:
+        """A new bearer token of the administrator, for a client that is to be told from others."""
+        return self.tokens.credential(ADMIN)
 
     def _soon(self, work: Callable[[], None]) -> None:
         if self._loop is None:
@@ -183,9 +196,12 @@ class DevApiServer:
         stack.callback(snapshots.save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
-        app = App(self.registry, self.tokens)
         server = _Server(
-            app, access_log=None, logger=request_log(), handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_SECONDS
+            self._app,
+            access_log=None,
+            logger=request_log(),
+            handler_cancellation=True,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
         )
         runner = ServerRunner(server, shutdown_timeout=_GOODBYE_SECONDS)
         await runner.setup()

@@ -9,6 +9,7 @@ from . import (
     claims,
     concurrency,
     configuration,
+    damage,
     edits,
     health,
     metadata,
@@ -38,6 +39,7 @@ MODULES = (
     slices,
     restart,
     reboot,
+    damage,
     rolling,
     health,
 )

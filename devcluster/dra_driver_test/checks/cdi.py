@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dra_cdi import CdiError, check_device_name, check_kind
 from dra_devcluster.agent.containers.container import missing_on_host
@@ -106,13 +108,17 @@ async def files_go_with_the_claim(bench: Bench) -> None:
 
 @check("TD-03", level=Level.SHOULD)
 async def files_come_back(bench: Bench) -> None:
-    """Preparing again writes CDI files that have vanished meanwhile.
+    """Preparing again writes CDI files that have vanished meanwhile, or that were emptied.
 
-    The folder is on a temporary file system, and people clean it up.
+    The folder is on a temporary file system, people clean it up, and a full one cuts files.
     """
     claim = await bench.claim(await bench.device())
     for path in bench.cdi.describing(ids_of(await bench.prepared(claim))):
         path.unlink()
+    again = ids_of(await bench.prepared(claim))
+    bench.cdi.edits(again)
+    for path in bench.cdi.describing(again):
+        path.write_bytes(b"")
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
 
 
@@ -181,3 +187,30 @@ async def files_appear_whole(bench: Bench) -> None:
         await _ids(bench)
     if made_in_place:
         raise Finding(f"{', '.join(sorted(made_in_place))} was written under its final name: rename it into place")
+
+
+@check("TD-02", "TD-03", level=Level.SHOULD, restarts=True)
+async def folder_comes_back(bench: Bench) -> None:
+    """The driver makes the CDI folder anew if it is gone, instead of failing each claim until it is restarted."""
+    claims = await bench.claims(2)
+    await bench.prepare(claims[0])
+    shutil.rmtree(bench.cdi.folder)
+    prepared = await bench.prepared(claims[1])
+    if ids_of(prepared):
+        bench.cdi.edits(ids_of(prepared))
+
+
+@check("TD-02", "KM-16")
+async def files_outlast_failed_writes(bench: Bench) -> None:
+    """A prepared claim keeps its CDI files when preparing it again fails, since the driver can open no file.
+
+    The pod that has it goes on with them. Disks are full at times, and descriptors out; the next call succeeds.
+    """
+    claim = await bench.claim(await bench.device())
+    first = await bench.prepared(claim)
+    before = bench.cdi.edits(ids_of(first))
+    with bench.process_without_files(), suppress(Finding):
+        await bench.prepare(claim)
+    if bench.cdi.edits(ids_of(first)) != before:
+        raise Finding(f"the driver could open no file, and the CDI files of {ids_of(first)} changed")
+    await bench.check_same_again(claim, first, "after files could be opened again")

@@ -8,7 +8,11 @@ from contextlib import suppress
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
-from dra_driver_test.harness.server import Claim, Device, Use
+from dra_driver_test.harness.devices import Device, Json, too_much_together
+from dra_driver_test.harness.server import Claim, Use
+from dra_driver_test.harness.waiting import eventually
+
+from .unprepare import LEAK_CLAIMS, check_descriptors
 
 
 async def _unknown(bench: Bench) -> Device:
@@ -49,8 +53,10 @@ async def that_was_replaced_is_refused(bench: Bench) -> None:
 async def with_an_unknown_device_is_refused(bench: Bench) -> None:
     """A claim that holds a device which the driver does not have is not prepared.
 
-    A device may vanish after it was allocated; the pod must wait then, not run without it.
+    A device may vanish after it was allocated; the pod must wait then, not run without it. It does not apply to drivers
+    whose devices a controller publishes: the node does not know them.
     """
+    await bench.needs_own_slices()
     claim = await bench.claim(await _unknown(bench))
     await bench.refused(claim, "whose device 'no-such-device' it does not have")
 
@@ -61,14 +67,18 @@ async def that_are_bad_fail_alone(bench: Bench) -> None:
 
     The user then reads which claim of the pod is at fault.
     """
-    good, bad = await bench.claim(await bench.device()), await bench.claim(await _unknown(bench))
+    good = await bench.claim(await bench.device())
+    if await bench.is_published_here():
+        bad = await bench.claim(await _unknown(bench))
+    else:
+        bad = await bench.server.claim(Use(await bench.device()), allocated=False)
     try:
         await bench.prepare(good, bad)
     except Finding as finding:
         if f"failed for ResourceClaim {bad.name}" not in str(finding):
             raise Finding(f"one claim of two is bad, and the call says: {finding}") from None
     else:
-        raise Finding("one claim of two holds a device that the driver does not have, and both were prepared")
+        raise Finding("one claim of two cannot be prepared, and the driver says that both were")
 
 
 @check("KM-14", "NOD-007")
@@ -161,6 +171,9 @@ async def _fail(bench: Bench, device: Device) -> None:
         opaque = {"driver": bench.name, "parameters": bench.parameters.bad}
         config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
         claims.append(await bench.claim(device, config=config))
+    for other in (await bench.independent())[1:2]:  # that another claim has
+        await bench.prepare(await bench.claim(other))
+        claims.append(await bench.claim(device, other))
     for claim in claims:
         try:
             await bench.prepare(claim)
@@ -179,6 +192,7 @@ async def that_failed_leave_nothing(bench: Bench) -> None:
     """
     before = bench.cdi.known()
     await _fail(bench, await bench.device())
+    await bench.unprepare(*bench.server.made())
     bench.cdi.check_nothing_left(before, "preparing the claim failed, and it was unprepared")
 
 
@@ -214,3 +228,116 @@ async def that_were_allocated_anew_leave_nothing(bench: Bench) -> None:
 async def that_were_allocated_anew_free_the_old_device(bench: Bench) -> None:
     """The first device of a claim that was allocated anew is prepared for another claim, once that is unprepared."""
     await bench.prepare(await bench.claim(await _allocated_anew(bench)))
+
+
+@check("KM-19", "NOD-011")
+async def that_failed_leak_no_descriptors(bench: Bench) -> None:
+    """A driver that failed to prepare many claims has no more open files and sockets than before."""
+    device = await bench.device()
+
+    async def fail() -> None:
+        for _ in range(LEAK_CLAIMS):
+            claim = await bench.server.claim(Use(device), allocated=False)
+            await bench.refused(claim, "that is not allocated")
+            await bench.unprepare(claim)
+            await bench.server.delete(claim)
+
+    await fail()
+    await check_descriptors(bench, fail, "failed and went")
+
+
+@check("plugin-helper.md 2.1", "plugin-helper.md 4.3", level=Level.SHOULD)
+async def do_not_overdraw_counters(bench: Bench) -> None:
+    """Two devices that draw more on a counter than there is, as a whole and a part of it, are not prepared both.
+
+    Two such claims mean that an allocation went wrong, or that the driver published the devices anew meanwhile.
+    """
+    pair = too_much_together(await bench.published())
+    if pair is None:
+        raise Skipped("the driver published no two devices that exclude each other by counters")
+    first, second = pair
+    await bench.prepare(await bench.claim(first))
+    await bench.refused(
+        await bench.claim(second), f"with the device {second.name}, which draws on the counters of {first.name} in use"
+    )
+
+
+def _untouched(claim: Json, driver: str, *, with_marks: bool) -> Json:
+    """What of a claim is not the driver's to write; ``with_marks`` the marks that it may set for a while as well."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    of_others = [one for one in status.get("devices") or () if one["driver"] != driver]
+    marks = ("finalizers", "labels", "annotations") if with_marks else ()
+    return {
+        **{f"metadata.{key}": metadata.get(key) for key in ("ownerReferences", *marks)},
+        "spec": claim["spec"],
+        "status.allocation": status.get("allocation"),
+        "status.reservedFor": status.get("reservedFor"),
+        "status.devices of other drivers": of_others,
+    }
+
+
+@check("KM-16", "KM-19", "api.md 8")
+async def are_left_as_they_are(bench: Bench) -> None:
+    """Preparing and unpreparing a claim leaves it as it was: allocation, reservations, finalizers, and others' words.
+
+    The driver may say something of its own devices in the status. A finalizer that stays keeps the claim, and with it
+    its namespace, for ever.
+    """
+    foreign = Device("other.driver-test.example.com", "other", "other-0", {})
+    uses = [*await bench.all_kinds(), Use(foreign, "other")]
+    claim = await bench.use(*uses)
+    pod = {"resource": "pods", "name": "user", "uid": str(uuid.uuid4())}
+    await bench.server.allocate(claim, *uses, reserved_for=[pod])
+    condition = {"type": "Ready", "status": "True", "reason": "Fine", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    said = {"driver": foreign.driver, "pool": foreign.pool, "device": foreign.name, "conditions": [condition]}
+    await bench.server.set_devices(claim, [said])
+    before = await bench.server.read(claim)
+    for call, what in ((bench.prepare, "prepared"), (bench.unprepare, "unprepared")):
+        await call(claim)
+        with_marks = what == "unprepared" and await bench.is_published_here()
+        after = await bench.server.read(claim)
+        old, new = (_untouched(each, bench.name, with_marks=with_marks) for each in (before, after))
+        for key, value in new.items():
+            if value != old[key]:
+                raise Finding(f"the claim was {what}, and its {key} changed from {old[key]} to {value}")
+
+
+@check("KM-19", "api.md 2")
+async def go_when_they_are_deleted(bench: Bench) -> None:
+    """A claim that was unprepared is gone when it is deleted: the driver holds it by no finalizer."""
+    claim = await bench.use(*await bench.all_kinds())
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    await bench.server.delete(claim)
+
+    async def look() -> bool:
+        return not await bench.server.exists(claim)
+
+    try:
+        await eventually("the claim is gone", look, bench.limits.gone, bench.limits)
+    except Finding as finding:
+        left = await bench.server.strange()
+        raise Finding(f"a claim was unprepared and deleted, and {finding}; it has {left}") from None
+
+
+@check("PH-08", "NOD-007")
+async def wait_for_the_server(bench: Bench) -> None:
+    """A claim that was asked for while the API server refused the driver's requests is prepared when it answers again.
+
+    Until then the driver says that it failed, or has what it needs; a kubelet asks again.
+    """
+    device = await bench.device()
+    claim = await bench.claim(device)
+    async with bench.failing_server():
+        await bench.interrupted(claim, bench.limits.answer)
+
+    async def look() -> bool:
+        try:
+            prepared = await bench.prepared(claim)
+        except Finding:
+            return False
+        if [(one.pool, one.device) for one in prepared] != [(device.pool, device.name)]:
+            raise Finding(f"the claim holds {device.name}, and the driver prepared {[one.device for one in prepared]}")
+        return True
+
+    await eventually("the API server answers again, and the claim is prepared", look, bench.limits.gone, bench.limits)

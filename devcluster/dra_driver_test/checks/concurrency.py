@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from dra_driver_test.check import check
+from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
-from dra_driver_test.harness.bench import Bench
+from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.waiting import attempts
 
 RACES_ATTEMPTS = 8
 """How often a race is tried, each time a little later."""
+RACING_CLAIMS = 8
 
 
 @check("KM-14", "PH-10")
@@ -23,6 +24,7 @@ async def of_calls_for_one_claim(bench: Bench) -> None:
     first, second = await asyncio.gather(bench.prepared(claim), bench.prepared(claim))
     if first != second:
         raise Finding(f"two calls at the same time have the answers {first} and {second}")
+    bench.cdi.edits(ids_of(first))
 
 
 @check("NOD-054", "KM-14")
@@ -95,9 +97,47 @@ async def leaves_nothing_after_a_given_up_call(bench: Bench) -> None:
     """
     before = bench.cdi.known()
     device = await bench.device()
+    claim = await bench.claim(device)
+    began = asyncio.get_running_loop().time()
+    await bench.prepare(claim)
+    whole = asyncio.get_running_loop().time() - began
+    await bench.unprepare(claim)
     for number in range(RACES_ATTEMPTS):
         claim = await bench.claim(device)
-        await bench.interrupted(claim, 0.001 * 2**number)
+        await bench.interrupted(claim, max(0.001 * 2**number, whole * number / RACES_ATTEMPTS))
         await bench.unprepare(claim)
     await asyncio.sleep(bench.limits.settle)
     bench.cdi.check_nothing_left(before, "every claim was unprepared")
+
+
+@check("plugin-helper.md 2.1", "NOD-054", level=Level.SHOULD)
+async def gives_a_device_once(bench: Bench) -> None:
+    """Of two claims that hold the same device, one at most is prepared when both are asked for at the same time.
+
+    It applies to drivers that refuse a device in use at all.
+    """
+    device = await bench.device()
+    await bench.refuses_devices_in_use(device)
+    claims = [await bench.claim(device), await bench.claim(device)]
+    answers = await asyncio.gather(*(bench.prepare(claim) for claim in claims), return_exceptions=True)
+    if not any(isinstance(answer, BaseException) for answer in answers):
+        raise Finding(f"two claims hold {device.name}, were asked for at the same time, and both were prepared")
+
+
+@check("NOD-054", "KM-16", restarts=True, waits=True)
+async def is_remembered(bench: Bench) -> None:
+    """Claims that were prepared at the same time are all known after SIGKILL and a new start.
+
+    Calls that read and write one file of records at the same time lose what the other wrote.
+    """
+    before = bench.cdi.known()
+    devices = (await bench.devices(2)) + (await bench.independent())[2:RACING_CLAIMS]
+    claims = [await bench.claim(device) for device in devices]
+    for again in (True, False):
+        answers = await asyncio.gather(*(bench.prepared(claim) for claim in claims))
+        await bench.restart(kill=True)
+        for claim, answer in zip(claims, answers, strict=True):
+            if again:
+                await bench.check_same_again(claim, answer, "after SIGKILL and a new start")
+        await asyncio.gather(*(bench.unprepare(claim) for claim in claims))
+        bench.cdi.check_nothing_left(before, "claims that were prepared at the same time were unprepared")

@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.content import Content, given, shown
-from dra_driver_test.harness.server import Device, Use
+from dra_driver_test.harness.devices import Device, Json
+from dra_driver_test.harness.server import Use
 
 OTHER = "other.driver-test.example.com"
+UNKNOWN_FIELD = "noSuchField"
 
 
-def _config(driver: str, parameters: dict[str, Any], source: str = "FromClaim", *requests: str) -> dict[str, Any]:
+MOST_GUESSES = 12
+"""Values that are tried for parameters of which one set is known."""
+_WORD = re.compile(r"[\w.:-]+")
+
+
+def _config(driver: str, parameters: Json, source: str = "FromClaim", *requests: str) -> Json:
     opaque = {"driver": driver, "parameters": parameters}
     return {"source": source, "requests": list(requests), "opaque": opaque}
+
+
+def _good(bench: Bench) -> Json:
+    """Parameters that the driver accepts. Raises Skipped."""
+    if bench.parameters.good is None:
+        raise Skipped("no good parameters are known: give some with --parameters")
+    return bench.parameters.good
+
+
+async def _content(bench: Bench, *uses: Use, config: Sequence[Json] = (), request: str = "req") -> Content:
+    """What a container gets each time of a claim with that configuration."""
+    seen = []
+    for _ in range(2):
+        claim = await bench.use(*uses, config=config)
+        seen.append(given(bench, await bench.prepared(claim), request))
+        await bench.unprepare(claim)
+        await bench.server.delete(claim)
+    return seen[0] & seen[1]
+
+
+async def _effect(bench: Bench, use: Use, parameters: Json, *requests: str) -> Content:
+    """What parameters alone bring to a container. Raises Skipped if that is nothing, and Finding."""
+    request = use.request.partition("/")[0]
+    without = await _content(bench, use, request=request)
+    config = [_config(bench.name, parameters, "FromClaim", *(requests or (request,)))]
+    effect = await _content(bench, use, config=config, request=request) - without
+    if not effect:
+        raise Skipped("the parameters do not show in CDI edits")
+    return effect
 
 
 @check("api.md 2", "TD-01")
@@ -42,21 +80,19 @@ async def of_a_class_is_accepted(bench: Bench) -> None:
 
 
 async def _accepted(bench: Bench, source: str) -> None:
-    if bench.parameters.good is None:
-        raise Skipped("no good parameters are known: give some with --parameters")
-    device = await bench.device()
-    config = [_config(bench.name, bench.parameters.good, source, "req")]
-    await bench.prepare(await bench.claim(device, config=config))
+    config = [_config(bench.name, _good(bench), source, "req")]
+    await bench.prepare(await bench.claim(await bench.device(), config=config))
 
 
 @check("TD-01", "PH-08")
 async def that_is_bad_is_refused(bench: Bench) -> None:
-    """Bad parameters fail the claim instead of being ignored (``--bad-parameters``)."""
+    """Bad parameters, of a claim or of its class, fail the claim instead of being ignored (``--bad-parameters``)."""
     if bench.parameters.bad is None:
         raise Skipped("no bad parameters are known: give some with --bad-parameters")
     device = await bench.device()
-    claim = await bench.claim(device, config=[_config(bench.name, bench.parameters.bad)])
-    await bench.refused(claim, f"with the bad parameters {bench.parameters.bad}")
+    for source in ("FromClaim", "FromClass"):
+        claim = await bench.claim(device, config=[_config(bench.name, bench.parameters.bad, source)])
+        await bench.refused(claim, f"with the bad parameters {bench.parameters.bad}, {source}")
 
 
 @check("TD-01", level=Level.SHOULD)
@@ -72,19 +108,167 @@ async def of_other_requests_is_ignored(bench: Bench) -> None:
 @check("TD-01", "KM-17")
 async def of_one_request_stays_there(bench: Bench) -> None:
     """Parameters for one request of a claim do not show in what containers get of the other (``--parameters``)."""
-    if bench.parameters.good is None:
-        raise Skipped("no good parameters are known: give some with --parameters")
-    devices = await bench.devices(2)
-    config = [_config(bench.name, bench.parameters.good, "FromClaim", "req")]
-    seen: dict[bool, list[tuple[Content, Content]]] = {False: [], True: []}
-    for configured in (False, True, False, True):
-        claim = await bench.claim(*devices, config=config if configured else ())
-        prepared = await bench.prepared(claim)
-        seen[configured].append((given(bench, prepared, "req"), given(bench, prepared, "req-1")))
-        await bench.unprepare(claim)
-    without, with_ = seen[False], seen[True]
-    effect = (with_[0][0] & with_[1][0]) - (without[0][0] | without[1][0])
-    if not effect:
-        raise Skipped("the parameters do not show in CDI edits")
-    if strayed := effect & (with_[0][1] & with_[1][1]) - (without[0][1] | without[1][1]):
+    good, devices = _good(bench), await bench.devices(2)
+    config = [_config(bench.name, good, "FromClaim", "req")]
+    effect = await _effect(bench, Use(devices[0]), good)
+    uses = bench.uses(*devices)
+    without = await _content(bench, *uses, request="req-1")
+    if strayed := effect & (await _content(bench, *uses, config=config, request="req-1") - without):
         raise Finding(f"the parameters are for 'req' alone, and containers of 'req-1' also get {shown(strayed)}")
+
+
+@check("TD-01", "PH-08", level=Level.SHOULD)
+async def with_an_unknown_field_is_refused(bench: Bench) -> None:
+    """Parameters with a field that the driver does not know are refused, instead of being read in part.
+
+    A misspelt field is otherwise silently the default, and the pod runs with something else than the user wrote. Good
+    parameters are needed (``--parameters``), and one field is added to them.
+    """
+    config = [_config(bench.name, {**_good(bench), UNKNOWN_FIELD: {"unheard": True}})]
+    await bench.refused(await bench.claim(await bench.device(), config=config), f"with the field {UNKNOWN_FIELD!r}")
+
+
+@check("TD-01", "api.md 2")
+async def of_the_claim_wins(bench: Bench) -> None:
+    """Where class and claim both have parameters, those of the claim win (``--parameters``).
+
+    An allocation lists those of the class first. A second value that the driver accepts is given by a second
+    ``--parameters``, or found by trying.
+    """
+    await _last_wins(bench, "FromClass")
+
+
+@check("TD-01", "api.md 2", level=Level.SHOULD)
+async def that_comes_later_wins(bench: Bench) -> None:
+    """Of two sets of parameters in a claim for the same request, the later one wins (``--parameters``)."""
+    await _last_wins(bench, "FromClaim")
+
+
+async def _last_wins(bench: Bench, source: str) -> None:
+    good, use = _good(bench), Use(await bench.device())
+    effect = await _effect(bench, use, good)
+    async for other, changed in _others(bench, use, effect):
+        config = [_config(bench.name, good, source, "req"), _config(bench.name, other, "FromClaim", "req")]
+        found = await _content(bench, use, config=config)
+        if (effect - changed) & found and not (changed - effect) & found:
+            raise Finding(
+                f"first are the parameters {good} ({source}), then {other} (FromClaim), and a container gets "
+                f"{shown(effect - changed)} of the first"
+            )
+        return
+    raise Skipped("one set of good parameters is known, and no other value was accepted: repeat --parameters")
+
+
+async def _others(bench: Bench, use: Use, effect: Content) -> AsyncIterator[tuple[Json, Content]]:
+    """Other parameters that the driver accepts, with what they bring instead."""
+    words: list[str] = []
+    tried: set[str] = set()
+    without = await _content(bench, use)
+    guesses = [*bench.parameters.more, *_changed(_good(bench), words)]
+    while guesses and len(tried) < MOST_GUESSES:
+        other = guesses.pop(0)
+        if (key := json.dumps(other, sort_keys=True)) in tried or other == bench.parameters.good:
+            continue
+        tried.add(key)
+        try:
+            changed = await _content(bench, use, config=[_config(bench.name, other, "FromClaim", "req")]) - without
+        except Finding as refusal:
+            # The driver may say which values it knows: they are tried as well.
+            if new := [word for word in _WORD.findall(str(refusal)) if word not in words]:
+                words += new
+                guesses = [*_changed(_good(bench), new[::-1]), *guesses]
+            await bench.unprepare(*bench.server.made())
+            continue
+        if changed - effect and effect - changed:
+            yield other, changed
+
+
+def _changed(parameters: Json, words: Sequence[str]) -> Iterator[Json]:
+    """The parameters with another value of the same type in one place; a text becomes a word, or a new one."""
+    for key, value in parameters.items():
+        if key in ("apiVersion", "kind"):
+            continue
+        if isinstance(value, dict):
+            yield from ({**parameters, key: inner} for inner in _changed(value, words))
+        elif isinstance(value, bool):
+            yield {**parameters, key: not value}
+        elif isinstance(value, int | float):
+            yield from ({**parameters, key: value + step} for step in (1, -1))
+        elif isinstance(value, str):
+            yield from ({**parameters, key: word} for word in words if word != value)
+            yield {**parameters, key: f"{value}2"}
+
+
+@check("TD-01", "KM-17")
+async def of_a_request_reaches_its_subrequests(bench: Bench) -> None:
+    """Parameters for a request count for the subrequest that was chosen of it (``--parameters``)."""
+    await _reaches(bench, "req", "")
+
+
+@check("TD-01", "KM-17")
+async def of_a_subrequest_reaches_its_devices(bench: Bench) -> None:
+    """Parameters for a subrequest count for its devices (``--parameters``)."""
+    await _reaches(bench, "req/small", "")
+
+
+@check("TD-01", "KM-17")
+async def of_another_subrequest_stays_there(bench: Bench) -> None:
+    """Parameters for a subrequest do not count when another one of its request was chosen (``--parameters``)."""
+    await _reaches(bench, "req/large", "not")
+
+
+async def _reaches(bench: Bench, named: str, not_: str) -> None:
+    """Raises Finding if parameters for that request reach a device of req/small, or do not."""
+    good, device = _good(bench), await bench.device()
+    effect = await _effect(bench, Use(device), good)
+    chosen = Use(device, "req/small")
+    got = await _content(bench, chosen, config=[_config(bench.name, good, "FromClaim", named)]) & effect
+    if bool(got) is bool(not_):
+        wrong = f"its container gets {shown(got)}" if not_ else "show nothing in its container"
+        raise Finding(f"the parameters are for {named!r}, the device is allocated for 'req/small', and {wrong}")
+
+
+@check("TD-01", "KM-18")
+async def of_one_claim_stays_there(bench: Bench) -> None:
+    """Parameters of a claim do not show in what containers of another claim get (``--parameters``)."""
+    good, devices = _good(bench), await bench.devices(2)
+    effect = await _effect(bench, Use(devices[1]), good)
+    await bench.prepare(await bench.claim(devices[0], config=[_config(bench.name, good)]))
+    if strayed := effect & given(bench, await bench.prepared(await bench.claim(devices[1]))):
+        raise Finding(f"a claim without parameters gets {shown(strayed)} of those of another claim")
+
+
+@check("TD-01", "KM-16")
+async def follows_a_new_allocation(bench: Bench) -> None:
+    """A claim that was unprepared, and allocated anew without parameters, shows none of the old (``--parameters``)."""
+    good, use = _good(bench), Use(await bench.device())
+    effect = await _effect(bench, use, good)
+    claim = await bench.use(use, config=[_config(bench.name, good)])
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    await bench.server.allocate(claim, use)
+    if left := effect & given(bench, await bench.prepared(claim)):
+        raise Finding(f"the claim was allocated anew without parameters, and its container gets {shown(left)}")
+
+
+@check("NOD-009", "KM-16", restarts=True, waits=True)
+async def outlasts_a_restart(bench: Bench) -> None:
+    """A claim with parameters that is prepared again after a restart shows them as before (``--parameters``)."""
+    await _outlasts(bench, reboots=False)
+
+
+@check("KM-16", "TD-02", restarts=True, waits=True)
+async def outlasts_a_reboot(bench: Bench) -> None:
+    """A claim with parameters that is prepared again after a reboot shows them as before (``--parameters``)."""
+    await _outlasts(bench, reboots=True)
+
+
+async def _outlasts(bench: Bench, *, reboots: bool) -> None:
+    good, use = _good(bench), Use(await bench.device())
+    effect = await _effect(bench, use, good)
+    claim = await bench.use(use, config=[_config(bench.name, good)])
+    await bench.prepare(claim)
+    await (bench.reboot() if reboots else bench.restart(kill=True))
+    found = given(bench, await bench.prepared(claim))
+    if lost := effect - found:
+        raise Finding(f"the claim has the parameters {good}, and prepared again it gives a container no {shown(lost)}")

@@ -20,7 +20,8 @@ from dra_driver_test.harness.content import (
     texts_in,
     told_apart,
 )
-from dra_driver_test.harness.server import Device, Use
+from dra_driver_test.harness.devices import Device
+from dra_driver_test.harness.server import Use
 
 MOST_DEVICES = 8
 """Devices whose edits are read."""
@@ -215,13 +216,13 @@ async def outlast_other_claims(bench: Bench) -> None:
         )
 
 
-@check("NOD-009", "KM-16", restarts=True)
+@check("NOD-009", "KM-16", restarts=True, waits=True)
 async def are_the_same_after_a_restart(bench: Bench) -> None:
     """A claim that is prepared again after a restart gives containers its device, as before."""
     await _come_back(bench, reboots=False)
 
 
-@check("KM-16", "TD-02", restarts=True)
+@check("KM-16", "TD-02", restarts=True, waits=True)
 async def are_the_same_after_a_reboot(bench: Bench) -> None:
     """A claim that is prepared again after a reboot, which empties the CDI folder, gives containers its device."""
     await _come_back(bench, reboots=True)

@@ -85,7 +85,8 @@ async def is_offered_if_it_is_served(bench: Bench) -> None:
     Kubelets may ask only drivers that offer it. Those of 1.36 ask again every 5 s, those of 1.37 by v1 only, and once.
     """
     offered = await _offered(bench)
-    served = {service: await _is_served(bench, service, quiet=service in offered) for service in HEALTH_SERVICES}
+    found = [_is_served(bench, service, quiet=service in offered) for service in HEALTH_SERVICES]
+    served = dict(zip(HEALTH_SERVICES, await asyncio.gather(*found), strict=True))
     if bench.release >= Release.V1_37 and not any(served.values()):
         return
     for service, is_served in served.items():
@@ -159,7 +160,7 @@ async def covers_all_devices(bench: Bench) -> None:
             raise Finding(f"{service} does not name {sorted(missing)}")
 
 
-@check("KM-23", "plugin-helper.md 6")
+@check("KM-23", "plugin-helper.md 6", waits=True)
 async def covers_all_devices_again(bench: Bench) -> None:
     """Later messages have all devices as well, and not only those that changed.
 
@@ -230,7 +231,7 @@ async def has_times_in_seconds(bench: Bench) -> None:
 # --- streams ---
 
 
-@check("KM-24", "plugin-helper.md 6")
+@check("KM-24", "plugin-helper.md 6", waits=True)
 async def is_repeated_in_time(bench: Bench) -> None:
     """The stream repeats the health before it expires: 30 s, or the time-out that the driver gave.
 

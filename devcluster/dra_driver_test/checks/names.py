@@ -53,3 +53,19 @@ async def in_two_namespaces_are_two_claims(bench: Bench) -> None:
         raise Finding(f"the twins hold {one.name} and {other.name}, and the driver prepared {found}")
     await bench.unprepare(first)
     bench.cdi.edits(ids_of(answer[second.uid]))
+
+
+@check("api.md 2", "KM-18", restarts=True, waits=True)
+async def in_two_namespaces_are_two_claims_after_a_restart(bench: Bench) -> None:
+    """After a restart, unpreparing a claim leaves its namesake in another namespace as it was."""
+    before = bench.cdi.known()
+    one, other = await bench.devices(2)
+    first = await bench.server.claim(Use(one), name="twin")
+    second = await bench.server.claim(Use(other), name="twin", namespace=await bench.server.namespace("other"))
+    answer = await bench.prepare(first, second)
+    await bench.restart(kill=True)
+    await bench.unprepare(first)
+    bench.cdi.edits(ids_of(answer[second.uid]))
+    await bench.check_same_again(second, answer[second.uid], "after its namesake was unprepared")
+    await bench.unprepare(second)
+    bench.cdi.check_nothing_left(before, "both were unprepared after a restart")

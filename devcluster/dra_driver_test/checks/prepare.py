@@ -5,7 +5,8 @@ from __future__ import annotations
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
-from dra_driver_test.harness.server import Device, Use
+from dra_driver_test.harness.devices import Device
+from dra_driver_test.harness.server import Use
 
 
 @check("KM-14", "PH-08")
@@ -124,9 +125,7 @@ async def leaves_devices_of_other_drivers(bench: Bench) -> None:
 @check("NOD-058", "PH-08")
 async def keeps_the_share(bench: Bench) -> None:
     """The answer for a part of a shared device has the share id of the allocation."""
-    shared = next((device for device in await bench.published() if device.is_shared), None)
-    if shared is None:
-        raise Skipped("the driver published no device with allowMultipleAllocations")
+    shared = await bench.shared()
     share = "5e2a2ac6-6b4c-4f0d-8b0a-3f4f5a3f0001"
     claim = await bench.server.claim(Use(shared, fields=(("shareID", share),)))
     found = [one.share_id for one in await bench.prepared(claim)]
@@ -137,9 +136,7 @@ async def keeps_the_share(bench: Bench) -> None:
 @check("NOD-059", "PH-08")
 async def gives_shares_to_several_claims(bench: Bench) -> None:
     """Two claims can have a part of the same shared device at the same time."""
-    shared = next((device for device in await bench.published() if device.is_shared), None)
-    if shared is None:
-        raise Skipped("the driver published no device with allowMultipleAllocations")
+    shared = await bench.shared()
     for _ in range(2):
         await bench.prepare(await bench.claim(shared))
 
@@ -154,3 +151,42 @@ async def allows_admin_access(bench: Bench) -> None:
     await bench.prepare(await bench.claim(device))
     namespace = await bench.server.admin_namespace()
     await bench.prepare(await bench.server.claim(Use(device, fields=(("adminAccess", True),)), namespace=namespace))
+
+
+@check("NOD-058", "PH-08")
+async def gives_two_shares_in_a_claim(bench: Bench) -> None:
+    """A claim that has two parts of one shared device gets both, each with its share id."""
+    shared = await bench.shared()
+    claim = await bench.use(Use(shared, "req"), Use(shared, "req-1"))
+    allocated = await bench.server.read(claim)
+    wanted = sorted(one["shareID"] for one in allocated["status"]["allocation"]["devices"]["results"])
+    found = sorted(str(one.share_id) for one in await bench.prepared(claim))
+    if found != wanted:
+        raise Finding(f"the allocation has the shares {wanted} of {shared.name}, and the answer {found}")
+
+
+@check("KM-14", "api.md 2")
+async def tells_pools_apart(bench: Bench) -> None:
+    """Devices of different pools, in one claim or in several, are answered with their own pool and their own CDI ids.
+
+    Names of devices are unique in a pool, not beyond it. It applies to drivers with several pools.
+    """
+    by_pool: dict[str, list[Device]] = {}
+    for device in await bench.independent():
+        by_pool.setdefault(device.pool, []).append(device)
+    if len(by_pool) < 2:
+        raise Skipped("the driver published one pool")
+    (one, *_), others, *_ = by_pool.values()
+    other = next((each for each in others if each.name == one.name), others[0])
+    prepared = await bench.prepared(await bench.claim(one, other))
+    _expect(prepared, one, other)
+    ids = prepared[0].cdi_ids, prepared[1].cdi_ids
+    await bench.unprepare(*bench.server.made())
+    first, second = await bench.claim(one), await bench.claim(other)
+    answer = await bench.prepare(first, second)
+    _expect(answer[first.uid], one)
+    _expect(answer[second.uid], other)
+    if ids[0] and set(ids[0]) == set(ids[1]):
+        raise Finding(
+            f"{one.name} of pool {one.pool} and {other.name} of pool {other.pool} have the same ids: {ids[0]}"
+        )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dra_driver_test.check import check
+from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench, ids_of
 
 
-@check("NOD-002", "PH-02", restarts=True)
+@check("NOD-002", "PH-02", restarts=True, waits=True)
 async def lets_the_driver_register(bench: Bench) -> None:
     """The driver registers again after a reboot, although its sockets of before are still there.
 
@@ -24,7 +27,7 @@ async def brings_cdi_files_back(bench: Bench) -> None:
     The kubelet keeps its pods and prepares their claims before it starts the containers anew. A driver that trusts
     its own checkpoint answers at once, and no container starts.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.use(*await bench.all_kinds())
     await bench.prepare(claim)
     await bench.reboot()
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
@@ -33,13 +36,27 @@ async def brings_cdi_files_back(bench: Bench) -> None:
 @check("KM-20", "TD-03", restarts=True)
 async def lets_claims_be_unprepared(bench: Bench) -> None:
     """A claim that was prepared before a reboot is unprepared after it, although its files are gone."""
-    claim = await bench.claim(await bench.device())
+    before = bench.cdi.known()
+    claim = await bench.use(*await bench.all_kinds())
     await bench.prepare(claim)
     await bench.reboot()
     await bench.unprepare(claim)
+    bench.cdi.check_nothing_left(before, "a claim was unprepared after a reboot")
 
 
-@check("KM-20", "TD-03", restarts=True)
+@check("KM-16", "NOD-009", restarts=True)
+async def gives_the_same_again(bench: Bench) -> None:
+    """A claim that is prepared again after a reboot has all its devices, for the same requests and shares."""
+    claim = await bench.use(*await bench.all_kinds())
+    first = await bench.prepared(claim)
+    await bench.reboot()
+    second = await bench.prepared(claim)
+    was, is_ = ([replace(one, cdi_ids=()) for one in answer] for answer in (first, second))
+    if was != is_:
+        raise Finding(f"the answer was {first}, and after a reboot it is {second}")
+
+
+@check("KM-20", "TD-03", restarts=True, waits=True)
 async def frees_devices(bench: Bench) -> None:
     """A device that a claim held before a reboot is prepared for another claim, once the first is unprepared."""
     device = await bench.device()

@@ -207,7 +207,7 @@ async def ends_with_the_driver(bench: Bench) -> None:
     _is_gone(await _stopped(bench, bench.registration.socket))
 
 
-@check("PH-02", level=Level.SHOULD, restarts=True)
+@check("PH-02", level=Level.SHOULD, restarts=True, waits=True)
 async def leaves_no_service_socket(bench: Bench) -> None:
     """A driver that is stopped removes the socket of its service as well."""
     _is_gone(await _stopped(bench, Path(bench.registration.endpoint)))
@@ -234,7 +234,7 @@ async def replaces_stale_sockets(bench: Bench) -> None:
     await bench.kubelet.info(bench.registration.socket)
 
 
-@check("NOD-002", "KM-02", restarts=True)
+@check("NOD-002", "KM-02", restarts=True, waits=True)
 async def follows_each_start(bench: Bench) -> None:
     """A driver that was stopped and started again is registered again, under the same name."""
     name = bench.name

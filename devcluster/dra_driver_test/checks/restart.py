@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.crashes import Moment, ended_amid, moments
 from dra_driver_test.harness.server import Claim, Use
 
-KILL_SECONDS = (0.0, 0.002, 0.005, 0.01, 0.03)
-"""Seconds after the begin of a call at which the driver is killed."""
+START_SHARE = (0.3, 0.7, 0.95)
+"""Of the time from the start of the driver to its registration."""
+MANY_CLAIMS = 16
 
 
 @check("PH-05", level=Level.SHOULD, restarts=True)
@@ -26,8 +27,8 @@ async def ends_in_time(bench: Bench) -> None:
 
 @check("NOD-009", "KM-16", restarts=True)
 async def prepares_the_same_again(bench: Bench) -> None:
-    """After a restart a prepared claim has the same devices and CDI ids."""
-    claim = await bench.claim(await bench.device())
+    """After a restart a prepared claim has the same devices, shares, requests and CDI ids, all of them."""
+    claim = await bench.use(*await bench.all_kinds())
     first = await bench.prepared(claim)
     await bench.restart()
     await bench.check_same_again(claim, first, "after a restart")
@@ -35,8 +36,8 @@ async def prepares_the_same_again(bench: Bench) -> None:
 
 @check("NOD-009", "KM-16", restarts=True)
 async def prepares_the_same_after_a_kill(bench: Bench) -> None:
-    """After SIGKILL and a new start a prepared claim has the same devices and CDI ids."""
-    claim = await bench.claim(await bench.device())
+    """After SIGKILL and a new start a prepared claim has the same devices, shares, requests and CDI ids."""
+    claim = await bench.use(*await bench.all_kinds())
     first = await bench.prepared(claim)
     await bench.restart(kill=True)
     await bench.check_same_again(claim, first, "after SIGKILL and a new start")
@@ -46,7 +47,7 @@ async def prepares_the_same_after_a_kill(bench: Bench) -> None:
 async def unprepares_what_was_prepared_before(bench: Bench) -> None:
     """A claim that was prepared before a restart is unprepared after it, with all its CDI files."""
     before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
+    claim = await bench.use(*await bench.all_kinds())
     await bench.prepare(claim)
     await bench.restart()
     await bench.unprepare(claim)
@@ -57,7 +58,7 @@ async def unprepares_what_was_prepared_before(bench: Bench) -> None:
 async def unprepares_without_the_claim_object(bench: Bench) -> None:
     """After a restart a prepared claim whose object is gone can be unprepared, with all its CDI files."""
     before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
+    claim = await bench.use(*await bench.all_kinds())
     await bench.prepare(claim)
     await bench.driver.kill()
     await bench.server.delete(claim)
@@ -66,38 +67,91 @@ async def unprepares_without_the_claim_object(bench: Bench) -> None:
     bench.cdi.check_nothing_left(before, "the claim was deleted and unprepared")
 
 
-@check("NOD-034", "KM-13", restarts=True)
+async def _moments(bench: Bench, *, unprepares: bool = False) -> list[Moment]:
+    """When to kill the driver in calls for a claim with all that it has."""
+    claim = await bench.use(*await bench.all_kinds())
+    if unprepares:
+        await bench.prepare(claim)
+    found = await moments(bench, (bench.unprepare if unprepares else bench.prepare)(claim))
+    await bench.unprepare(claim)
+    return found
+
+
+@check("NOD-034", "KM-13", restarts=True, waits=True)
 async def may_come_while_it_prepares(bench: Bench) -> None:
     """Killed at any moment of a prepare call, the driver starts again and prepares the claim."""
-    device = await bench.device()
-    for moment in KILL_SECONDS:
-        claim = await bench.claim(device)
-        await _killed(bench, moment, bench.prepare(claim))
+    uses = await bench.all_kinds()
+    for moment in await _moments(bench):
+        claim = await bench.use(*uses)
+        await ended_amid(bench, moment, bench.prepare(claim))
         bench.cdi.edits(ids_of(await bench.prepared(claim)))
         await bench.unprepare(claim)
 
 
-@check("NOD-035", "KM-19", restarts=True)
+@check("NOD-034", "KM-19", restarts=True, waits=True)
+async def may_come_before_it_unprepares(bench: Bench) -> None:
+    """Killed at any moment of a prepare call, the driver starts again, and unprepare leaves nothing of the claim.
+
+    The pod was deleted meanwhile. A CDI file that was written before a record of the claim stays for ever, if unprepare
+    goes by the record.
+    """
+    uses, before = await bench.all_kinds(), bench.cdi.known()
+    for moment in await _moments(bench):
+        claim = await bench.use(*uses)
+        await ended_amid(bench, moment, bench.prepare(claim))
+        await bench.unprepare(claim)
+        bench.cdi.check_nothing_left(before, f"the driver was killed {moment}, and then the claim was unprepared")
+        other = await bench.use(*uses)
+        await bench.prepare(other)
+        await bench.unprepare(other)
+
+
+@check("NOD-035", "KM-19", restarts=True, waits=True)
 async def may_come_while_it_unprepares(bench: Bench) -> None:
     """Killed at any moment of an unprepare call, the driver starts again and leaves nothing of the claim."""
-    device = await bench.device()
-    before = bench.cdi.known()
-    for moment in KILL_SECONDS:
-        claim = await bench.claim(device)
+    uses, before = await bench.all_kinds(), bench.cdi.known()
+    for moment in await _moments(bench, unprepares=True):
+        claim = await bench.use(*uses)
         await bench.prepare(claim)
-        await _killed(bench, moment, bench.unprepare(claim))
+        await ended_amid(bench, moment, bench.unprepare(claim))
         await bench.unprepare(claim)
-        bench.cdi.check_nothing_left(before, f"killed {moment * 1000:g} ms after the call")
+        bench.cdi.check_nothing_left(before, f"the driver was killed {moment}")
 
 
-async def _killed(bench: Bench, moment: float, call: Awaitable[object]) -> None:
-    """Kill the driver so long after a call began, and start it again."""
-    running = asyncio.ensure_future(call)
-    await asyncio.sleep(moment)
+@check("NOD-034", "PH-05", restarts=True, waits=True)
+async def may_be_in_order_while_it_prepares(bench: Bench) -> None:
+    """Stopped by SIGTERM amid a prepare call, the driver starts again, prepares the claim, and unprepares it.
+
+    An update of the driver does not wait for a moment without calls.
+    """
+    uses, before = await bench.all_kinds(), bench.cdi.known()
+    for moment in await _moments(bench):
+        claim = await bench.use(*uses)
+        await ended_amid(bench, moment, bench.prepare(claim), kill=False)
+        bench.cdi.edits(ids_of(await bench.prepared(claim)))
+        await bench.unprepare(claim)
+        bench.cdi.check_nothing_left(before, f"the driver was stopped {moment}")
+
+
+@check("NOD-034", "NOD-009", restarts=True, waits=True)
+async def may_come_while_it_starts(bench: Bench) -> None:
+    """Killed at any moment of its start, the driver starts again and knows what was prepared before."""
+    before = bench.cdi.known()
+    claim = await bench.use(*await bench.all_kinds())
+    first = await bench.prepared(claim)
     await bench.driver.kill()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    began = asyncio.get_running_loop().time()
     await bench.start()
+    seconds = asyncio.get_running_loop().time() - began
+    for part in START_SHARE:
+        await bench.driver.kill()
+        await bench.driver.start()
+        await asyncio.sleep(part * seconds)
+        await bench.driver.kill()
+        await bench.start()
+        await bench.check_same_again(claim, first, "killed at its start, and started again,")
+    await bench.unprepare(claim)
+    bench.cdi.check_nothing_left(before, "the claim was unprepared")
 
 
 @check("plugin-helper.md 2.1", "KM-16", restarts=True)
@@ -117,7 +171,7 @@ async def follows_an_allocation_made_meanwhile(bench: Bench) -> None:
         raise Finding(f"the claim now holds {new.name}, and the driver prepared {found}")
 
 
-@check("KM-20", "NOD-011", restarts=True)
+@check("KM-20", "NOD-011", restarts=True, waits=True)
 async def keeps_devices_of_claims_apart(bench: Bench) -> None:
     """After a restart, a claim that was not prepared before is prepared beside one that was."""
     first, second = await bench.claims(2)
@@ -128,7 +182,7 @@ async def keeps_devices_of_claims_apart(bench: Bench) -> None:
     await bench.check_same_again(first, before, "after another claim came and went")
 
 
-@check("NOD-002", "PH-08", restarts=True)
+@check("NOD-002", "PH-08", restarts=True, waits=True)
 async def is_not_asked_for_the_past(bench: Bench) -> None:
     """The driver starts and serves although a claim that it had prepared does not exist any more."""
     device = await bench.device()
@@ -141,22 +195,20 @@ async def is_not_asked_for_the_past(bench: Bench) -> None:
     await bench.prepare(await bench.claim(device))
 
 
-@check("plugin-helper.md 2.1", "KM-16", level=Level.SHOULD, restarts=True)
+@check("plugin-helper.md 2.1", "KM-16", level=Level.SHOULD, restarts=True, waits=True)
 async def remembers_devices_in_use(bench: Bench) -> None:
-    """A device that a claim held before a restart is not prepared for another claim after it.
+    """Devices that a claim held before a restart are not prepared for another claim after it.
 
     It applies to drivers that refuse a device in use at all.
     """
-    device = await bench.device()
-    await bench.prepare(await bench.claim(device))
-    other = await bench.claim(device)
-    try:
-        await bench.prepare(other)
-    except Finding:
-        await bench.restart()
-        await bench.refused(other, f"after a restart, with the device {device.name}, which another claim holds")
-    else:
-        raise Skipped("the driver prepares devices in use even without a restart")
+    devices = [device for device in (await bench.independent())[:2] if not device.is_shared]
+    await bench.refuses_devices_in_use(*devices or [await bench.device()])
+    await bench.prepare(await bench.claim(*devices))
+    for kill in (False, True):
+        await bench.restart(kill=kill)
+        for device in devices:
+            other = await bench.claim(device)
+            await bench.refused(other, f"after a restart, with the device {device.name}, which another claim holds")
 
 
 @check("KM-16", "NOD-009", restarts=True)
@@ -165,7 +217,7 @@ async def keeps_cdi_files(bench: Bench) -> None:
 
     A container of a running pod that starts anew needs them, and the kubelet does not ask the driver: it has the ids.
     """
-    ids = ids_of(await bench.prepared(await bench.claim(await bench.device())))
+    ids = ids_of(await bench.prepared(await bench.use(*await bench.all_kinds())))
     before = bench.cdi.edits(ids)
     await bench.driver.stop()
     bench.cdi.edits(ids)
@@ -175,7 +227,7 @@ async def keeps_cdi_files(bench: Bench) -> None:
         raise Finding(f"{', '.join(ids)} was {before}, and after a restart it is {after}")
 
 
-@check("TD-03", restarts=True)
+@check("TD-03", restarts=True, waits=True)
 async def leaves_files_of_neighbours(bench: Bench) -> None:
     """A driver that starts leaves the CDI files of drivers whose names contain its own."""
     claim = await bench.claim(await bench.device())
@@ -184,3 +236,81 @@ async def leaves_files_of_neighbours(bench: Bench) -> None:
     with bench.cdi.foreign(bench.cdi.neighbours(bench.name, made)):
         await bench.restart()
         await bench.quiet()
+
+
+@check("NOD-009", "NOD-010", restarts=True, waits=True)
+async def keeps_many_claims(bench: Bench) -> None:
+    """After a restart all claims of the node are known, up to 16: prepared again in one call, and unprepared in one."""
+    before = bench.cdi.known()
+    devices = (await bench.devices(2)) + (await bench.independent())[2:MANY_CLAIMS]
+    claims = [await bench.claim(device) for device in devices]
+    first = [await bench.prepared(claim) for claim in claims]
+    await bench.restart(kill=True)
+    again = await bench.prepare(*claims)
+    for claim, answer in zip(claims, first, strict=True):
+        if again[claim.uid] != answer:
+            raise Finding(f"the answer was {answer}, and after a restart, asked with others, it is {again[claim.uid]}")
+    await bench.restart()
+    await bench.unprepare(*claims)
+    bench.cdi.check_nothing_left(before, f"{len(claims)} claims were unprepared after a restart")
+
+
+@check("NOD-059", "KM-18", restarts=True)
+async def keeps_shares_apart(bench: Bench) -> None:
+    """After a restart, unpreparing a claim leaves another one with a part of the same device as it was."""
+    shared = await bench.shared()
+    await _apart(bench, Use(shared), Use(shared), "")
+
+
+@check("api.md 2", "KM-18", restarts=True)
+async def keeps_administrators_apart(bench: Bench) -> None:
+    """After a restart, unpreparing a claim with admin access leaves the claim that holds the device as it was."""
+    device = await bench.device()
+    watching = Use(device, fields=(("adminAccess", True),))
+    await _apart(bench, watching, Use(device), await bench.server.admin_namespace())
+
+
+async def _apart(bench: Bench, going: Use, staying: Use, namespace: str) -> None:
+    """Raises Finding if a claim loses anything when another one with its device is unprepared after a restart."""
+    kept, gone = await bench.use(staying), await bench.use(going, namespace=namespace)
+    first = await bench.prepared(kept)
+    edits = bench.cdi.edits(ids_of(first))
+    try:
+        await bench.prepare(gone)
+    except Finding as finding:
+        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.restart(kill=True)
+    await bench.unprepare(gone)
+    bench.cdi.edits(ids_of(first))
+    await bench.check_same_again(kept, first, "after a restart, when another claim with the device had gone,")
+    if (after := bench.cdi.edits(ids_of(first))) != edits:
+        raise Finding(f"{', '.join(ids_of(first))} was {edits}, and when another claim had gone it is {after}")
+
+
+@check("KM-17", "PH-08", restarts=True)
+async def names_the_base_of_a_subrequest(bench: Bench) -> None:
+    """For a device of a subrequest the answer after a restart names the same request as before: ``req``."""
+    claim = await bench.use(Use(await bench.device(), "req/small"))
+    first = await bench.prepared(claim)
+    await bench.restart(kill=True)
+    await bench.check_same_again(claim, first, "after a restart")
+
+
+@check("NOD-007", "PH-05", restarts=True)
+async def may_come_while_the_server_fails(bench: Bench) -> None:
+    """Started while the API server refuses its requests, the driver registers and prepares once it answers again.
+
+    It may end meanwhile, as it is started again then.
+    """
+    claim = await bench.claim(await bench.device())
+    first = await bench.prepared(claim)
+    await bench.driver.kill()
+    async with bench.failing_server():
+        before = await bench.launch()
+        await bench.quiet()
+    if bench.driver.why_ended():
+        await bench.driver.end()
+        await bench.start()
+    else:
+        await bench.arrived(before)
+    await bench.check_same_again(claim, first, "after a start while the API server failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver_test.check import check
+from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.kubelet import Registration
@@ -30,7 +30,7 @@ async def has_two_instances_at_once(bench: Bench) -> None:
 @check("PH-07", "KM-09", overlaps=True)
 async def keeps_the_answers(bench: Bench) -> None:
     """The new instance has the same answer for a claim that the old one prepared."""
-    claim = await bench.claim(await bench.device())
+    claim = await bench.use(*await bench.all_kinds())
     first = await bench.prepared(claim)
     await _second(bench)
     await bench.check_same_again(claim, first, "from the new instance")
@@ -40,14 +40,14 @@ async def keeps_the_answers(bench: Bench) -> None:
 async def unprepares_what_the_old_instance_prepared(bench: Bench) -> None:
     """The new instance unprepares a claim that the old one prepared, with all its CDI files."""
     before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
+    claim = await bench.use(*await bench.all_kinds())
     await bench.prepare(claim)
     await _second(bench)
     await bench.unprepare(claim)
     bench.cdi.check_nothing_left(before, "the new instance unprepared the claim")
 
 
-@check("PH-07", "KM-09", overlaps=True)
+@check("PH-07", "KM-09", overlaps=True, waits=True)
 async def may_go_back_to_the_old_instance(bench: Bench) -> None:
     """A claim that the new instance unprepared, and that was allocated anew, gets its new device from the old one.
 
@@ -105,3 +105,42 @@ async def keeps_cdi_files(bench: Bench) -> None:
     await bench.driver.stop()
     await bench.quiet()
     bench.cdi.edits(ids)
+
+
+@check("PH-07", "KM-16", level=Level.SHOULD, overlaps=True)
+async def remembers_devices_in_use(bench: Bench) -> None:
+    """The new instance does not prepare a device that a claim holds which the old one prepared.
+
+    It applies to drivers that refuse a device in use at all.
+    """
+    device = await bench.device()
+    await bench.refuses_devices_in_use(device)
+    await bench.prepare(await bench.claim(device))
+    await _second(bench)
+    other = await bench.claim(device)
+    await bench.refused(other, f"in the new instance, with the device {device.name}, which another claim holds")
+    await bench.driver.stop()
+    await bench.refused(
+        other, f"after the old instance ended, with the device {device.name}, which another claim holds"
+    )
+
+
+@check("PH-07", "KM-16", overlaps=True, waits=True)
+async def keeps_what_the_new_instance_did(bench: Bench) -> None:
+    """What the new instance prepared and unprepared stays so when the old one ends, and after the next start.
+
+    An old instance that writes all it remembers when it ends undoes that.
+    """
+    before = bench.cdi.known()
+    first, second = await bench.devices(2)
+    gone, kept = await bench.claim(first), await bench.claim(second)
+    await bench.prepare(gone)
+    await _second(bench)
+    await bench.unprepare(gone)
+    answer = await bench.prepared(kept)
+    await bench.driver.stop()
+    await bench.restart(kill=True)
+    await bench.check_same_again(kept, answer, "after the old instance ended and the new one started again,")
+    await bench.prepare(await bench.claim(first))
+    await bench.unprepare(*bench.server.made())
+    bench.cdi.check_nothing_left(before, "all claims were unprepared")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from dra_driver_test.check import check
+from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.server import Claim, Use
@@ -12,6 +14,10 @@ from dra_driver_test.harness.server import Claim, Use
 LEAK_CLAIMS = 16
 """Claims after which a leak is seen: connections come and go as well, but not one with every second claim."""
 LEAK_ATTEMPTS = 3
+WARM_UP_TURNS = 3
+MEMORY_ATTEMPTS = 6
+MEMORY_BYTES = 256 * 1024
+"""Bytes for 32 claims, which is 8 KiB for each."""
 
 
 def _stranger() -> Claim:
@@ -98,9 +104,7 @@ async def leaves_other_shares(bench: Bench) -> None:
 
     It is skipped for a driver that cannot share the device.
     """
-    shared = next((device for device in await bench.published() if device.is_shared), None)
-    if shared is None:
-        raise Skipped("the driver published no device with allowMultipleAllocations")
+    shared = await bench.shared()
     await _outlives(bench, await bench.claim(shared), await bench.claim(shared))
 
 
@@ -183,21 +187,107 @@ async def leaks_no_descriptors(bench: Bench) -> None:
 
     One descriptor a pod ends it after a thousand pods: then no pod of the node starts or ends.
     """
+    await come_and_go(bench)  # connections and threads that a driver opens once
+    await check_descriptors(bench, lambda: come_and_go(bench), "came and went")
+
+
+async def come_and_go(bench: Bench) -> None:
+    """Prepare, unprepare and delete some claims, one after the other."""
     device = await bench.device()
+    for _ in range(LEAK_CLAIMS):
+        claim = await bench.claim(device)
+        await bench.prepare(claim)
+        await bench.unprepare(claim)
+        await bench.server.delete(claim)
 
-    async def rounds() -> None:
-        for _ in range(LEAK_CLAIMS):
-            claim = await bench.claim(device)
-            await bench.prepare(claim)
-            await bench.unprepare(claim)
-            await bench.server.delete(claim)
 
+async def check_descriptors(bench: Bench, work: Callable[[], Awaitable[object]], what: str) -> None:
+    """Raises Finding if each of several rounds of work with as many claims leaves descriptors."""
     grown = 0
-    await rounds()  # connections and threads that a driver opens once
     for _ in range(LEAK_ATTEMPTS):
-        before = bench.descriptors()
-        await rounds()
-        grown = bench.descriptors() - before
+        before = bench.process().descriptors()
+        await work()
+        grown = bench.process().descriptors() - before
         if grown <= LEAK_CLAIMS // 2:
             return
-    raise Finding(f"{LEAK_CLAIMS} claims came and went, and the driver has {grown} more open files and sockets")
+    raise Finding(f"{LEAK_CLAIMS} claims {what}, and the driver has {grown} more open files and sockets")
+
+
+@check("KM-19", "NOD-011", level=Level.SHOULD, waits=True)
+async def leaks_no_memory(bench: Bench) -> None:
+    """A driver that prepared and unprepared many claims takes no more memory than before.
+
+    What it keeps of each claim ends it some day, at its memory limit. Caches and heaps grow at first: it is found only
+    if every one of several rounds adds to it.
+    """
+    grown = []
+    for _ in range(WARM_UP_TURNS):
+        await come_and_go(bench)
+    for _ in range(MEMORY_ATTEMPTS):
+        before = bench.process().memory()
+        await come_and_go(bench)
+        await come_and_go(bench)
+        grown.append(bench.process().memory() - before)
+        if grown[-1] < MEMORY_BYTES:
+            return
+    raise Finding(f"of {2 * LEAK_CLAIMS} claims that came and went, the driver kept {grown} bytes, time after time")
+
+
+@check("KM-19", "NOD-011", level=Level.SHOULD)
+async def leaves_no_files(bench: Bench) -> None:
+    """After many claims came and went, the driver has no more files than before.
+
+    A file for each claim that ever was fills a disk, and makes each start slower.
+    """
+    await come_and_go(bench)
+    before = _files(bench.place.plugins)
+    await come_and_go(bench)
+    grown = _files(bench.place.plugins) - before
+    if len(grown) > LEAK_CLAIMS // 2:
+        raise Finding(
+            f"{LEAK_CLAIMS} claims came and went, and the driver left {len(grown)} files: {sorted(grown)[:3]}"
+        )
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*")}
+
+
+@check("KM-19", "plugin-helper.md 2.1")
+async def frees_each_device(bench: Bench) -> None:
+    """Each device of a claim that held several is prepared for another claim, once the first is unprepared."""
+    devices = await bench.devices(2)
+    claim = await bench.claim(*devices)
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    await bench.prepare(*[await bench.claim(device) for device in devices])
+
+
+@check("KM-19", "KM-16")
+async def undoes_repeated_preparations(bench: Bench) -> None:
+    """A claim that was prepared several times is unprepared by one call.
+
+    Kubelets prepare a claim for each pod that starts with it, and unprepare it once, after the last.
+    """
+    before = bench.cdi.known()
+    device = await bench.device()
+    claim = await bench.claim(device)
+    for _ in range(3):
+        await bench.prepare(claim)
+    await bench.unprepare(claim)
+    bench.cdi.check_nothing_left(before, "a claim was prepared three times and unprepared once")
+    await bench.prepare(await bench.claim(device))
+
+
+@check("KM-19", "PH-09", level=Level.SHOULD)
+async def needs_no_server(bench: Bench) -> None:
+    """A prepared claim is unprepared while the API server refuses all requests of the driver.
+
+    Pods are ended when a node is drained because something is wrong.
+    """
+    before = bench.cdi.known()
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    async with bench.failing_server():
+        await bench.unprepare(claim)
+    bench.cdi.check_nothing_left(before, "a claim was unprepared while the API server failed")

@@ -6,8 +6,8 @@ A check gets the bench, and speaks to the driver through it only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -19,25 +19,33 @@ from dra_kube import KubeError
 from dra_driver_test.errors import BenchError, CheckEnd, Finding, NotJudged, Skipped
 
 from .cdi import CdiView
-from .descriptors import descriptors_of
+from .devices import Device, devices_of, incomplete, side_by_side
 from .driver import DriverSeat
 from .kubelet import Answer, KubeletSeat, Registration
 from .limits import Limits
 from .place import Place
-from .server import Claim, Device, ServerSeat, Use, devices_of
+from .process import ProcessView, process_behind
+from .server import Claim, ServerSeat, Use
 from .waiting import eventually
 
 T = TypeVar("T")
 MOST_NAMED_DEVICES: Final = 3
+USER_AGENT: Final = "dra-driver-test"
+REGISTRATION: Final = "registration"
+COMPLETE: Final = "complete pools"
 LEAVE: Final = "drain the node, and leave it cordoned while the checks run"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters of opaque configuration that the driver accepts, and some that it refuses; None is not known."""
+    """Parameters of opaque configuration that the driver accepts, and some that it refuses; None is not known.
+
+    ``more`` are others that it accepts.
+    """
 
     good: dict[str, Any] | None = None
     bad: dict[str, Any] | None = None
+    more: tuple[dict[str, Any], ...] = ()
 
 
 class Watches(Protocol):
@@ -48,6 +56,12 @@ class Watches(Protocol):
 
     def expire_watches(self) -> None:
         """End them with 410, and forget the changes so far."""
+
+    def fail_requests(self, token: str, *, but: str) -> None:
+        """Refuse the requests with a bearer token, unless their user agent begins so."""
+
+    def answer_again(self, token: str) -> None:
+        """Refuse them no longer."""
 
 
 class Bench:
@@ -80,6 +94,9 @@ class Bench:
         self.cdi = CdiView(place.cdi)
         self._registration: Registration | None = None
         self._missed: set[str] = set()
+        self._is_fresh = True  # until a driver is registered on the node
+        self._is_known = False  # once the driver has published all that it has
+        self._is_settled = False  # the same for the instances that run
 
     # --- the driver's life ---
 
@@ -121,14 +138,37 @@ class Bench:
         """Start the driver if it does not run, and wait until it is registered. Raises Finding."""
         if not self.driver.runs:
             await self.start()
+        elif not self.driver.can_restart:
+            if self._registration is None or self._registration not in self.kubelet.registrations():
+                self._registration = await self.kubelet.registered(driver=self._own)
         elif self._registration is None or self._registration not in self.kubelet.registrations():
-            self._registration = await self.kubelet.registered(ended=self.driver.why_ended, driver=self._own)
+            await self.arrived([])
 
     async def start(self) -> Registration:
         """Start an instance and wait for its registration."""
+        return await self.arrived(await self.launch())
+
+    async def launch(self) -> list[Registration]:
+        """Start an instance; returns what was registered before."""
         before = self.kubelet.registrations()
+        self._is_settled = False
         await self.driver.start()
-        self._registration = await self.kubelet.registered(before, self.driver.why_ended)
+        return before
+
+    async def arrived(self, before: list[Registration]) -> Registration:
+        """Wait for the registration of the instance that was started last.
+
+        A driver that did not register on a fresh node is not waited for again. Raises Finding, and NotJudged then.
+        """
+        if REGISTRATION in self._missed:
+            raise NotJudged("the driver does not register, as other checks tell")
+        try:
+            self._registration = await self.kubelet.registered(before, self.driver.why_ended)
+        except Finding:
+            if self._is_fresh:
+                self._missed.add(REGISTRATION)
+            raise
+        self._is_fresh = False
         return self._registration
 
     async def restart(self, *, kill: bool = False) -> None:
@@ -146,15 +186,16 @@ class Bench:
         """A fresh node for the next check, as far as the bench can make one: a check went wrong."""
         self.place.create()  # the driver may have removed a folder
         if self.driver.can_restart:
+            drivers = [self._registration.driver] if self._registration and self._watches is not None else []
             self._registration = None
+            self._is_known, self._is_fresh = False, True
+            self._missed.discard(COMPLETE)
             await self.driver.end()
             self.place.empty()
-            for one in await self.server.all_slices():
-                if one["spec"].get("nodeName") == self.place.node:
-                    await self.server.delete_slice(one["metadata"]["name"])
+            await self.server.delete_slices(*drivers)
 
     async def tidy(self) -> bool:
-        """Unprepare and delete the claims of a check; whether nothing is left of them.
+        """Unprepare and delete the claims of a check, and leave one instance; whether nothing is left of them.
 
         Faults of that are not the check's, and what is left must not be the next one's.
         """
@@ -167,8 +208,10 @@ class Bench:
                     )
                 except CheckEnd:
                     done = False
+        if await self.driver.retire() and self._registration not in self.kubelet.registrations():
+            done = False
         with suppress(KubeError):
-            await self.server.forget()
+            await self.server.forget(self.limits.settle)
         return done
 
     # --- devices and claims ---
@@ -178,52 +221,106 @@ class Bench:
         devices = await self.independent()
         if len(devices) < count:
             every = len(await self.published())
-            rest = f" and {every - len(devices)} with counters or taints, which may exclude each other"
+            rest = f" of {every}, since the others have taints or draw on the same counters" * (every > len(devices))
             raise NotJudged(
                 f"the check needs {count} device{'s' * (count > 1)} for claims side by side, and the driver published "
-                f"{len(devices)}{rest if every > len(devices) else ''}: test it where it has more devices without "
-                "consumesCounters and taints"
+                f"{len(devices)}{rest}: test it where it has more devices"
             )
         return devices[:count]
 
     async def independent(self) -> list[Device]:
-        """All devices that different claims can hold at the same time; shared ones if the driver has no others."""
-        plain = [device for device in await self.published() if device.is_plain]
-        return [device for device in plain if not device.is_shared] or plain
+        """All devices that different claims can hold at the same time; shared ones last."""
+        published, free = await self._published_and_free()
+        return side_by_side(free, [device for device in published if device not in free])
 
     async def device(self) -> Device:
         """A device."""
         return (await self.devices())[0]
 
+    async def shared(self) -> Device:
+        """A device of which two claims can have a part at the same time. Raises Skipped."""
+        for device in await self.independent():
+            if device.shares > 1:
+                return device
+        raise Skipped("the driver published no device with allowMultipleAllocations for two claims or more")
+
+    async def all_kinds(self) -> list[Use]:
+        """What one claim can have at most: two devices for two requests, and a part of a shared one, if there are such.
+
+        A driver that keeps less of a claim than it gave is found out by that.
+        """
+        devices = await self.independent()
+        if not devices:
+            await self.device()
+        plain = devices[:2]
+        shares = [device for device in devices if device.is_shared and device not in plain][:1]
+        return [*self.uses(*plain), *(Use(device, "shared") for device in shares)]
+
+    @staticmethod
+    def uses(*devices: Device) -> list[Use]:
+        """A request of its own for each device."""
+        return [Use(device, f"req-{index}" if index else "req") for index, device in enumerate(devices)]
+
     async def published(self) -> list[Device]:
-        """All devices of the driver on this node that no claim of others holds, as soon as there are any.
+        """All devices of the driver on this node that no claim of others holds, once it published all its pools.
 
         Others may have devices of an API server that is not the bench's own: a scheduler gives them to pods meanwhile.
         Raises NotJudged.
         """
+        return (await self._published_and_free())[1]
+
+    async def _published_and_free(self) -> tuple[list[Device], list[Device]]:
+        if not self._is_known or incomplete(await self.slices()):
+            self._is_settled = False
+            await self.settled()
 
         async def look() -> list[Device]:
-            return devices_of(await self.slices())
+            return devices_of(await self.slices(), await self.server.node())
 
         found = await self.appeared("device", look)
         if self._watches is not None:
-            return found
+            return found, found
         held = await self.server.held(self.name)
         free = [device for device in found if (device.pool, device.name) not in held]
         if not free:
             raise NotJudged(f"claims hold all devices of the driver: {listed_devices(held)}; {LEAVE}")
-        return free
+        return found, free
+
+    async def settled(self) -> None:
+        """Wait until all pools are complete and no slice has come for a moment.
+
+        It gives up when the time is over, and does not wait again then: a check of its own judges that.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, seen, since = loop.time() + self.limits.published, [""], 0.0
+        await self.published_slices()
+        while not self._is_settled and COMPLETE not in self._missed:
+            if loop.time() > deadline:
+                self._missed.add(COMPLETE)
+            slices = await self.slices()
+            found = [one["metadata"]["uid"] for one in slices]
+            if incomplete(slices) or found != seen:
+                seen, since = found, loop.time()
+            elif loop.time() - since > self.limits.settle:
+                self._is_settled = True
+            await asyncio.sleep(self.limits.tick)
+        self._is_known = True
+
+    async def is_published_here(self) -> bool:
+        """Whether the driver publishes slices of this node; those of network-attached devices are of no single one."""
+        return any(one["spec"].get("nodeName") for one in await self.published_slices())
+
+    async def needs_own_slices(self) -> None:
+        """Raises Skipped for a driver whose devices are attached by network: a controller may publish them."""
+        if not await self.is_published_here():
+            raise Skipped("its slices name no node, as those of a controller that publishes for all nodes")
 
     async def check_unused(self, driver: str) -> None:
         """Raise BenchError if claims hold devices that the driver publishes on this node.
 
         The checks would give them to a second claim, and delete slices and CDI files that running pods depend on.
         """
-        slices = [
-            one
-            for one in await self.server.slices(driver)
-            if one["spec"].get("nodeName", self.place.node) == self.place.node
-        ]
+        slices = await self.server.slices_here(driver)
         pools = {self.place.node, *(one["spec"]["pool"]["name"] for one in slices)}
         held = {key: claim for key, claim in (await self.server.held(driver)).items() if key[0] in pools}
         if held:
@@ -265,20 +362,65 @@ class Bench:
 
     async def slices(self) -> list[dict[str, Any]]:
         """The driver's slices that are not those of other nodes."""
-        return [
-            one
-            for one in await self.server.slices(self.name)
-            if one["spec"].get("nodeName", self.place.node) == self.place.node
-        ]
+        return await self.server.slices_here(self.name)
+
+    @asynccontextmanager
+    async def failing_server(self) -> AsyncIterator[None]:
+        """Let the API server refuse the driver's requests, and end its watches, in the block. Raises Skipped."""
+        watches, token = self.watches, self.server.token
+        watches.fail_requests(token, but=USER_AGENT)
+        watches.end_watches()
+        try:
+            yield
+        finally:
+            watches.answer_again(token)
 
     async def claim(self, *devices: Device, **options: Any) -> Claim:
         """A claim that holds these devices; each has a request of its own."""
-        uses = [Use(device, f"req-{index}" if index else "req") for index, device in enumerate(devices)]
-        return await self.server.claim(*uses, **options)
+        return await self.use(*self.uses(*devices), **options)
+
+    async def use(self, *uses: Use, **options: Any) -> Claim:
+        """A claim with these results, once what its devices have to wait for is there."""
+        claim = await self.server.claim(*uses, **options)
+        if wanted := {name for use in uses for name in use.device.spec.get("bindingConditions") or ()}:
+            await self._bound(claim, wanted)
+        return claim
+
+    async def _bound(self, claim: Claim, wanted: set[str]) -> None:
+        """Wait for the conditions that a scheduler waits for. Raises NotJudged."""
+
+        async def look() -> bool:
+            devices = (await self.server.read(claim)).get("status", {}).get("devices") or ()
+            met = {one["type"] for each in devices for one in each.get("conditions") or () if one["status"] == "True"}
+            return wanted <= met
+
+        try:
+            await eventually("its conditions", look, self.limits.published, self.limits)
+        except Finding:
+            raise NotJudged(
+                f"nothing set the binding conditions {', '.join(sorted(wanted))} of a claim within "
+                f"{self.limits.published:g} s: let the command start the driver's controller as well"
+            ) from None
 
     async def claims(self, count: int) -> list[Claim]:
         """So many claims, each with one device."""
         return [await self.claim(device) for device in await self.devices(count)]
+
+    async def refuses_devices_in_use(self, *devices: Device) -> None:
+        """Raises Skipped for a driver that prepares devices which another claim holds, or that are shared."""
+        if any(device.is_shared for device in devices):
+            raise Skipped("the driver published shared devices only")
+        holders = [await self.claim(device) for device in devices]
+        await self.prepare(*holders)
+        for device in devices:
+            second = await self.claim(device)
+            try:
+                await self.prepare(second)
+            except Finding:
+                await self.unprepare(second)
+            else:
+                raise Skipped("the driver prepares devices in use; another check judges that")
+        await self.unprepare(*holders)
 
     # --- calls ---
 
@@ -322,9 +464,15 @@ class Bench:
         with suppress(Finding):
             await call(plugin, [claim.ref], seconds)
 
-    def descriptors(self) -> int:
-        """How many files and sockets the driver has open. Raises Skipped where that cannot be known."""
-        return descriptors_of(self.registration.socket)
+    def process(self) -> ProcessView:
+        """The process of the driver. Raises Skipped where it cannot be known."""
+        return process_behind(self.registration.socket)
+
+    @contextmanager
+    def process_without_files(self) -> Iterator[None]:
+        """Let the driver open no file and no socket while the block runs. Raises Skipped."""
+        with self.process().without_descriptors():
+            yield
 
     async def quiet(self) -> None:
         """Let some time pass in which nothing should happen."""

@@ -21,7 +21,7 @@ from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from dra_driver_test.errors import Finding, Skipped
 
 from .bench import Bench
-from .server import Device
+from .devices import Device
 
 Statement = tuple[str, ...]
 """One thing that a container gets; the first word says what kind of thing."""

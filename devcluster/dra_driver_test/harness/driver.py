@@ -20,6 +20,8 @@ from dra_driver_test.errors import BenchError, Finding, Skipped
 from .limits import Limits
 from .place import Place
 
+MOST_INSTANCES = 2
+
 
 class Running(Protocol):
     """One running instance of the driver."""
@@ -137,6 +139,11 @@ class DriverSeat:
         """Whether an instance runs; without a launcher that is taken for granted."""
         return self._launcher is None or bool(self._running)
 
+    @property
+    def count(self) -> int:
+        """How many instances run that the bench started."""
+        return len(self._running)
+
     def needs_restart(self) -> None:
         """Raises Skipped when the bench cannot start the driver."""
         if self._launcher is None:
@@ -153,6 +160,7 @@ class DriverSeat:
         """Start an instance: again, with the uid that it had, or as another one beside those that run."""
         self.needs_restart()
         assert self._launcher is not None
+        assert len(self._running) < MOST_INSTANCES, "an update has an old and a new instance"
         if self._running or not self._pods:
             self._pods += 1
         uid = f"00000000-0000-4000-8000-{os.getpid() % 10**6:06}{self._pods:06}"
@@ -168,6 +176,14 @@ class DriverSeat:
         """Kill the oldest instance."""
         self.needs_restart()
         await self._running.pop(0).kill()
+
+    async def retire(self) -> bool:
+        """Stop all instances but the newest, as at the end of an update; whether there were such."""
+        retired = self._running[:-1]
+        del self._running[:-1]
+        for one in retired:
+            await one.stop()
+        return bool(retired)
 
     async def end(self) -> None:
         """Kill what runs."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 from dra_devcluster.agent.errors import ClaimError
@@ -24,6 +25,7 @@ from dra_devcluster.agent.settings import AgentSettings, Backoff
 from dra_proto.health.v1 import api_pb2 as health_pb2
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+from google.protobuf.text_format import MessageToString
 
 from dra_driver_test.errors import Finding
 
@@ -35,6 +37,18 @@ Answer = dict[str, tuple[PreparedDevice, ...]]
 TYPE = "DRAPlugin"
 """What GetInfo of a DRA driver says that it is."""
 V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
+
+
+MOST_CALLS = 20
+"""Different calls for registration that are remembered."""
+
+
+class Call(NamedTuple):
+    """A call for registration."""
+
+    socket: str
+    request: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,10 @@ class KubeletSeat:
             notify_timeout=limits.notify,
             registration_backoff=Backoff(2 * limits.tick, 1.0),
         )
-        self._registrar = Registrar(registry, {TYPE: self._handler}, settings, is_for_kubelet=self._is_of_others)
+        self._calls: Counter[Call] = Counter()
+        self._registrar = Registrar(
+            registry, {TYPE: self._handler}, settings, is_for_kubelet=self._is_of_others, heard=self._note
+        )
         self._work: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -155,12 +172,26 @@ class KubeletSeat:
                 "the driver is registered", look, self._limits.registered, self._limits
             )
         except Finding:
-            raise Finding(
-                f"the driver is not registered after {self._limits.registered:g} s: {await self.obstacle()}"
-            ) from None
+            text = f"the driver is not registered after {self._limits.registered:g} s: {await self.obstacle()}"
+            raise Finding(text + self.told()) from None
         if isinstance(seen, str):
-            raise Finding("the driver ended before it was registered")
+            raise Finding("the driver ended before it was registered" + self.told())
         return seen
+
+    def _note(self, socket: str, request: Any, answer: Any) -> None:
+        name = "GetInfo" if isinstance(request, registration_pb2.InfoRequest) else "NotifyRegistrationStatus"
+        shown = answer if isinstance(answer, str) else MessageToString(answer, as_one_line=True) or "no error"
+        call = Call(Path(socket).name, f"{name}({MessageToString(request, as_one_line=True)})", shown)
+        if call in self._calls or len(self._calls) < MOST_CALLS:
+            self._calls[call] += 1
+
+    def told(self) -> str:
+        """The calls for registration so far, with requests and answers, as lines; empty if there were none."""
+        lines = []
+        for call, times in self._calls.items():
+            often = f" ({times} times)" * (times > 1)
+            lines.append(f"\n  {call.socket}: {call.request}{often}: {call.answer}")
+        return "".join(["\ncalls to the driver, with its answers:", *lines]) if lines else ""
 
     async def obstacle(self) -> str:
         """Why no plugin gets registered, in words."""
@@ -194,11 +225,12 @@ class KubeletSeat:
         """What the plugin says to GetInfo on a new connection. Raises Finding."""
         async with self._registration_stub(socket) as stub:
             try:
-                info: registration_pb2.PluginInfo = await stub.GetInfo(
-                    registration_pb2.InfoRequest(), timeout=timeout or self._limits.answer
-                )
+                request = registration_pb2.InfoRequest()
+                info: registration_pb2.PluginInfo = await stub.GetInfo(request, timeout=timeout or self._limits.answer)
             except grpc.aio.AioRpcError as error:
+                self._note(str(socket), request, describe(error))
                 raise Finding(f"GetInfo: {describe(error)}") from error
+        self._note(str(socket), request, info)
         return info
 
     async def notify(self, socket: Path, error: str = "") -> None:
@@ -206,9 +238,11 @@ class KubeletSeat:
         async with self._registration_stub(socket) as stub:
             status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
             try:
-                await stub.NotifyRegistrationStatus(status, timeout=self._limits.notify)
+                answer = await stub.NotifyRegistrationStatus(status, timeout=self._limits.notify)
             except grpc.aio.AioRpcError as failed:
+                self._note(str(socket), status, describe(failed))
                 raise Finding(f"NotifyRegistrationStatus: {describe(failed)}") from failed
+        self._note(str(socket), status, answer)
 
     # --- calls ---
 

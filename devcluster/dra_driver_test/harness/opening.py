@@ -10,7 +10,7 @@ from dra_kube import Api, KubeError, connection
 
 from dra_driver_test.errors import BenchError
 
-from .bench import Bench, Parameters, Watches
+from .bench import USER_AGENT, Bench, Parameters, Watches
 from .driver import DriverSeat, Launcher
 from .kubelet import KubeletSeat
 from .limits import Limits
@@ -38,7 +38,7 @@ async def open_bench(
     place.create()
     driver = DriverSeat(launcher, place)
     try:
-        async with Api(connection(place.kubeconfig), user_agent="dra-driver-test") as api:
+        async with Api(connection(place.kubeconfig), user_agent=USER_AGENT) as api:
             server = ServerSeat(api, place.node)
             await server.join_node()
             seat = KubeletSeat(place.registry, limits, shares_registry=launcher is None, driver=name)

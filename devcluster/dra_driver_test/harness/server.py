@@ -5,10 +5,11 @@ Nothing schedules here: a check says which devices a claim holds, as a scheduler
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import secrets
-import uuid
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,29 +28,15 @@ from dra_kube import (
     Resource,
 )
 
-Json = dict[str, Any]
+from dra_driver_test.errors import Skipped
+
+from .devices import Device, Json, is_of_node
+
 CLASS = "dra-driver-test"
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that the driver published."""
-
-    driver: str
-    pool: str
-    name: str
-    spec: Json
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a claim can take it whatever else is allocated."""
-        return not self.spec.get("consumesCounters") and not self.spec.get("taints")
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several claims can have a part of it."""
-        return bool(self.spec.get("allowMultipleAllocations"))
+ALTERNATIVES = ("large",)
+"""Subrequests that come before the one that was chosen."""
+WRITE_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +52,7 @@ class Use:
 
     def result(self) -> Json:
         """As it stands in the claim's status."""
-        device = {"driver": self.device.driver, "pool": self.device.pool, "device": self.device.name}
-        fields = dict(self.fields)
-        if self.device.is_shared and not fields.get("adminAccess"):
-            fields.setdefault("shareID", str(uuid.uuid4()))
-        return {"request": self.request, **device, **fields}
+        return self.device.result(self.request, dict(self.fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +80,11 @@ class ServerSeat:
         self._claims: list[Claim] = []
         self._made: list[tuple[Resource, str]] = []
 
+    @property
+    def token(self) -> str:
+        """The bearer token of the kubeconfig."""
+        return (self._api.connection.authorization() or "").removeprefix("Bearer ")
+
     async def join_node(self) -> None:
         """Make the Node object, unless there is one, and a namespace for claims."""
         await self._once(NODES, {"metadata": {"name": self._node}})
@@ -106,9 +94,7 @@ class ServerSeat:
         """Delete what the bench made, and the slices of its node if the bench made that as well."""
         await self.forget()
         if (NODES, self._node) in self._made:
-            for one in await self.all_slices():
-                if one["spec"].get("nodeName") == self._node:
-                    await self.delete_slice(one["metadata"]["name"])
+            await self.delete_slices()
         for resource, name in self._made:
             with suppress(NotFound):
                 await self._api.delete(resource, name)
@@ -146,17 +132,50 @@ class ServerSeat:
             await self.allocate(claim, *uses, config=config)
         return claim
 
-    async def allocate(self, claim: Claim, *uses: Use, config: Sequence[Json] = ()) -> None:
-        """Let the claim hold these devices instead of what it holds."""
-        current = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
-        if (current.get("status") or {}).get("allocation"):
-            current["status"] = {}
-            current = await self._api.update(RESOURCE_CLAIMS, current, "status")
+    async def allocate(
+        self, claim: Claim, *uses: Use, config: Sequence[Json] = (), reserved_for: Sequence[Json] = ()
+    ) -> None:
+        """Let the claim hold these devices instead of what it holds; drivers may write to its status meanwhile."""
         devices: Json = {"results": [use.result() for use in uses]}
         if config:
             devices["config"] = list(config)
-        current["status"] = {"allocation": {"devices": devices}}
-        await self._api.update(RESOURCE_CLAIMS, current, "status")
+        status: Json = {"allocation": {"devices": devices}}
+        if reserved_for:
+            status["reservedFor"] = list(reserved_for)
+        if (await self.read(claim)).get("status", {}).get("allocation"):
+            await self._set_status(claim, {})
+        await self._set_status(claim, status)
+
+    async def _set_status(self, claim: Claim, status: Json) -> None:
+        for _ in range(WRITE_ATTEMPTS):
+            current = await self.read(claim)
+            try:
+                await self._api.update(RESOURCE_CLAIMS, {**current, "status": status}, "status")
+            except AlreadyExists:
+                raise
+            except Conflict:
+                continue
+            return
+        raise Conflict(409, "Conflict", f"{claim.namespace}/{claim.name} is written all the time")
+
+    async def read(self, claim: Claim) -> Json:
+        """The object. Raises NotFound, also for another one of its name."""
+        found = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        if found["metadata"]["uid"] != claim.uid:
+            raise NotFound(404, "NotFound", f"the claim {claim.namespace}/{claim.name} was made anew")
+        return found
+
+    async def exists(self, claim: Claim) -> bool:
+        """Whether the API server still has the claim."""
+        try:
+            await self.read(claim)
+        except NotFound:
+            return False
+        return True
+
+    async def set_devices(self, claim: Claim, devices: Sequence[Json]) -> None:
+        """Set what the status says of devices, as their drivers do."""
+        await self._set_status(claim, {**(await self.read(claim))["status"], "devices": list(devices)})
 
     async def delete(self, claim: Claim) -> None:
         """Delete the claim; a missing one is fine."""
@@ -167,11 +186,30 @@ class ServerSeat:
         """The claims made since the last ``forget``, deleted ones too."""
         return list(self._claims)
 
-    async def forget(self) -> None:
-        """Delete all claims of the bench."""
-        for claim in self._claims:
+    async def forget(self, seconds: float = 0.0) -> None:
+        """Delete all claims of the bench. What keeps some longer than so many seconds, finalizers, is taken away."""
+        claims, self._claims = self._claims, []
+        for claim in claims:
             await self.delete(claim)
-        self._claims.clear()
+        deadline = time.monotonic() + seconds
+        for claim in claims:
+            while await self.exists(claim):
+                if time.monotonic() < deadline:
+                    await asyncio.sleep(seconds / 10)
+                    continue
+                with suppress(NotFound):
+                    await self._api.patch(
+                        RESOURCE_CLAIMS, claim.name, {"metadata": {"finalizers": None}}, claim.namespace
+                    )
+
+    async def strange(self) -> str:
+        """What others than the bench left on its claims that keeps it from changing them, in words."""
+        found = []
+        for claim in self._claims:
+            with suppress(NotFound):
+                if finalizers := (await self.read(claim))["metadata"].get("finalizers"):
+                    found.append(f"the finalizers {finalizers} on the claim {claim.name}")
+        return " and ".join(found)
 
     async def held(self, driver: str) -> dict[tuple[str, str], str]:
         """Return the driver's devices, by pool and name, that claims of others hold, with one such claim each.
@@ -189,8 +227,13 @@ class ServerSeat:
 
     # --- slices ---
 
+    async def slices_here(self, driver: str) -> list[Json]:
+        """The slices of the driver for this node, by name: those that name it, select it, or count for all nodes."""
+        node = await self.node()
+        return [one for one in await self.slices(driver) if is_of_node(one["spec"], node)]
+
     async def slices(self, driver: str) -> list[Json]:
-        """All slices of the driver, those of other nodes too, by name."""
+        """All slices of the driver, those of other nodes as well, by name."""
         found, _ = await self._api.list(RESOURCE_SLICES, fieldSelector=f"spec.driver={driver}")
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
@@ -225,42 +268,40 @@ class ServerSeat:
         with suppress(NotFound):
             await self._api.delete(RESOURCE_SLICES, name)
 
+    async def delete_slices(self, *drivers: str) -> None:
+        """Delete the slices of the node, and those of these drivers that are of no single node."""
+        for one in await self.all_slices():
+            node = one["spec"].get("nodeName")
+            if node == self._node or (node is None and one["spec"]["driver"] in drivers):
+                await self.delete_slice(one["metadata"]["name"])
+
     async def node(self) -> Json:
         """The Node object."""
         return await self._api.get(NODES, self._node)
+
+    async def renew_node(self) -> None:
+        """Delete the Node and make it anew; its slices go with it, as a garbage collector sees to. Raises Skipped.
+
+        It is skipped for a Node that the bench did not make.
+        """
+        if (NODES, self._node) not in self._made:
+            raise Skipped("the check deletes the Node, and does so only if it is the kit's")
+        old = await self.node()
+        await self._api.delete(NODES, self._node)
+        for one in await self.all_slices():
+            if any(owner["uid"] == old["metadata"]["uid"] for owner in one["metadata"].get("ownerReferences") or ()):
+                await self.delete_slice(one["metadata"]["name"])
+        kept = {key: old["metadata"][key] for key in ("labels", "annotations") if key in old["metadata"]}
+        await self._api.create(NODES, {"metadata": {"name": self._node, **kept}})
 
     async def node_names(self) -> set[str]:
         """The names of all nodes."""
         return {str(node["metadata"]["name"]) for node in (await self._api.list(NODES))[0]}
 
 
-def newest(slices: Sequence[Json]) -> dict[str, list[Json]]:
-    """By pool, the slices of its newest generation, which are the ones that count."""
-    pools: dict[str, list[Json]] = {}
-    for one in slices:
-        pools.setdefault(one["spec"]["pool"]["name"], []).append(one)
-    generations = {name: max(generation(one) for one in members) for name, members in pools.items()}
-    return {name: [one for one in members if generation(one) == generations[name]] for name, members in pools.items()}
-
-
-def generation(one: Json) -> int:
-    """The pool's generation as a slice has it."""
-    return int(one["spec"]["pool"].get("generation", 0))
-
-
 def _results(claim: Json) -> list[Json]:
     allocation = claim.get("status", {}).get("allocation") or {}
     return allocation.get("devices", {}).get("results") or []
-
-
-def devices_of(slices: Sequence[Json]) -> list[Device]:
-    """The devices in the newest generation of each pool."""
-    return [
-        Device(one["spec"]["driver"], pool, device["name"], device)
-        for pool, members in newest(slices).items()
-        for one in members
-        for device in one["spec"].get("devices") or ()
-    ]
 
 
 def _requests(uses: Sequence[Use]) -> list[Json]:
@@ -271,7 +312,9 @@ def _requests(uses: Sequence[Use]) -> list[Json]:
             continue
         base, _, sub = use.request.partition("/")
         if sub:
-            requests[base] = {"name": base, "firstAvailable": [{"name": sub, "deviceClassName": CLASS}]}
+            alternatives = [*(name for name in ALTERNATIVES if name != sub), sub]
+            wanted = [{"name": name, "deviceClassName": CLASS} for name in alternatives]
+            requests[base] = {"name": base, "firstAvailable": wanted}
         elif base in requests:
             requests[base]["exactly"]["count"] += 1
         else:

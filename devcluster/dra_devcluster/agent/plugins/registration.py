@@ -44,7 +44,8 @@ class Registrar:
     """Keeps registrations in step with the sockets in one directory.
 
     ``paths`` says where on this machine the paths of the node lie, if they differ. Where a kubelet works on the
-    directory as well, ``is_for_kubelet`` tells which plugins are asked for their name and hear nothing else.
+    directory as well, ``is_for_kubelet`` tells which plugins are asked for their name and hear nothing else. ``heard``
+    is told each call: its socket, the request, and the answer or what went wrong.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Registrar:
         settings: AgentSettings,
         paths: HostPaths | None = None,
         is_for_kubelet: Callable[[api_pb2.PluginInfo], bool] = lambda info: False,
+        heard: Callable[[str, Any, Any], object] = lambda socket, request, answer: None,
     ) -> None:
         self.sockets = PluginSockets(settings.registration_backoff)
         self._directory = directory
@@ -61,6 +63,7 @@ class Registrar:
         self._settings = settings
         self._paths = paths
         self._is_for_kubelet = is_for_kubelet
+        self._heard = heard
         self._operations: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -121,7 +124,7 @@ class Registrar:
             except TimeoutError:
                 raise RegistrationError("connecting to the registration socket timed out") from None
             stub = api_pb2_grpc.RegistrationStub(channel)
-            info = await self._ask(stub.GetInfo, api_pb2.InfoRequest(), self._settings.info_timeout)
+            info = await self._ask(path, stub.GetInfo, api_pb2.InfoRequest(), self._settings.info_timeout)
             if self._is_for_kubelet(info):
                 raise RegistrationError(f"left to the kubelet: {info.name} of type {info.type}")
             endpoint = info.endpoint or path
@@ -132,7 +135,7 @@ class Registrar:
             try:
                 await self._admit(path, plugin, tuple(info.supported_versions))
             except RegistrationError as error:
-                await self._notify(stub, f"RegisterPlugin error -- plugin registration failed with err: {error}")
+                await self._notify(path, stub, f"RegisterPlugin error -- plugin registration failed with err: {error}")
                 raise
             await self._confirm(path, plugin, stub)
         finally:
@@ -153,19 +156,22 @@ class Registrar:
 
     async def _confirm(self, path: str, plugin: Registered, stub: Any) -> None:
         try:
-            await self._notify(stub, None)
+            await self._notify(path, stub, None)
         except RegistrationError:
             self.sockets.actual.pop(path, None)
             await self._handlers[plugin.type].deregister(plugin.name, plugin.endpoint)
             raise
         logger.info("registered plugin %s of type %s at %s", plugin.name, plugin.type, plugin.endpoint)
 
-    async def _notify(self, stub: Any, error: str | None) -> None:
+    async def _notify(self, path: str, stub: Any, error: str | None) -> None:
         status = api_pb2.RegistrationStatus(plugin_registered=error is None, error=error or "")
-        await self._ask(stub.NotifyRegistrationStatus, status, self._settings.notify_timeout)
+        await self._ask(path, stub.NotifyRegistrationStatus, status, self._settings.notify_timeout)
 
-    async def _ask(self, method: Any, request: Any, timeout: float) -> Any:
+    async def _ask(self, path: str, method: Any, request: Any, timeout: float) -> Any:
         try:
-            return await method(request, timeout=timeout)
+            answer = await method(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
+            self._heard(path, request, describe(error))
             raise RegistrationError(describe(error)) from error
+        self._heard(path, request, answer)
+        return answer
