@@ -1,35 +1,59 @@
-"""Compiled expressions: programs for any environment, selectors for devices."""
+"""Compiled expressions: programs for any environment, selectors for devices.
+
+``selector_check`` answers what API validation asks: the errors of a selector, or its greatest cost (api.md section 9). The
+value of a derived attribute is an attribute of a device (kubernetes-1.37.md section 10).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
+from collections.abc import Generator
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final
-
+from typing import Any
+from typing import Final
 from dra_api.cache import Cache
 from dra_api.resource import Device
+from dra_cel.analysis.checker import check
+from dra_cel.analysis.constants import Constants
+from dra_cel.analysis.cost import estimate
+from dra_cel.analysis.deciding_values import DecidingValues
+from dra_cel.analysis.deciding_values import Values
+from dra_cel.analysis.deciding_values import deciding_values
+from dra_cel.analysis.driver_terms import driver_terms
+from dra_cel.analysis.references import Reference
+from dra_cel.analysis.references import drivers
+from dra_cel.analysis.references import references
+from dra_cel.analysis.validators import validate
+from dra_cel.basics import effort
+from dra_cel.basics.errors import CompileError
+from dra_cel.basics.errors import CostLimitExceeded
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import Type
+from dra_cel.basics.types import type_of
+from dra_cel.basics.values import Optional
+from dra_cel.environments.device import DEVICE_SELECTORS
+from dra_cel.environments.device import PreparedDevice
+from dra_cel.environments.environment import Environment
+from dra_cel.evaluation.assembler import MachineProgram
+from dra_cel.evaluation.assembler import assemble
+from dra_cel.evaluation.compiler import compile_selector
+from dra_cel.evaluation.machine import Machine
+from dra_cel.evaluation.machine import run
+from dra_cel.evaluation.machine import run_in_parts
+from dra_cel.syntax.lexer import Source
+from dra_cel.syntax.macros import Macros
+from dra_cel.syntax.parser import parse
+from dra_cel.syntax.tree import Node
+from dra_cel.syntax.tree import nodes
+from dra_api.validation.requests import SelectorCheck
+from dra_api.validation.requests import SelectorVerdict
+from dra_cel.environments.device import device_selectors
+from dra_api.resource import DeviceAttribute
+from dra_cel.basics.values import Uint
+from dra_cel.libraries.semver import SemverValue
 
-from .analysis.checker import check
-from .analysis.constants import Constants
-from .analysis.cost import estimate
-from .analysis.deciding_values import DecidingValues, Values, deciding_values
-from .analysis.driver_terms import driver_terms
-from .analysis.references import Reference, drivers, references
-from .analysis.validators import validate
-from .basics import effort
-from .basics.errors import CompileError, CostLimitExceeded, EvaluationError
-from .basics.types import Type, type_of
-from .basics.values import Optional
-from .environments.device import DEVICE_SELECTORS, PreparedDevice
-from .environments.environment import Environment
-from .evaluation.assembler import MachineProgram, assemble
-from .evaluation.compiler import compile_selector
-from .evaluation.machine import Machine, run, run_in_parts
-from .syntax.lexer import Source
-from .syntax.macros import Macros
-from .syntax.parser import parse
-from .syntax.tree import Node, nodes
 
 KEPT_SELECTOR_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 1,500 usual ones, or nine of the largest that the API server admits."""
@@ -254,3 +278,57 @@ def compile(expression: str, environment: Environment = DEVICE_SELECTORS) -> Sel
     if isinstance(outcome, CompileError):
         raise CompileError(outcome.issues, outcome.expression)
     return outcome
+
+
+def selector_check(*, consumable_capacity: bool = True, list_attributes: bool = False) -> SelectorCheck:
+    """A check that returns the compile error of a selector, or its greatest cost, under these feature gates."""
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        environment = device_selectors(
+            new=not stored, consumable_capacity=consumable_capacity, list_attributes=list_attributes
+        )
+        try:
+            return SelectorVerdict(max_cost=compile(expression, environment).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=error.message)
+
+    return check
+
+
+class DerivedAttribute(Program):
+    """A compiled expression. Raises CompileError when the expression is not acceptable."""
+
+    def of(self, device: PreparedDevice) -> DeviceAttribute:
+        """The attribute of a device. Raises EvaluationError, also for a value that no attribute can have."""
+        if device.fault is not None:
+            raise device.fault
+        value = self.evaluate(device.bindings)
+        while isinstance(value, Optional) and value.present:
+            value = value.value
+        if isinstance(value, (list, tuple)):
+            return _listed(list(value))
+        field, convert = _field(value)
+        return DeviceAttribute(**{field: convert(value)})
+
+
+def _listed(values: list[Any]) -> DeviceAttribute:
+    fields = {_field(value)[0] for value in values} or {"string"}
+    if len(fields) > 1:
+        raise EvaluationError("not-an-attribute", "the result is a list of values of several types")
+    found: dict[str, Any] = {_LISTS[fields.pop()]: tuple(_field(value)[1](value) for value in values)}
+    return DeviceAttribute(**found)
+
+
+_LISTS = {"string": "strings", "int_": "ints", "bool_": "bools", "version": "versions"}
+
+
+def _field(value: Any) -> tuple[str, Callable[[Any], Any]]:
+    if isinstance(value, bool):
+        return "bool_", bool
+    if isinstance(value, int) and not isinstance(value, Uint):
+        return "int_", int
+    if isinstance(value, str):
+        return "string", str
+    if isinstance(value, SemverValue):
+        return "version", lambda version: version.version.text
+    raise EvaluationError("not-an-attribute", f"the result is of type {type_of(value)}, which no attribute can have")

@@ -2,19 +2,51 @@
 
 As in the reference, literals, lists and maps of constants, conversions of constants (``int("12")``) and membership in
 a constant list are computed once: they cost nothing at run time, and a conversion that fails is a compile error.
+
+Validators check literals beyond their types before evaluation. Durations, timestamps and patterns given as literals must be valid, ``format`` must fit its literal arguments, and the
+entries of list and map literals must be of the very same type (``dyn`` does not mix with others).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
-
-from dra_cel.basics.errors import EvaluationError, EvaluationStopped
+from typing import Any
+from typing import Final
+from typing import NoReturn
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.errors import EvaluationStopped
 from dra_cel.basics.types import type_of
-from dra_cel.basics.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Made, Opaque, Uint, wrap_key
+from dra_cel.basics.values import INT_MAX
+from dra_cel.basics.values import INT_MIN
+from dra_cel.basics.values import MISSING
+from dra_cel.basics.values import UINT_MAX
+from dra_cel.basics.values import Made
+from dra_cel.basics.values import Opaque
+from dra_cel.basics.values import Uint
+from dra_cel.basics.values import wrap_key
 from dra_cel.libraries.containers import is_key
 from dra_cel.libraries.regexes import compile_pattern
 from dra_cel.syntax.lexer import Source
-from dra_cel.syntax.tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, nodes
+from dra_cel.syntax.tree import Call
+from dra_cel.syntax.tree import Ident
+from dra_cel.syntax.tree import ListLiteral
+from dra_cel.syntax.tree import Literal
+from dra_cel.syntax.tree import MapLiteral
+from dra_cel.syntax.tree import Node
+from dra_cel.syntax.tree import Select
+from dra_cel.syntax.tree import nodes
+from collections.abc import Callable
+from dra_cel.basics.errors import CompileError
+from dra_cel.basics.errors import Issue
+from dra_cel.basics.errors import in_order
+from dra_cel.basics.types import Type
+from dra_cel.basics.types import is_optional
+from dra_cel.libraries import conversions
+from dra_cel.libraries import regexes
+from dra_cel.libraries.formatting import ALLOWED
+from dra_cel.libraries.formatting import clauses
+from dra_cel.libraries.formatting import not_printable
+from dra_cel.syntax.tree import children
+
 
 CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
@@ -132,3 +164,101 @@ def _equal_keys(item: Any) -> list[Any]:
         keys += [int(item)] if INT_MIN <= item <= INT_MAX else []
         keys += [Uint(int(item))] if 0 <= item <= UINT_MAX else []
     return [wrap_key(key) for key in keys]
+
+
+def validate(root: Node, source: Source) -> None:
+    """Raises CompileError for literals that could never be evaluated, or that mix types."""
+    issues: list[Issue] = []
+    pending = [(root, False)]
+    while pending:
+        node, exempt = pending.pop()
+        if isinstance(node, Call):
+            issues += _literal_argument(node, source) + _format(node, source)
+            exempt = exempt or node.function == "format"
+        elif not exempt:
+            issues += _entries(node, source)
+        pending.extend((child, exempt) for child in children(node))
+    if issues:
+        raise CompileError(in_order(issues), source.text)
+
+
+_PARSERS: Final[dict[str, Callable[[Any], object]]] = {
+    "duration": conversions.to_duration,
+    "timestamp": conversions.to_timestamp,
+    "matches": regexes.compile_pattern,
+}
+
+
+def _literal_argument(node: Call, source: Source) -> list[Issue]:
+    parser = _PARSERS.get(node.function)
+    literal = node.args[0] if node.args else None
+    if parser is None or not isinstance(literal, Literal):
+        return []
+    try:
+        parser(literal.value)
+    except EvaluationError as error:
+        return [source.issue(literal.at, "validator", f"invalid {node.function} argument: {error.message}")]
+    return []
+
+
+def _entries(node: Node, source: Source) -> list[Issue]:
+    if isinstance(node, ListLiteral):
+        return _alike([(item, position in node.optional) for position, item in enumerate(node.elements)], source)
+    if isinstance(node, MapLiteral):
+        keys = _alike([(entry.key, False) for entry in node.entries], source)
+        return keys + _alike([(entry.value, entry.optional) for entry in node.entries], source)
+    return []
+
+
+def _alike(items: list[tuple[Node, bool]], source: Source) -> list[Issue]:
+    """At most one complaint: about an optional entry without an optional value, or an entry of another type than the
+    first."""
+    wanted: Type | None = None
+    for node, optional in items:
+        if optional and not is_optional(node.type):
+            # The reference's own check panics here.
+            message = f"an optional entry needs an optional value, not '{node.type.label}': write optional.of(...)"
+            return [source.issue(node.at, "type-mismatch", message)]
+        type_ = node.type.params[0] if optional else node.type
+        if wanted is None:
+            wanted = type_
+        elif type_ != wanted and not (type_.kind == wanted.kind and type_.nullable | wanted.nullable):
+            message = f"expected type '{wanted.label}' but found '{type_.label}'"
+            return [source.issue(node.at, "type-mismatch", message)]
+    return []
+
+
+def _format(node: Call, source: Source) -> list[Issue]:
+    """``"...".format([...])`` with literals on both sides."""
+    if node.function != "format" or not isinstance(node.target, Literal) or not isinstance(node.target.value, str):
+        return []
+    values = node.args[0]
+    if not isinstance(values, ListLiteral):
+        return []
+    try:
+        pieces = clauses(node.target.value)
+    except EvaluationError as error:
+        return [source.issue(node.at, "validator", error.message)]
+    letters = [letter for _, letter, _ in pieces if letter]
+    for position, letter in enumerate(letters):
+        if position >= len(values.elements):
+            return [source.issue(node.at, "validator", f"index {position} out of range")]
+        wrong = _unprintable(values.elements[position], letter)
+        if wrong is not None:
+            return [source.issue(wrong.at, "validator", not_printable(letter, wrong.type))]
+    if len(values.elements) > len(letters):
+        message = f"too many arguments for format (expected {len(letters)}, got {len(values.elements)})"
+        return [source.issue(node.at, "validator", message)]
+    return []
+
+
+def _unprintable(root: Node, letter: str) -> Node | None:
+    """The first node whose type a placeholder cannot print; ``%s`` also looks into literals."""
+    pending = [root]
+    while pending:
+        node = pending.pop(0)
+        if node.type.kind not in ALLOWED[letter] and node.type.kind != "dyn":
+            return node
+        if letter == "s" and isinstance(node, (ListLiteral, MapLiteral)):
+            pending = children(node) + pending
+    return None
