@@ -11,12 +11,10 @@ in any environment. Errors: see ``dra_cel.basics.errors``.
 
 from .analysis.references import Reference
 from .basics.errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
-from .derived_attribute import DerivedAttribute
 from .environments.admission import admission_policies
 from .environments.device import DEVICE_SELECTORS, PreparedDevice, derived_attributes, device_selectors, prepare
 from .environments.environment import Environment
-from .selector import Program, Selector, compile
-from .selector_verdict import selector_check
+from .selector import DerivedAttribute, Program, Selector, compile, selector_check
 
 __all__ = [
     "DEVICE_SELECTORS",

@@ -1,59 +1,46 @@
 """Compiled expressions: programs for any environment, selectors for devices.
 
-``selector_check`` answers what API validation asks: the errors of a selector, or its greatest cost (api.md section 9). The
-value of a derived attribute is an attribute of a device (kubernetes-1.37.md section 10).
+``selector_check`` answers what API validation asks: the errors of a selector, or its greatest cost (api.md section
+9). The value of a derived attribute is an attribute of a device (kubernetes-1.37.md section 10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
-from typing import Final
+from typing import Any, Final
+
 from dra_api.cache import Cache
-from dra_api.resource import Device
+from dra_api.resource import Device, DeviceAttribute
+from dra_api.validation.requests import SelectorCheck, SelectorVerdict
+
 from dra_cel.analysis.checker import check
-from dra_cel.analysis.constants import Constants
+from dra_cel.analysis.constants import Constants, validate
 from dra_cel.analysis.cost import estimate
-from dra_cel.analysis.deciding_values import DecidingValues
-from dra_cel.analysis.deciding_values import Values
-from dra_cel.analysis.deciding_values import deciding_values
-from dra_cel.analysis.driver_terms import driver_terms
-from dra_cel.analysis.references import Reference
-from dra_cel.analysis.references import drivers
-from dra_cel.analysis.references import references
-from dra_cel.analysis.validators import validate
+from dra_cel.analysis.references import (
+    DecidingValues,
+    Reference,
+    Values,
+    deciding_values,
+    driver_terms,
+    drivers,
+    references,
+)
 from dra_cel.basics import effort
-from dra_cel.basics.errors import CompileError
-from dra_cel.basics.errors import CostLimitExceeded
-from dra_cel.basics.errors import EvaluationError
-from dra_cel.basics.types import Type
-from dra_cel.basics.types import type_of
-from dra_cel.basics.values import Optional
-from dra_cel.environments.device import DEVICE_SELECTORS
-from dra_cel.environments.device import PreparedDevice
+from dra_cel.basics.errors import CompileError, CostLimitExceeded, EvaluationError
+from dra_cel.basics.types import Type, type_of
+from dra_cel.basics.values import Optional, Uint
+from dra_cel.environments.device import DEVICE_SELECTORS, PreparedDevice, device_selectors
 from dra_cel.environments.environment import Environment
-from dra_cel.evaluation.assembler import MachineProgram
-from dra_cel.evaluation.assembler import assemble
+from dra_cel.evaluation.assembler import MachineProgram, assemble
 from dra_cel.evaluation.compiler import compile_selector
-from dra_cel.evaluation.machine import Machine
-from dra_cel.evaluation.machine import run
-from dra_cel.evaluation.machine import run_in_parts
+from dra_cel.evaluation.machine import Machine, run, run_in_parts
+from dra_cel.libraries.semver import SemverValue
 from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.macros import Macros
 from dra_cel.syntax.parser import parse
-from dra_cel.syntax.tree import Node
-from dra_cel.syntax.tree import nodes
-from dra_api.validation.requests import SelectorCheck
-from dra_api.validation.requests import SelectorVerdict
-from dra_cel.environments.device import device_selectors
-from dra_api.resource import DeviceAttribute
-from dra_cel.basics.values import Uint
-from dra_cel.libraries.semver import SemverValue
-
+from dra_cel.syntax.tree import Node, nodes
 
 KEPT_SELECTOR_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 1,500 usual ones, or nine of the largest that the API server admits."""

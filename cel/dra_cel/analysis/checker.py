@@ -16,14 +16,16 @@ from dra_cel.basics.types import (
     ERROR,
     INT,
     STRING,
+    Bindings,
     Type,
+    fresh,
     is_optional,
     list_of,
     map_of,
+    more_general,
     optional_of,
     type_of,
 )
-from dra_cel.basics.unification import Bindings, fresh, more_general
 from dra_cel.basics.walk import Walk, walk
 from dra_cel.environments.environment import Environment
 from dra_cel.environments.messages import NULL_VALUE

@@ -3,50 +3,25 @@
 As in the reference, literals, lists and maps of constants, conversions of constants (``int("12")``) and membership in
 a constant list are computed once: they cost nothing at run time, and a conversion that fails is a compile error.
 
-Validators check literals beyond their types before evaluation. Durations, timestamps and patterns given as literals must be valid, ``format`` must fit its literal arguments, and the
-entries of list and map literals must be of the very same type (``dyn`` does not mix with others).
+Validators check literals beyond their types before evaluation. Durations, timestamps and patterns given as literals
+must be valid, ``format`` must fit its literal arguments, and the entries of list and map literals must be of the very
+same type (``dyn`` does not mix with others).
 """
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Final
-from typing import NoReturn
-from dra_cel.basics.errors import EvaluationError
-from dra_cel.basics.errors import EvaluationStopped
-from dra_cel.basics.types import type_of
-from dra_cel.basics.values import INT_MAX
-from dra_cel.basics.values import INT_MIN
-from dra_cel.basics.values import MISSING
-from dra_cel.basics.values import UINT_MAX
-from dra_cel.basics.values import Made
-from dra_cel.basics.values import Opaque
-from dra_cel.basics.values import Uint
-from dra_cel.basics.values import wrap_key
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from dra_cel.basics.errors import CompileError, EvaluationError, EvaluationStopped, Issue, in_order
+from dra_cel.basics.types import Type, is_optional, type_of
+from dra_cel.basics.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Made, Opaque, Uint, wrap_key
+from dra_cel.libraries import conversions, regexes
 from dra_cel.libraries.containers import is_key
+from dra_cel.libraries.formatting import ALLOWED, clauses, not_printable
 from dra_cel.libraries.regexes import compile_pattern
 from dra_cel.syntax.lexer import Source
-from dra_cel.syntax.tree import Call
-from dra_cel.syntax.tree import Ident
-from dra_cel.syntax.tree import ListLiteral
-from dra_cel.syntax.tree import Literal
-from dra_cel.syntax.tree import MapLiteral
-from dra_cel.syntax.tree import Node
-from dra_cel.syntax.tree import Select
-from dra_cel.syntax.tree import nodes
-from collections.abc import Callable
-from dra_cel.basics.errors import CompileError
-from dra_cel.basics.errors import Issue
-from dra_cel.basics.errors import in_order
-from dra_cel.basics.types import Type
-from dra_cel.basics.types import is_optional
-from dra_cel.libraries import conversions
-from dra_cel.libraries import regexes
-from dra_cel.libraries.formatting import ALLOWED
-from dra_cel.libraries.formatting import clauses
-from dra_cel.libraries.formatting import not_printable
-from dra_cel.syntax.tree import children
-
+from dra_cel.syntax.tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, children, nodes
 
 CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}

@@ -2,34 +2,28 @@
 
 An explanation names them. Terms that ask for nothing but the driver tell which drivers a selector can mean:
 ``device.driver == "gpu.example.com" && ...`` is false on every device of another driver, whatever the rest says: a
-false term makes a conjunction false, also beside terms that fail. So such terms tell which drivers a selector can mean.
+false term makes a conjunction false, also beside terms that fail. So such terms tell which drivers a selector can
+mean.
 
 Selectors come from users. A term with more than ``TERM_NODES`` nodes is left alone, and so are terms after the first
 ``MOST_TERMS``: then the selector may mean more drivers than it says.
 
-Devices that are alike in all values on which a selector depends are asked once. Thousands of devices share their model, memory and driver, and most selectors read nothing else. Of a selector that may
-read more than constant names, such as all names of a domain, nothing is said, nor of a device that may have a fault.
+Devices that are alike in all values on which a selector depends are asked once. Thousands of devices share their
+model, memory and driver, and most selectors read nothing else. Of a selector that may read more than constant names,
+such as all names of a domain, nothing is said, nor of a device that may have a fault.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-from dra_cel.syntax.tree import Call
-from dra_cel.syntax.tree import Fold
-from dra_cel.syntax.tree import Ident
-from dra_cel.syntax.tree import Node
-from dra_cel.syntax.tree import Select
-from dra_cel.syntax.tree import children
-from dra_cel.syntax.tree import nodes
-from dra_cel.syntax.tree import walk_chain
-from dra_cel.analysis.constants import Constants
-from typing import Final
 from collections.abc import Iterable
-from dra_api.resource import Device
-from dra_api.resource import DeviceAttribute
+from typing import Final, NamedTuple
+
+from dra_api.resource import Device, DeviceAttribute
+
+from dra_cel.analysis.constants import Constants
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.libraries import semver
-
+from dra_cel.syntax.tree import Call, Fold, Ident, Node, Select, children, nodes, walk_chain
 
 Path = tuple[str, ...]
 KINDS = ("attributes", "capacity")

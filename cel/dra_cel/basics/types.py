@@ -14,13 +14,10 @@ Which types fit where is assignability with type variables. The rules are as gen
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-from typing import ClassVar
-from typing import Final
+from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
-from dra_cel.basics.walk import Walk
-from dra_cel.basics.walk import walk
 
+from dra_cel.basics.walk import Walk, walk
 
 _SHOWN_LEVELS: Final = 6
 

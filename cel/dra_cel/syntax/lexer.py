@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
-from typing import NoReturn
-from dra_cel.basics.errors import CompileError
-from dra_cel.basics.errors import Issue
-from dra_cel.basics.values import INT_MAX
-from dra_cel.basics.values import INT_MIN
-from dra_cel.basics.values import UINT_MAX
-from dra_cel.basics.values import Uint
+from typing import Final, NoReturn
 
+from dra_cel.basics.errors import CompileError, Issue
+from dra_cel.basics.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 
 SOURCE_CHARACTERS: Final = 100_000
 """Longest source, in code points (Kubernetes' API limits selectors to 10,240 bytes)."""

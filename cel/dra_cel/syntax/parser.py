@@ -14,8 +14,7 @@ from typing import Final, NoReturn
 from dra_cel.basics.errors import CompileError
 from dra_cel.basics.walk import Walk, walk
 
-from . import literals
-from .lexer import Source, Token, tokens
+from .lexer import Source, Token, bytes_, number, string, tokens
 from .macros import Macros
 from .tree import Call, Entry, Field, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral
 
@@ -242,13 +241,13 @@ class _Parser:
         self.index += 1
         if token.kind == "-" and self.token.kind in ("int", "float"):
             self.index += 1
-            return Literal(token.at, literals.number(self.source, self.tokens[self.index - 1], negative=True))
+            return Literal(token.at, number(self.source, self.tokens[self.index - 1], negative=True))
         if token.kind in ("int", "uint", "float"):
-            return Literal(token.at, literals.number(self.source, token))
+            return Literal(token.at, number(self.source, token))
         if token.kind == "string":
-            return Literal(token.at, literals.string(self.source, token))
+            return Literal(token.at, string(self.source, token))
         if token.kind == "bytes":
-            return Literal(token.at, literals.bytes_(self.source, token))
+            return Literal(token.at, bytes_(self.source, token))
         if token.kind not in _CONSTANTS:
             self.index -= 1
             self.unexpected("a value")

@@ -31,7 +31,7 @@ from dra_api.defaults import set_defaults
 from dra_api.quantity import parse_quantity
 from dra_api.resource import ResourceClaim
 from dra_api.validation import summary, validate_resource_claim
-from dra_cel.selector_verdict import selector_check
+from dra_cel.selector import selector_check
 
 from dra_operator.allocator import Allocator, MixClass
 from dra_operator.cache import Cluster
