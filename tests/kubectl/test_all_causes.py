@@ -76,7 +76,7 @@ CASES: Final = {
     "a cordon, and a driver that is not there": (
         [node("gpu-1", cordoned=True), claim(), waits()],
         ["were unschedulable", f"driver {DRIVER} publishes nothing: start it"],
-        "",
+        "uncordon the node",
     ),
     "no operator, and all devices in use": (
         [slice_("gpu-1"), HELD, claim(), waits()],
@@ -242,7 +242,7 @@ def test_an_extended_resource_that_nothing_offers() -> None:
 def test_a_claim_whose_node_is_gone() -> None:
     held = claim(held=["gpu-9/gpu-0"], node_name="n9")
     found = told([device_class(), node("gpu-1"), slice_("gpu-1"), held, waits()])
-    assert "node n9, for which it is allocated, does not exist: delete the claim to get other devices" in found.text
+    assert "claim c is allocated (gpu.example.com/gpu-9/gpu-0) for node n9, which does not exist" in found.text
     assert found.advice == ["on gpu-1: delete claim ns/c and create it again, so that it gets other devices"]
 
 

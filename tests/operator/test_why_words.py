@@ -448,10 +448,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(),
         [claim({"allocation": {**GIVEN, "nodeSelector": ELSEWHERE}})],
         [
-            "pod ns/web would fit 0 of 1 node",
-            "  n1: resourceclaim not available on the node",
-            "    claim c: allocated (drv/n1/a), not reserved",
-            "    node n2, for which it is allocated, does not exist: delete the claim to get other devices",
+            "pod ns/web cannot run: claim c is allocated (drv/n1/a) for node n2, which does not exist",
             "  it would fit with this change, which was tried:",
             "    on n1: delete claim ns/c and create it again, so that it gets other devices",
         ],

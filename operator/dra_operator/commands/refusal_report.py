@@ -140,13 +140,18 @@ def grouped(
 
 
 def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimProgram, held: Holders) -> Iterator[str]:
-    """The refusal's own lines, with selectors and devices if no device matches, and holders if devices are in use."""
+    """The refusal's own lines, and its details."""
+    yield from refusal.explain(details(refusal, node, inventory, program, held)).splitlines()
+
+
+def details(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimProgram, held: Holders) -> Sequence[str]:
+    """Selectors and what devices publish if no device matches, and holders if devices are in use."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
     view = inventory.view(node)
     is_of_others = refusal.rule is Rule.NO_DEVICES and refusal.names_driver and view.devices
     if refusal.rule is Rule.SELECTOR or is_of_others:
         more += selector_report(_selectors(refusal, program), refusal.claim.key, view, inventory.compiled)
-    yield from refusal.explain(more).splitlines()
+    return more
 
 
 def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[RequestSelector]:

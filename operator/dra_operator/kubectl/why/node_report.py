@@ -8,12 +8,12 @@ from datetime import datetime
 
 from dra_api.core import Node
 
-from dra_operator.allocator import DeviceId, Refusal
+from dra_operator.allocator import DeviceId, Refusal, Rule
 from dra_operator.cache import Cluster
-from dra_operator.commands.refusal_report import grouped, holders, names
+from dra_operator.commands.refusal_report import details, grouped, holders, names
 from dra_operator.scheduling import CycleState, Fits, Lacking, Obstructed, PodFilter
 from dra_operator.scheduling.claims import Demand
-from dra_operator.scheduling.state import title
+from dra_operator.scheduling.state import Obstacle, title
 from dra_operator.wording import counted, listed
 
 from .fixes.requests import every_request, matching
@@ -50,21 +50,37 @@ def _in_the_way(
     cycle_state: CycleState, pod_filter: PodFilter, said: Sequence[NodeSaid], cluster: Cluster
 ) -> Iterator[str]:
     """Nodes that are obstructed, faulty or undecided, by the words for it."""
-    groups: dict[str, list[NodeSaid]] = {}
+    groups: dict[tuple[str, ...], list[NodeSaid]] = {}
+    others: dict[tuple[str, ...], list[Obstacle]] = {}
     has_some = any(not one.said.has_none for one in said)
     for one in said:
-        if not isinstance(one.said.answer, Fits | Lacking) and not (one.said.has_none and has_some):
-            groups.setdefault(one.said.answer.text, []).append(one)
-    for text, members in groups.items():
-        yield f"{names([one.state.name for one in members])}: {text}"
+        answer = one.said.answer
+        if not isinstance(answer, Fits | Lacking) and not (one.said.has_none and has_some):
+            more = _more_obstacles(pod_filter, one)
+            key = (answer.text, *(it.text for it in more))
+            groups.setdefault(key, []).append(one)
+            others.setdefault(key, more)
+    for key, members in groups.items():
+        yield f"{names([one.state.name for one in members])}: {key[0]}"
+        nodes = [one.state for one in members]
         answers = [it.answer for it in _different(members) if isinstance(it.answer, Obstructed)]
         if answers:
             elsewhere = frozenset[str]().union(*(answer.elsewhere for answer in answers))
-            nodes = [one.state for one in members]
-            yield from (
-                f"  {line}" for line in about(answers[0].obstacle, cycle_state, pod_filter, nodes, elsewhere, cluster)
-            )
-        yield from (f"  {line}" for line in _their_devices(members))
+            first = about(answers[0].obstacle, cycle_state, pod_filter, nodes, elsewhere, cluster)
+            yield from (f"  {line}" for line in first)
+        for obstacle in others[key]:
+            yield f"  also: {obstacle.text}"
+            further = about(obstacle, cycle_state, pod_filter, nodes, (), cluster)
+            yield from (f"    {line}" for line in further)
+        yield from (f"  {line}" for line in _their_devices(members, cycle_state, cluster))
+
+
+def _more_obstacles(pod_filter: PodFilter, one: NodeSaid) -> list[Obstacle]:
+    """What further rules have against a node that one rule keeps away already."""
+    answer = one.said.answer
+    if not isinstance(answer, Obstructed) or answer.elsewhere:
+        return []
+    return [it for it in pod_filter.obstacles(one.state) if it != answer.obstacle]
 
 
 def _different(said: Iterable[NodeSaid]) -> list[Said]:
@@ -72,7 +88,7 @@ def _different(said: Iterable[NodeSaid]) -> list[Said]:
     return list(dict.fromkeys(one.said for one in said))
 
 
-def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
+def _their_devices(members: Sequence[NodeSaid], cycle_state: CycleState, cluster: Cluster) -> Iterator[str]:
     """What the devices of nodes would say if the rule were not in the way."""
     would = [one.state.name for one in members if isinstance(one.said.devices, Fits)]
     whose = "its devices" if len(members) == 1 else "their devices"
@@ -80,10 +96,16 @@ def _their_devices(members: Sequence[NodeSaid]) -> Iterator[str]:
         yield f"{whose} would serve the claims" + (f" on {names(would)}" if len(would) < len(members) else "")
         return
     lacking = [it.lacking for it in _different(members) if it.lacking is not None]
-    if lacking:
-        best = max(lacking, key=lambda one: one.outline.closeness).refusal
-        where = f" ({best.node} is the closest)" if len(members) > 1 else ""
-        yield f"and {whose} would not suffice either{where}: {best.line()}"
+    if not lacking:
+        return
+    best = max(lacking, key=lambda one: one.outline.closeness)
+    where = f" ({best.refusal.node} is the closest)" if len(members) > 1 else ""
+    yield f"and {whose} would not suffice either{where}: {best.refusal.line()}"
+    state, refusal = cycle_state.nodes.get(best.refusal.node), best.refusal
+    if state is not None and (refusal.held or (refusal.rule is Rule.SELECTOR and not refusal.matching)):
+        held = holders({claim.key: claim for device in refusal.held for claim in cluster.holders(device)}.values())
+        more = details(refusal, state.node, cycle_state.allocator.inventory, best.demand.program, held)
+        yield from (f"  {line}" for line in more)
 
 
 def _lacking(

@@ -51,18 +51,6 @@ def about(
     for claim in cycle_state.resource_claims:
         if claim.metadata.uid in elsewhere:
             yield f"claim {claim.metadata.name}: {holding(claim)}"
-            yield from _on_lost_nodes(claim, cycle_state)
-
-
-def _on_lost_nodes(claim: ResourceClaim, cycle_state: CycleState) -> Iterator[str]:
-    """A node of the allocation that is gone: nothing brings the devices back."""
-    allocation = claim.status.allocation
-    selector = allocation.node_selector if allocation is not None else None
-    terms = selector.node_selector_terms or () if selector is not None else ()
-    fields = [one for term in terms for one in term.match_fields or ()]
-    for name in dict.fromkeys(name for one in fields if one.operator == "In" for name in one.values or ()):
-        if cycle_state.nodes.get(name) is None:
-            yield f"node {name}, for which it is allocated, does not exist: delete the claim to get other devices"
 
 
 def _unoffered(cycle_state: CycleState, resource: str, cluster: Cluster) -> Iterator[str]:

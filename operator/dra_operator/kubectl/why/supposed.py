@@ -6,7 +6,7 @@ otherwise, such as a PersistentVolumeClaim or a class, is left out. All of it ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,18 +16,19 @@ from typing import Any, Final
 from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import Object
 from dra_api.references import ClaimReferenceError, claim_names
-from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.commands.simulated.claims import made_from
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.scheduling import NotTried, PreFilterResult
+from dra_operator.scheduling import CycleState, NotTried, PreFilterResult
 from dra_operator.scheduling.claims import CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
 from dra_operator.scheduling.state import Obstacle
 
 from .fixes.change import Change
 from .fixes.claim_remedies import named
+from .fixes.holder_remedies import release_remedies
 from .fixes.pod_changes import pod_change
 from .fixes.requests import every_request, with_fields, with_request
 from .published import likely_meant
@@ -46,6 +47,8 @@ class Supposed:
     templates: Mapping[str, ResourceClaimTemplate] = field(default_factory=dict)
     """Of the claims that were made for the view, by their keys."""
     depth: int = 0
+    lacks_claims: bool = False
+    """Some claim was left out, so that it is not known which nodes have its devices."""
 
 
 @contextmanager
@@ -62,6 +65,8 @@ def without(
             yield None
         elif found is None:
             yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, scheduling_gates=None)), undoing)
+        elif isinstance(found, CycleState):
+            yield _released(made.cluster, found, before, undoing)
         elif not isinstance(found, NotTried):
             yield None
         elif found.obstacle.reason is CLASS_MISSING:
@@ -70,6 +75,39 @@ def without(
             yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, volumes=None)), undoing)
         else:
             yield _with_claims(made, found.obstacle, before, undoing)
+
+
+@contextmanager
+def without_claims(made: Pipeline, keys: Sequence[str], pod: Pod, before: Supposed | None) -> Iterator[Supposed | None]:
+    """The pod without these claims; None if it has none of them."""
+    now: Supposed | None = before or Supposed(pod)
+    with ExitStack() as undoing:
+        for key in keys:
+            now = _without_claim(made.cluster, key, now, undoing) if now is not None else None
+        yield now if keys else None
+
+
+def lost_claims(cycle_state: CycleState) -> list[tuple[ResourceClaim, str]]:
+    """The claims that are allocated for a node that is gone, each with its name: no node can use them any more."""
+    found = []
+    for claim in cycle_state.resource_claims:
+        allocation = claim.status.allocation
+        selector = allocation.node_selector if allocation is not None else None
+        terms = selector.node_selector_terms or () if selector is not None else ()
+        fields = [one for term in terms for one in term.match_fields or ()]
+        names = [name for one in fields if one.operator == "In" for name in one.values or ()]
+        if len(terms) == 1 and len(names) == 1 and len(cycle_state.nodes) and cycle_state.nodes.get(names[0]) is None:
+            found.append((claim, names[0]))
+    return found
+
+
+def _released(cluster: Cluster, cycle_state: CycleState, before: Supposed, undoing: ExitStack) -> Supposed | None:
+    """With claims for nodes that are gone made anew."""
+    uids = [claim.metadata.uid for claim, _ in lost_claims(cycle_state)]
+    changes = list(release_remedies(cluster, cycle_state, uids))
+    for claim, _ in lost_claims(cycle_state):
+        _put(cluster, replace(claim, status=ResourceClaimStatus()), undoing)
+    return _standing(cluster, before, before.pod, undoing, *changes) if changes else None
 
 
 def similar_name(word: str, known: Iterable[str]) -> str:
@@ -91,7 +129,8 @@ def _standing(
     _put(cluster, pod, undoing)
     now = cluster.pods.get(pod.key) or pod
     templates = {**before.templates, **more.get("templates", {})}
-    return Supposed(now, (*before.changes, *changes), templates, before.depth + 1)
+    lacks = before.lacks_claims or more.get("lacks_claims", False)
+    return Supposed(now, (*before.changes, *changes), templates, before.depth + 1, lacks)
 
 
 def _put(cluster: Cluster, obj: Object, undoing: ExitStack) -> None:
@@ -175,7 +214,8 @@ def _without_claim(cluster: Cluster, subject: str, before: Supposed, undoing: Ex
     left = tuple(entry for entry in pod.spec.resource_claims or () if not leads(entry))
     if len(left) == len(pod.spec.resource_claims or ()):
         return None
-    return _standing(cluster, before, replace(pod, spec=replace(pod.spec, resource_claims=left or None)), undoing)
+    spec = replace(pod.spec, resource_claims=left or None)
+    return _standing(cluster, before, replace(pod, spec=spec), undoing, lacks_claims=True)
 
 
 def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> Supposed | None:
@@ -209,7 +249,6 @@ def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> S
     if len(entries) == len(pod.spec.resource_claims or ()) and not templates:
         return None
     spec = replace(pod.spec, resource_claims=tuple(entries) or None)
-    after = replace(
-        pod, spec=spec, status=replace(pod.status, resource_claim_statuses=tuple(statuses.values()) or None)
-    )
-    return _standing(cluster, before, after, undoing, templates=templates)
+    status = replace(pod.status, resource_claim_statuses=tuple(statuses.values()) or None)
+    after, lacks = replace(pod, spec=spec, status=status), len(entries) < len(pod.spec.resource_claims or ())
+    return _standing(cluster, before, after, undoing, templates=templates, lacks_claims=lacks)

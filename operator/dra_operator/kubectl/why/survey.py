@@ -5,12 +5,12 @@ Of nodes that answer alike, the first one is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from dra_operator.allocator import AllocationError, Refusal, Rule
+from dra_operator.allocator import AllocationError, Inventory, Refusal, Rule
 from dra_operator.scheduling import (
     CycleState,
     Faulty,
@@ -26,6 +26,8 @@ from dra_operator.scheduling.state import LoadedNode, Obstacle
 
 SURVEYED_NODES: Final = 6
 """Nodes on which fixes are looked for."""
+MOST_COUNTED_NODES: Final = 500
+"""Nodes without a device that is asked for, of which all devices are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +117,44 @@ def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None, 
     return Said(Obstructed(obstacle), decided(pod_filter.serve(state), pause) if needs else None)
 
 
-def promising(said: list[NodeSaid]) -> list[str]:
-    """The nodes on which to look for fixes: the closest of those that are alike, the most promising first."""
+def promising(said: Sequence[NodeSaid], inventory: Inventory) -> list[str]:
+    """The nodes on which to look for fixes: the closest of those that are alike, the most promising first.
+
+    Of nodes without a device that is asked for, those with the most other devices come first: a selector of the class
+    may be wrong.
+    """
     waiting = [one for one in said if not isinstance(one.said.answer, Fits)]
-    chosen = [one for one in waiting if not one.said.has_none] or waiting
+    near = sorted((one for one in waiting if not one.said.has_none), key=lambda it: it.distance)
+    chosen = near or sorted(_with_most_devices(waiting, inventory), key=lambda it: it.said.distance)
     closest: dict[tuple[object, ...], NodeSaid] = {}
-    for one in sorted(chosen, key=lambda it: it.distance):
+    for one in chosen:
         closest.setdefault(one.said.same_changes, one)
     return [one.state.name for one in list(closest.values())[:SURVEYED_NODES]]
+
+
+def with_devices(said: Sequence[NodeSaid], inventory: Inventory) -> list[NodeSaid]:
+    """The nodes with any devices; all if none has some."""
+    return [one for one in said[:MOST_COUNTED_NODES] if _devices_on(one, inventory)] or list(said)
+
+
+def _with_most_devices(said: Sequence[NodeSaid], inventory: Inventory) -> list[NodeSaid]:
+    counted = [(-_devices_on(one, inventory), one.state.name, one) for one in said[:MOST_COUNTED_NODES]]
+    return [one for _, _, one in sorted(counted, key=lambda it: it[:2])]
+
+
+def _devices_on(one: NodeSaid, inventory: Inventory) -> int:
+    try:
+        return len(inventory.view(one.state.node).devices)
+    except AllocationError:
+        return 0
+
+
+def unpublished(said: Sequence[NodeSaid]) -> tuple[list[str], frozenset[str]]:
+    """The claims, by their keys, of which no node has a device, since a driver or a part of a pool is missing; and the
+    nodes that may get some: those of the pools, or all."""
+    outlines = {one.state.name: one.said.outline for one in said}
+    if any(outline is None or outline.rule is not Rule.NO_DEVICES for outline in outlines.values()):
+        return [], frozenset()
+    found = {name: outline for name, outline in outlines.items() if outline is not None}
+    of_pools = frozenset(name for name, outline in found.items() if outline.pools)
+    return sorted({it.claim.key for it in found.values() if not it.claim.resource}), of_pools or frozenset(found)

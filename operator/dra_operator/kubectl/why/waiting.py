@@ -11,12 +11,14 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceSlice
 from msgspec.structs import replace
 
+from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import (
     ConflictCheckDue,
     CycleState,
     Deferring,
+    Fits,
     GettingReady,
     NoPlace,
     NotTried,
@@ -27,7 +29,7 @@ from dra_operator.scheduling import (
 )
 from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
 from .claim_making import refused_devices, unmade
 from .decision import Decision, decide
@@ -40,8 +42,8 @@ from .preemption import victims
 from .published import Published
 from .queue_place import ahead_in_line
 from .report import Report
-from .supposed import Supposed, names_in, similar_name, without
-from .survey import promising
+from .supposed import Supposed, lost_claims, names_in, similar_name, without, without_claims
+from .survey import promising, unpublished, with_devices
 
 OUT_OF_TIME: Final = "the time limit was reached; kubectl dra why --time-limit gives more"
 _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
@@ -70,6 +72,12 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
     known = supposed.templates if supposed is not None else {}  # of these it was said before that they are refused
     if refused := refused_devices(made, [it for it in found.resource_claims if it.key not in known]):
         report.object_to(f"{title(pod)} {refused}", indent=0)
+        return report
+    if lost := lost_claims(found):
+        for claim, node in lost:
+            text = f"claim {claim.metadata.name} is allocated ({_devices(claim)}) for node {node}, which does not exist"
+            report.object_to(f"{title(pod)} cannot run: {text}", indent=0)
+        report.take_in(why_besides(made, found, pod, places=places, before=supposed))
         return report
     for binding in found.failed.values():
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
@@ -119,6 +127,10 @@ def why_besides(
             report.fixes = [fix]
             report.add(["it would fit with this change, which was tried:", f"  on {node}: {fix.text}"])
     return report
+
+
+def _devices(claim: ResourceClaim) -> str:
+    return ", ".join(str(DeviceId.of(result)) for result in claim.results) or "no devices"
 
 
 def _members(made: Pipeline, pod: Pod) -> Iterator[str]:
@@ -198,12 +210,40 @@ def _tell_of_nodes(
         return  # the operator takes the devices back, and then it is another case
     trial = Trial(made, cycle_state.pod, supposed.templates if supposed is not None else None)
     first = supposed.changes if supposed is not None else ()
-    search = FixSearch(trial, promising(said), published, first)
+    lacks_claims = supposed is not None and supposed.lacks_claims
+    asked = with_devices(said, made.allocator.inventory) if lacks_claims else said
+    nodes = promising(asked, made.allocator.inventory)
+    search = FixSearch(trial, nodes, published, first, is_bound=lacks_claims)
     report.fixes = search.fixes()
-    report.add(_fixes(report.fixes, cycle_state, trial.tried, outdated(made.cluster, cycle_state)))
+    if not report.fixes and not search.is_cut and (apart := _apart(report, made, cycle_state, decision, supposed)):
+        report.add(apart)
+    else:
+        report.add(_fixes(report.fixes, cycle_state, trial.tried, outdated(made, cycle_state)))
     report.add(search.not_tried)
     if search.is_cut:
         report.say(f"not all changes were tried: {OUT_OF_TIME}", indent=2)
+
+
+def _apart(
+    report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, supposed: Supposed | None
+) -> list[str]:
+    """What else helps where devices have yet to be published, which no change of a person replaces."""
+    unserved, where = unpublished(decision.said)
+    with without_claims(made, unserved, cycle_state.pod, supposed) as then:
+        if then is None:
+            return []
+        trial = Trial(made, then.pod, then.templates)
+        rest = decide(made, state, places=False) if (state := trial.cycle_state()) is not None else None
+        said = [one for one in rest.said if one.state.name in where] if rest is not None else []
+        good = [one.state.name for one in said if isinstance(one.said.answer, Fits)]
+        if good and then.changes:
+            report.fixes = [Fix(good[0], then.changes, trial.edits(then.changes))]
+        elif said and not good:
+            published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
+            nodes = promising(said, made.allocator.inventory)
+            report.fixes = FixSearch(trial, nodes, published, then.changes, is_bound=True).fixes()
+        lines = [f"  on {fix.node}: {fix.text}" for fix in report.fixes]
+    return [f"once the devices of claim {listed(unserved)} are published, it would fit with:", *lines] if lines else []
 
 
 def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision) -> Published:
@@ -275,7 +315,7 @@ def _kept(made: Pipeline, key: str) -> Iterator[str]:
 def _outdated(made: Pipeline, cycle_state: CycleState) -> Iterator[str]:
     """Claims that were made before their template was replaced."""
     entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
-    stale = outdated(made.cluster, cycle_state)
+    stale = outdated(made, cycle_state)
     for entry, claim in cycle_state.claims:
         if claim.key in stale:
             name = f"ResourceClaimTemplate {claim.metadata.namespace}/{entries.get(entry or '')}"

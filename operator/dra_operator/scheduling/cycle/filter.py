@@ -114,6 +114,10 @@ class PodFilter:
         self.steps += self._steps_per_node
         return self.rules.obstacle(self._nominations.loaded(state), demand.served)
 
+    def obstacles(self, state: LoadedNode) -> list[Obstacle]:
+        """Return what each rule has against the node, for people. Raises as ``filter`` does."""
+        return self.rules.obstacles(self._nominations.loaded(state), self.demands.on(state).served)
+
     def serve(self, state: LoadedNode) -> Generator[Pause, Elapsed, NodeStatus]:
         """What the node's devices say, whatever the rules do. Raises as ``filter`` does."""
         demand = self.demands.on(state)

@@ -56,6 +56,10 @@ class PodRules:
                 return obstacle
         return None
 
+    def obstacles(self, state: LoadedNode, served: Collection[str] = ()) -> list[Obstacle]:
+        """Return the obstacle of each rule that has one, for people: the first decides."""
+        return [it for rule in self._rules if (it := rule.obstacle(state, served)) is not None]
+
     def hints(self, reasons: Collection[Reason] | None = None) -> frozenset[Hint]:
         """Which changes of other pods can remove obstacles with these reasons, with any if None."""
         return few(hint for rule in self._rules for hint in rule.hints(reasons))

@@ -98,6 +98,7 @@ def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[C
     """What may remove the obstacle."""
     reason = obstacle.reason
     if leaving_or_coming(state.node):
+        yield from _coming(state.node)
         return
     if reason is CORDONED:
         yield _uncordon(state.node)
@@ -124,6 +125,21 @@ def leaving_or_coming(node: Node) -> str:
         if (coming := COMING.get(taint.key)) is not None:
             return f"{coming}: wait (taint {taint.key})"
     return ""
+
+
+def _coming(node: Node) -> Iterator[Change]:
+    """Wait for a node that has yet to come; for one that is about to go there is nothing to do."""
+    keys = [taint.key for taint in node.spec.taints or ()]
+    coming = [key for key in keys if key in COMING]
+    if coming and not any(key in GOING for key in keys):
+
+        def there(now: Node) -> Node:
+            left = tuple(taint for taint in now.spec.taints or () if taint.key not in COMING)
+            return replace(now, spec=replace(now.spec, taints=left))
+
+        name = node.metadata.name
+        text = f"wait until the taint {coming[0]} goes: node {name} is not there yet, {COMING[coming[0]]}"
+        yield Change(text, (Patch(Node, name, there),), Effort.WAIT_FOR_REPAIR)
 
 
 def is_of_machine(label: str) -> bool:

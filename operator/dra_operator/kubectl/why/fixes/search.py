@@ -15,8 +15,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimSpec
 from msgspec.structs import replace
 
 from dra_operator.allocator import Rule
-from dra_operator.cache import Cluster
-from dra_operator.kubectl.pipeline import TookTooLong
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.published import Published
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
 from dra_operator.scheduling.rules import NOT_OFFERED
@@ -42,12 +41,19 @@ MOST_EXTRA_EFFORT: Final = 5
 
 class FixSearch:
     """``nodes``: which to look at, the most promising first. ``first``: changes that are made already, and part of each
-    fix."""
+    fix. ``is_bound``: no other node counts, as where others could take the pod only in the view."""
 
     def __init__(
-        self, trial: Trial, nodes: Sequence[str], published: Published, first: tuple[Change, ...] = ()
+        self,
+        trial: Trial,
+        nodes: Sequence[str],
+        published: Published,
+        first: tuple[Change, ...] = (),
+        *,
+        is_bound: bool = False,
     ) -> None:
-        self._trial, self._nodes, self._published, self._first = trial, nodes, published, first
+        self._trial, self._nodes, self._published = trial, nodes, published
+        self._first, self._is_bound = first, is_bound
         self._found: dict[frozenset[str], Fix] = {}
         self._again = self._made_again()
         self.is_cut = False
@@ -74,7 +80,7 @@ class FixSearch:
                 continue  # what follows changes the template as it is now
             fewer = made[:place] + made[place + 1 :]
             with self._trial.with_(*fewer):
-                node = self._trial.node()
+                node = self._chosen(fix.node)
             if node:
                 return self._least(self._fix(node, fewer))
         return fix
@@ -92,6 +98,12 @@ class FixSearch:
                 break
         self.is_cut = False
 
+    def _chosen(self, node: str) -> str:
+        """The node that the pod gets; empty if it gets none."""
+        if not self._is_bound:
+            return self._trial.node()
+        return node if isinstance(self._trial.answer(node), Fits) else ""
+
     def _fix(self, node: str, made: tuple[Change, ...]) -> Fix:
         every = self._first + made
         return Fix(node, every, self._trial.edits(every))
@@ -99,7 +111,7 @@ class FixSearch:
     def _made_again(self) -> Change | None:
         """Claims that were made before their template was replaced; what they say can be changed no other way."""
         cycle_state = self._trial.cycle_state()
-        specs = outdated(self._trial.cluster, cycle_state) if cycle_state is not None else {}
+        specs = outdated(self._trial.pipeline, cycle_state) if cycle_state is not None else {}
         if not specs:
             return None
 
@@ -123,7 +135,7 @@ class FixSearch:
         if self._trial.asked >= MOST_NODE_ANSWERS:
             return False
         answer = self._trial.answer(node)
-        if made and (isinstance(answer, Fits) or self._removes_error(made)) and (chosen := self._trial.node()):
+        if made and (isinstance(answer, Fits) or self._removes_error(made)) and (chosen := self._chosen(node)):
             self._found.setdefault(frozenset(change.text for change in made), self._fix(chosen, made))
             return True
         if answer is None or len(made) == most or _is_same(answer, before):
@@ -179,13 +191,16 @@ class FixSearch:
             yield from selector_remedies(self._trial.cluster, cycle_state, self._published, failing=False)
 
 
-def outdated(cluster: Cluster, cycle_state: CycleState) -> dict[str, ResourceClaimSpec]:
+def outdated(made: Pipeline, cycle_state: CycleState) -> dict[str, ResourceClaimSpec]:
     """The claims of the pod that were made before their template was replaced, with what it says now."""
     entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
     found: dict[str, ResourceClaimSpec] = {}
     for entry, claim in cycle_state.claims:
-        template = cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
-        if template is not None and claim.status.allocation is None and (spec := template.typed().spec) != claim.spec:
+        template = made.cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
+        its = made.seen.one(ResourceClaim, claim.key)
+        if template is None or its is None or claim.status.allocation is not None:
+            continue
+        if (spec := template.typed().spec) != its.spec:
             found[claim.key] = spec
     return found
 
