@@ -10,7 +10,7 @@ from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, Planning, decided, plan
-from dra_operator.scheduling.gang import SameValues
+from dra_operator.scheduling.gang import SameValues, joint_plan
 from gang_lab import decided_together
 from hard_problem import partition_problem
 from msgspec import structs
@@ -77,6 +77,27 @@ def test_a_node_on_which_the_search_gives_up_keeps_a_gang_from_no_other_node(har
         assert found.message.startswith("node hard-00: gave up after ")
 
 
+@pytest.mark.parametrize("easy", [["easy-0", "easy-1"], ["easy-0"]])
+def test_int_010_the_time_of_one_node_is_limited_for_a_gang_as_well(easy: list[str]) -> None:
+    """Each piece of search takes six seconds by the clock of the caller."""
+    nodes = Nodes([node("hard-00"), *(node(name, used={"cpu": "2"}) for name in easy)])
+    members = gang_of_two(nodes, with_hard_and_easy(["hard-00"], easy, budget=10**9))
+    planning, elapsed = joint_plan(members, SameValues(), 10.0), 0.0
+    found = None
+    try:
+        pause = next(planning)
+        for _ in range(1000):
+            elapsed += 6.0 if pause is Pause.SEARCHING else 0.0
+            pause = planning.send(elapsed)
+    except StopIteration as end:
+        found = end.value
+    if len(easy) == 2:
+        assert isinstance(found, tuple)
+        assert sorted(plan.node for plan in found) == easy
+    else:
+        assert found == NoPlace("node hard-00: timed out trying to allocate devices", is_error=True)
+
+
 def test_where_a_gang_fits_nowhere_else_the_node_that_was_given_up_is_named() -> None:
     nodes = Nodes([node("hard-00"), node("easy-0", used={"cpu": "2"})])
     found = decided_together(gang_of_two(nodes, with_hard_and_easy(["hard-00"], ["easy-0"])), SameValues())
@@ -85,7 +106,7 @@ def test_where_a_gang_fits_nowhere_else_the_node_that_was_given_up_is_named() ->
     assert found.message.startswith("node hard-00: gave up after ")
 
 
-def with_hard_and_easy(hard: Sequence[str], easy: Sequence[str]) -> Allocator:
+def with_hard_and_easy(hard: Sequence[str], easy: Sequence[str], budget: int = 2_000) -> Allocator:
     """Nodes on which the allocator gives up a request for 20 devices, and nodes that have them."""
     inventory = Inventory(language=Attributes())
     inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
@@ -97,7 +118,7 @@ def with_hard_and_easy(hard: Sequence[str], easy: Sequence[str]) -> Allocator:
         about = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "hard.example.com", "nodeName": name, "pool": about, "devices": devices}
         inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
-    return Allocator(inventory, new_share_id=lambda: "share", budget=2_000)
+    return Allocator(inventory, new_share_id=lambda: "share", budget=budget)
 
 
 def gang_of_two(nodes: Nodes, allocator: Allocator) -> list[CycleState]:

@@ -132,7 +132,7 @@ class SchedulingCycle:
         self._patience = DevicePatience(context.delayed_deletion, self._clock)
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
-        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room)
+        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room, self._filter_timeout)
         self._claim_came_at = -math.inf
         self._put_aside: dict[str, PlanInProgress] = {}
 

@@ -206,7 +206,7 @@ class GangTask(NamedTuple):
     """What an attempt is to place: ``wanted`` pods of those that wait, the ``leader`` among them.
 
     ``same``: what their places have in common with those of pods that run. ``tried_at``: how often something had come
-    free when the attempt began.
+    free when the attempt began. ``filter_timeout``: seconds that the allocator may take for one node.
     """
 
     gang: Gang
@@ -215,6 +215,7 @@ class GangTask(NamedTuple):
     wanted: int
     same: SameValues
     tried_at: TimesFreed
+    filter_timeout: float
 
 
 class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
@@ -228,7 +229,8 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         makes_room: MakesRoom | None,
     ) -> None:
         super().__init__(self._plan())
-        self.gang, self.leader, self._waiting, self.wanted, self._same, self.tried_at = task
+        self.gang, self.leader, self.wanted, self.tried_at = task.gang, task.leader, task.wanted, task.tried_at
+        self._waiting, self._same, self._filter_timeout = task.waiting, task.same, task.filter_timeout
         self._snapshot, self._is_unsure, self._makes_room = snapshot, is_unsure, makes_room
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
@@ -263,7 +265,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         if unready is not None and len(self.states) < self.wanted:
             return unready
         self._is_looked_at = True
-        answer = yield from joint_plan(self.states, self._same)
+        answer = yield from joint_plan(self.states, self._same, self._filter_timeout)
         has_refusal = isinstance(answer, NoPlace) and not answer.is_error
         if has_refusal and self._makes_room is not None and not self._holds_devices():
             self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)

@@ -63,9 +63,11 @@ class Gangs:
         report: WaitingReport,
         snapshot: Callable[[], Snapshot],
         makes_room: MakesRoom | None,
+        filter_timeout: float,
     ) -> None:
         self._context, self._binding, self._unreserve, self._report = context, binding, unreserve, report
         self._cluster, self._snapshot, self._makes_room = context.cluster, snapshot, makes_room
+        self._filter_timeout = filter_timeout
         self._gangs: dict[str, GangProgress] = {}
         """By key: gangs that are led, or that wait. One of which nothing is known has no entry."""
         self._in_hand: dict[str, GangProgress] = {}
@@ -163,7 +165,7 @@ class Gangs:
         same, tried_at = same_values(self._cluster, gang, running), self._cluster.times_freed()
         progress.lead(pod)
         self._in_hand[pod.key] = progress
-        task = GangTask(gang, pod, waiting, wanted, same, tried_at)
+        task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout)
         return GangAttempt(task, self._snapshot, self._is_unsure, self._makes_room)
 
     def _ask_later(self, progress: GangProgress, pod: Pod, waits_for: str) -> Decided:

@@ -20,6 +20,7 @@ as one that does not take members of this kind, as long as there is a plan witho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -145,13 +146,19 @@ class JointSearch:
     """One search. ``failed`` is the member that found no node with the most others placed before it.
 
     ``worth`` says which nodes are asked for a member, in the place of the allocator's index. Without ``minds_pods``
-    rules between pods do not count.
+    rules between pods do not count. ``filter_timeout``: seconds that the allocator may take for one node.
     """
 
     def __init__(
-        self, members: Sequence[Member], *, is_empty: bool, worth: Worth = None, minds_pods: bool = True
+        self,
+        members: Sequence[Member],
+        *,
+        is_empty: bool,
+        worth: Worth = None,
+        minds_pods: bool = True,
+        filter_timeout: float = math.inf,
     ) -> None:
-        self._worth, self._minds_pods = worth, minds_pods
+        self._worth, self._minds_pods, self._filter_timeout = worth, minds_pods, filter_timeout
         first = members[0].state
         self.members, self.nodes, self._is_empty = members, first.nodes, is_empty
         self._allocator = first.allocator
@@ -270,7 +277,7 @@ class JointSearch:
             state = replace(state, value=self._domain.value)
         if self.has_rules:
             yield from counted(member.pod, self.nodes)
-        question, returns = PodFilter(state), self._overlay.returns
+        question, returns = PodFilter(state, self._filter_timeout), self._overlay.returns
         if not self._minds_pods:
             question.rules = self.nodes.rules_without_pods(member.pod, state.volumes)
         before = self._frames[-1] if self._frames else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -81,17 +82,20 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
     )
 
 
-def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) -> Work[JointPlan | NoPlace]:
+def joint_plan(
+    states: Sequence[CycleState], same: SameValues = NOTHING_SAME, filter_timeout: float = math.inf
+) -> Work[JointPlan | NoPlace]:
     """Places and devices for all these pods of one gang, whose claims are in order, or why there are none.
 
-    ``same``: what the places have in common. Pauses as ``cycle.attempt`` does.
+    ``same``: what the places have in common. Pauses as ``cycle.attempt`` does, and is sent the seconds of search as
+    that: a node that takes the allocator longer than ``filter_timeout`` counts as one that does not fit.
     """
     members = members_of(states)
     try:
         domains = yield from domains_of(states, same)
         if isinstance(domains, NoPlace):
             return domains
-        found, search = yield from searched(members, domains)
+        found, search = yield from searched(members, domains, filter_timeout=filter_timeout)
         if found is not None:
             return found
         if search.failed is None or search.has_given_up:
@@ -100,7 +104,7 @@ def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) ->
         if same.are_given(states):
             return refusal
         with suppress(Aborted):  # whether they would fit then is not known
-            found, ideal = yield from searched(members, domains, is_empty=True)
+            found, ideal = yield from searched(members, domains, is_empty=True, filter_timeout=filter_timeout)
             if found is None and not (ideal.has_given_up or ideal.has_left_orders):
                 too_large = "the pods would not fit even if all nodes and devices were free"
                 refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
@@ -110,16 +114,21 @@ def joint_plan(states: Sequence[CycleState], same: SameValues = NOTHING_SAME) ->
 
 
 def searched(
-    members: Sequence[Member], domains: Collection[GangDomain], *, is_empty: bool = False, worth: Worth = None
+    members: Sequence[Member],
+    domains: Collection[GangDomain],
+    *,
+    is_empty: bool = False,
+    worth: Worth = None,
+    filter_timeout: float = math.inf,
 ) -> Work[tuple[JointPlan | None, JointSearch]]:
     """The plan, and the search that has found it or knows why there is none. Raises AllocationError and Aborted.
 
     Where rules between pods connect the nodes, it is asked first whether the members fit without them. Mostly a gang
     waits because they do not. That is soon found out, while there are more ways to keep the rules than can be tried.
     """
-    search = JointSearch(members, is_empty=is_empty, worth=worth)
+    search = JointSearch(members, is_empty=is_empty, worth=worth, filter_timeout=filter_timeout)
     if search.is_connected:
-        loose = JointSearch(members, is_empty=is_empty, worth=worth, minds_pods=False)
+        loose = JointSearch(members, is_empty=is_empty, worth=worth, minds_pods=False, filter_timeout=filter_timeout)
         found = yield from loose.in_domains(domains)
         if found is None and not loose.has_given_up:
             return None, loose
