@@ -108,7 +108,7 @@ HASHES = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-i
 
 lock: install  ## pin the newest allowed dependency versions, with the hashes of their files, in requirements*.lock
 	$(HASHES) --python-version 3.11 --all-extras --upgrade --output-file requirements.lock pyproject.toml
-	$(HASHES) --python-version 3.13 --constraint requirements.lock --extra otel --output-file requirements-image.lock \
+	$(HASHES) --python-version 3.13 --constraint requirements.lock --extra operator --extra plugin --extra otel --output-file requirements-image.lock \
 	  pyproject.toml
 	printf '%s\n' 'hatchling>=1.27' 'mypy>=1.15' 'setuptools>=80' msgspec | $(HASHES) --python-version 3.11 --constraint requirements.lock \
 	  --output-file requirements-build.lock -

@@ -31,7 +31,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGE = {"extra": "otel", "python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
+EXTRAS = ("operator", "plugin", "otel")
+"""Of this project, those that the image has."""
+IMAGE = {"python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,11 @@ def needs(name: str, version: str) -> set[str]:
     """The packages that the installed package needs in the image, by name."""
     found = installed(name, version)
     wanted = [Requirement(line) for line in (found and found.requires) or []]
-    return {canonicalize_name(one.name) for one in wanted if one.marker is None or one.marker.evaluate(IMAGE)}
+    return {canonicalize_name(one.name) for one in wanted if one.name != name and _is_wanted(one)}
+
+
+def _is_wanted(one: Requirement) -> bool:
+    return one.marker is None or any(one.marker.evaluate({**IMAGE, "extra": extra}) for extra in EXTRAS)
 
 
 def base_image(dockerfile: str) -> Component:

@@ -8,12 +8,9 @@ import re
 import sys
 from collections.abc import Callable
 
+from dra_api.console import needing
 from dra_api.releases.release import BUILT, NEWEST
 from dra_api.version import VERSION
-
-EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "jwt", "orjson"}
-"""Modules that only this command needs; the distribution's extra ``devcluster`` installs them."""
-
 
 MAX_NODES = 1000
 MAX_DEVICES = 10_000
@@ -24,13 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        return _run(arguments)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        print(f"dra-devcluster: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
-        return 2
+    return needing("devcluster", "dra-devcluster", lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:

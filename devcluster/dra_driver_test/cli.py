@@ -12,10 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dra_api.console import finish
+from dra_api.console import finish, needing
 from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_api.version import VERSION
-from dra_devcluster.cli import EXTRA
 
 from .harness.limits import CHECK_SECONDS
 
@@ -30,17 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    return finish(lambda: _execute(options))
+    return finish(lambda: needing("devcluster", "dra-driver-test", lambda: _execute(options)))
 
 
 def _execute(options: argparse.Namespace) -> int:
-    try:
-        from .command import execute
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        print(f"dra-driver-test: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
-        return 2
+    from .command import execute
+
     return execute(options)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dra_api.console import needing
 from dra_api.version import VERSION
 
 from .commands.flags import FLAGS
@@ -20,6 +21,10 @@ from .commands.flags import FLAGS
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = parser().parse_args(arguments)
+    return needing("plugin", "dra-kubelet-plugin", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     from .commands.subcommands import run  # not for help, and not for wrong usage
 
     return run(options)

@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Collection, Sequence
 
-from dra_api.console import finish
+from dra_api.console import finish, needing
 from dra_api.version import VERSION
 
 RUN = "dra_operator.app.run_command"
@@ -28,6 +28,10 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    return needing("operator", "dra-operator", lambda: _main(words))
+
+
+def _main(words: list[str]) -> int:
     if words[:1] == ["run"]:
         line = importlib.import_module(SETTINGS).CommandLine()
         settings = line.settings(words[1:])  # help and wrong usage end here

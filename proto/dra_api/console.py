@@ -19,6 +19,8 @@ UNWRITTEN_EXIT_CODE: Final = 74
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED_EXIT_CODE: Final = 130
 """Exit code of a process that SIGINT ended."""
+MISSING_EXIT_CODE: Final = 2
+"""Exit code when a package is not installed that an extra would bring."""
 
 
 def finish(command: Callable[[], int]) -> int:
@@ -43,6 +45,21 @@ def finish(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
     return code
+
+
+def needing(extra: str, program: str, command: Callable[[], int]) -> int:
+    """Run a command of a program that needs an extra of this distribution; returns its exit code.
+
+    A package that is not installed is named with the extra that brings it, and the exit code is 2.
+    """
+    try:
+        return command()
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if not name or name.startswith("dra_"):
+            raise
+        print(f"{program}: {name} is not installed: pip install 'kopf-dra[{extra}]'", file=sys.stderr)
+        return MISSING_EXIT_CODE
 
 
 def printable(text: str) -> str:

@@ -8,63 +8,164 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import packages_distributions
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
-from dra_devcluster.cli import EXTRA
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [ROOT / package for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 DATA = {"tzdata"}  # read by the standard library, imported by no module
-PLUGINS = {"pytest-asyncio"}  # found by pytest, imported by no module
+
+
+NAME = PROJECT["project"]["name"]
+DECLARATIONS = PROJECT["project"]["optional-dependencies"]
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The distributions of requirements, without our own and its extras."""
+    """The distributions of requirements, those of our own extras included."""
     found = {re.split(r"[\[<>=;~! ]", requirement)[0].lower() for requirement in requirements}
-    return found - {PROJECT["project"]["name"]}
+    own = [extra for requirement in requirements for extra in re.findall(rf"^{NAME}\[(.*)\]$", requirement)]
+    return found - {NAME} | {name for extra in ",".join(own).split(",") if extra for name in names(DECLARATIONS[extra])}
 
 
-EXTRAS = {extra: names(lines) for extra, lines in PROJECT["project"]["optional-dependencies"].items()}
-RUNTIME = names(PROJECT["project"]["dependencies"])
-DEVCLUSTER = EXTRAS["devcluster"]
-DECLARED = RUNTIME.union(*EXTRAS.values())
+EXTRAS = {extra: names(lines) for extra, lines in DECLARATIONS.items()}
+BASE = names(PROJECT["project"]["dependencies"])
+DECLARED = BASE.union(*EXTRAS.values())
+ROOMS = {
+    "": ("dra_api", "dra_cel", "dra_ledger"),
+    "plugin": ("dra_kubeletplugin",),
+    "operator": ("dra_operator", "dra_simulator"),
+    "devcluster": ("dra_devcluster", "dra_driver_test"),
+}
+"""What each extra is for; the packages that these import come with them."""
+ASIDE = {"numpy": "quality", "scipy": "quality", "opentelemetry": "otel", "pytest": "testing"}
+"""Modules that are imported where they are needed, and the extra whose absence is then told."""
 
 
-def distributions(packages: Iterable[Path]) -> set[str]:
-    """The distributions whose modules our packages import."""
-    modules = {name.partition(".")[0] for name in imported(packages)} - {package.name for package in PACKAGES}
-    foreign = modules - sys.stdlib_module_names - {"google", "opentelemetry"}
+def needed(packages: Iterable[str]) -> set[str]:
+    """Our packages, with those that they import."""
+    found: set[str] = set()
+    waiting = set(packages)
+    folders = {package.name: package for package in PACKAGES}
+    while waiting:
+        found.add(name := waiting.pop())
+        waiting |= {module.partition(".")[0] for module in imported([folders[name]])} & folders.keys() - found
+    return found
+
+
+def distributions(packages: Iterable[str]) -> set[str]:
+    """The distributions whose modules our packages import, without what stands aside."""
+    folders = [package for package in PACKAGES if package.name in needed(packages)]
+    modules = {name.partition(".")[0] for name in imported(folders)} - {package.name for package in PACKAGES}
+    foreign = modules - sys.stdlib_module_names - {"google"} - ASIDE.keys()
     owners = packages_distributions()
     used = {owners[name][0].lower().replace("_", "-") for name in foreign}
-    if "google" in modules:  # a namespace of many distributions; of ours only this one
-        used.add("protobuf")
-    if "opentelemetry" in modules:  # likewise
-        used |= EXTRAS["otel"]
-    return used
+    return (
+        used | {"protobuf"} if "google" in modules else used
+    )  # a namespace of many distributions; of ours only this one
 
 
 def imported(packages: Iterable[Path]) -> Iterator[str]:
     """The modules that packages name in import statements."""
-    for file in (file for package in packages for file in package.rglob("*.py")):
+    for package in packages:
+        yield from _imported(package)
+
+
+@cache
+def _imported(package: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
+                found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                yield node.module
+                found.add(node.module)
+    return frozenset(found)
 
 
-def test_the_base_is_what_operator_and_plugin_library_import() -> None:
-    base = distributions(package for package in PACKAGES if package.parent.name != "devcluster")
-    assert base == RUNTIME - DATA | EXTRAS["testing"] - PLUGINS | EXTRAS["otel"] | EXTRAS["quality"]
+def test_the_base_is_four_packages_at_most_and_what_the_ledger_needs() -> None:
+    assert distributions(ROOMS[""]) == BASE - DATA
+    assert len(BASE) <= 4
 
 
-def test_the_extra_is_what_only_the_development_cluster_and_the_test_kit_import() -> None:
-    used = distributions(package for package in PACKAGES if package.parent.name == "devcluster")
-    assert used - RUNTIME - EXTRAS["testing"] == DEVCLUSTER  # pytest has the plugin of the kit imported
+@pytest.mark.parametrize("extra", [extra for extra in ROOMS if extra])
+def test_an_extra_is_what_its_packages_import(extra: str) -> None:
+    used = distributions(ROOMS[extra])
+    assert used - BASE - EXTRAS[extra] == set()
+    others = {name for lines in DECLARATIONS[extra] for name in names([lines]) if not lines.startswith(NAME)}
+    assert others - used == set()
+
+
+def test_no_driver_installs_kopf() -> None:
+    assert "kopf" not in EXTRAS["plugin"] | EXTRAS["devcluster"] | EXTRAS["testing"]
+
+
+def test_what_stands_aside_is_in_the_extra_that_is_told() -> None:
     owners = packages_distributions()
-    assert {owners[module][0].lower().replace("_", "-") for module in EXTRA} == DEVCLUSTER
+    for module, extra in ASIDE.items():
+        distribution = "opentelemetry-sdk" if module == "opentelemetry" else owners[module][0]
+        assert distribution in EXTRAS[extra]
+
+
+BLOCKED = """
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+
+allowed = set(sys.argv[1].split(","))
+owners = packages_distributions()
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in owners and not {one.lower().replace("_", "-") for one in owners[top]} & allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+@pytest.mark.parametrize("extra", ROOMS)
+def test_the_packages_of_an_extra_are_imported_without_the_others(extra: str) -> None:
+    """As if nothing else were installed than the extra's packages, and what these need."""
+    allowed = closure(BASE | EXTRAS.get(extra, set())) | {NAME}
+    names_ = ", ".join(sorted(needed(ROOMS[extra])))
+    code = f"{BLOCKED}\nimport {names_}\nfrom dra_ledger import Ledger; Ledger.of([]).devices()"
+    done = subprocess.run([sys.executable, "-c", code, ",".join(allowed)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def closure(distributions: set[str]) -> set[str]:
+    """The distributions with those that they need."""
+    found: set[str] = set()
+    waiting = set(distributions)
+    while waiting:
+        found.add(name := waiting.pop())
+        try:
+            wanted = requires(name) or []
+        except PackageNotFoundError:  # for another platform
+            continue
+        plain = (one for one in wanted if "extra ==" not in one)
+        waiting |= {re.split(r"[\[<>=;~!( ]", one)[0].lower().replace("_", "-") for one in plain} - found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "words", "extra"),
+    [
+        ("dra-operator", "dra_operator.cli", "['run']", "operator"),
+        ("kubectl-dra", "dra_operator.kubectl.cli", "['top']", "operator"),
+        ("dra-kubelet-plugin", "dra_kubeletplugin.cli", "['simulated']", "plugin"),
+        ("dra-devcluster", "dra_devcluster.cli", "['up']", "devcluster"),
+    ],
+)
+def test_a_program_says_which_extra_is_missing(program: str, module: str, words: str, extra: str) -> None:
+    code = f"{BLOCKED}\nimport {module} as cli; sys.exit(cli.main({words}))"
+    done = subprocess.run([sys.executable, "-c", code, ",".join(BASE | {NAME})], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"{program}: \w+ is not installed: pip install 'kopf-dra\[{extra}\]'\n", done.stderr)
 
 
 def test_the_development_cluster_says_which_extra_is_missing() -> None:

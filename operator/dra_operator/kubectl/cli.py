@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
-from dra_api.console import finish
+from dra_api.console import finish, needing
 from dra_api.version import VERSION
 
 from .commands import COMMANDS
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser(()).print_help()
         return 0
     options = parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
-    return finish(lambda: COMMANDS[options.command].run(options))
+    return finish(lambda: needing("operator", "kubectl-dra", lambda: COMMANDS[options.command].run(options)))
 
 
 def _command_first(words: list[str]) -> list[str]:
