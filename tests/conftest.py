@@ -31,8 +31,8 @@ _freeze = gc.freeze
 SLOW = (
     "tests/reliability/",
     "tests/operator/test_leader.py",
-    "tests/operator/test_kopf_run.py",
-    "tests/operator/test_streams.py",
+    "tests/operator/test_run.py",
+    "tests/operator/test_watches.py",
     "tests/devcluster/test_up.py",
 )
 

@@ -5,7 +5,7 @@ stream that brings no byte for ``silence`` seconds is given up: kube-apiserver s
 connection is dead. The kind is listed again only when the server no longer knows the version (410, or 504 for one that
 it does not know yet, as after a restored backup), when it serves the kind in another version or not at all, or when the
 list is older than the caller allows. No event tells what was deleted in between, so a new list does: what the caller
-``knows`` and the list lacks is reported as DELETED.
+``knows`` and the list lacks is reported as MISSED.
 
 Pages and events are handed on undecoded, one object at a time, so that memory has one page and one object at most. The
 event loop turns after some 64 KiB. After a failure the reflector waits, longer each time, at least as long as the
@@ -228,7 +228,7 @@ class Reflector:
 
     def _gone(self, version: ObjectVersion) -> Change:
         content = msgspec.Raw(msgspec.json.encode({"kind": self.resource.kind, "metadata": version}))
-        return Change("DELETED", version, content, self.resource, self.resource.versions[0])
+        return Change("MISSED", version, content, self.resource, self.resource.versions[0])
 
     def _fails(self, error: Exception) -> None:
         answered = f"answered {error.code}" if isinstance(error, ApiError) else "failed"

@@ -23,7 +23,7 @@ from rounds import fewer
 
 KINDS: tuple[type[Object], ...] = (Pod, ResourceClaim, Node, ResourceSlice)
 NAMES = ("a", "b")
-BRINGS = [Source.LIST, Source.WATCH, Source.STREAM, Source.ANSWER, Source.CONFLICT_CHECK]
+BRINGS = [Source.LIST, Source.WATCH, Source.ANSWER, Source.CONFLICT_CHECK]
 REPORTS_END = [Source.WATCH, Source.ANSWER, Source.AUDIT]
 
 

@@ -143,7 +143,7 @@ class Mirror:
 
     async def receive(self, change: Change) -> None:
         version = change.version
-        if change.event != "DELETED":
+        if not change.is_end:
             self.pods[version.key] = version
         elif (known := self.pods.get(version.key)) is not None and known.uid == version.uid:
             del self.pods[version.key]

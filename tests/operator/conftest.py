@@ -75,10 +75,10 @@ async def proxy(kubeconfig: Path) -> AsyncIterator[FaultProxy]:
 
 
 @pytest.fixture
-def supervising(proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervising:
+def supervising(proxy: FaultProxy, tmp_path: Path) -> Supervising:
     """The operator as ``dra-operator run`` runs it, behind the proxy."""
 
     def run(options: Options | None = None) -> AbstractAsyncContextManager[Site]:
-        return supervised(proxy, tmp_path, monkeypatch, options)
+        return supervised(proxy, tmp_path, options)
 
     return run

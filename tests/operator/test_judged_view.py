@@ -45,7 +45,7 @@ async def test_a_leader_whose_lease_is_overdue_judges_its_view_only_when_it_has_
 
     operator = Operator(Options(check_invariants=True), guard=guard)
     with caplog.at_level(logging.ERROR):
-        await operator.start(connection(kubeconfig))
+        await operator.start(connection(kubeconfig), watches=True)
         try:
             await operator.control.look_at_everything()
             await becomes(lambda: asked > 2)

@@ -61,8 +61,6 @@ async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
         for number in range(3):
             await cluster.add_pod(f"pod-{number}")
             await cluster.bound(f"pod-{number}")
-        assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 0
-        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") >= 1
 
 
 class Api:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dra_operator.app.telemetry.logs import JsonLines, configure_logs
+from dra_operator.app.telemetry.logs import JsonLines
 from dra_operator.controllers import LogLine, tell
 from live_cluster import LiveCluster
 from operator_process import operator_process
@@ -78,52 +78,12 @@ def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
     assert entry["exception"].endswith("ValueError: two\nlines")
 
 
-class Answer(Exception):
-    """As Kopf raises it when the API server says no."""
-
-    __module__ = "kopf._cogs.clients.errors"
-
-
-class ErrorEvent(Exception):
-    """As Kopf raises it when a watch brings an error."""
-
-    __module__ = "kopf._cogs.clients.watching"
-
-
-@pytest.mark.parametrize(
-    ("logger", "text", "error", "verbosity", "is_shown"),
-    [
-        ("kopf._cogs.clients.watching", "Request attempt #1 failed; will retry: GET /pods", None, 1, False),
-        ("kopf._cogs.clients.watching", "Request attempt #1 failed; will retry: GET /pods", None, 2, True),
-        ("kopf._cogs.clients.scanning", "Request attempt #1 failed; will retry: GET /apis", None, 0, True),
-        ("kopf._cogs.clients.watching", "Ignoring an unsupported event type", None, 0, True),
-        ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 1, False),
-        ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 2, True),
-        ("kopf._core.reactor.running", "Watcher for pods has failed: etcd", ErrorEvent("etcd"), 1, False),
-        ("kopf._core.reactor.running", "Watcher for pods has failed: bug", KeyError("bug"), 0, True),
-        ("dra_operator.app.operator", "the controllers failed", Answer("not found"), 0, True),
-    ],
-)
-def test_what_the_server_answers_kopf_is_logged_by_us_but_no_bug_of_kopf_is_hidden(
-    logger: str,
-    text: str,
-    error: Exception | None,
-    verbosity: int,
-    is_shown: bool,
-    capsys: pytest.CaptureFixture[str],
-    restored_logging: None,
-) -> None:
-    configure_logs(verbosity, "text")
-    logging.getLogger(logger).error(text, exc_info=error)
-    assert (text in capsys.readouterr().err) == is_shown
-
-
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     """What ``configure_logs`` sets for a process is as it was."""
     root, names = (
         logging.getLogger(),
-        ("", "dra_operator", "dra_operator.app.telemetry.request_metrics", "kopf", "asyncio"),
+        ("", "dra_operator", "dra_operator.app.telemetry.request_metrics"),
     )
     handlers, levels = root.handlers[:], {name: logging.getLogger(name).level for name in names}
     flags = (logging.logThreads, logging.logProcesses, logging.logMultiprocessing)
@@ -158,7 +118,7 @@ async def log_of(cluster: LiveCluster, kubeconfig: Path, folder: Path, *options:
     [
         ("--verbosity=0", [" pod bound "], [" node asked ", " claim reserved ", " request ", "kopf."]),
         ("-v", [" pod bound ", " node asked "], [" request ", "kopf."]),
-        ("-vv", [" pod bound ", " node asked ", " request method=POST ", "path=/api/v1/pods ", "INFO    kopf."], []),
+        ("-vv", [" pod bound ", " node asked ", " request method=POST ", "path=/api/v1/pods "], ["kopf."]),
     ],
 )
 async def test_each_verbosity_adds_what_its_help_says(

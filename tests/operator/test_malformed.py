@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import Mock, patch
 
+import msgspec
 import orjson
 import pytest
 from aiohttp import web
 from controllers_world import World
-from dra_api.codec import TOO_DEEP, shallow
+from dra_api.codec import shallow
 from dra_api.meta import ObjectVersion
 from dra_api.resource import FINALIZER, AllocationResult
-from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Change
 from dra_operator.allocator import Features, Usage
 from dra_operator.app.operator import Operator, Options
 from dra_operator.sources import audit
-from dra_operator.sources.known import KnownEvents
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
@@ -73,12 +72,12 @@ async def test_a_malformed_object_costs_only_itself(
         bad = {**good, "metadata": {**good["metadata"], "resourceVersion": "999999"}, "spec": {"driver": 7}}
         await site.ready()
         with caplog.at_level(logging.WARNING):
-            operator.received(RESOURCE_SLICES, "v1", "MODIFIED", bad)
-            operator.received(RESOURCE_SLICES, "v1", "MODIFIED", bad)
+            operator.take(Change.of("MODIFIED", bad, RESOURCE_SLICES))
+            operator.take(Change.of("MODIFIED", bad, RESOURCE_SLICES))
         (message,) = [record.message for record in caplog.records if "malformed" in record.message]
         assert "ResourceSlice node-0-gpu is malformed" in message
         assert "$.spec.driver" in message
-        operator.received(NODES, "v1", "ADDED", {"metadata": {"name": "other", "resourceVersion": "1"}})
+        operator.take(Change.of("ADDED", {"metadata": {"name": "other", "resourceVersion": "1"}}, NODES))
         assert "other" in operator.control.cluster.nodes
         assert "node-0-gpu" in operator.control.cluster.slices  # as it was before
         assert site.metric("dra_operator_malformed_objects_total", resource="resourceslices.resource.k8s.io") == 1
@@ -160,18 +159,21 @@ async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
     }
     async with supervising(Options(limits=QUICK)) as site:
         await site.ready()
-        site.operator.received(RESOURCE_CLAIMS, "v1", "ADDED", claim)
+        site.operator.take(Change.of("ADDED", claim, RESOURCE_CLAIMS))
         await cluster.add_pod("pod")
         await refused(cluster, "pod")
-        site.operator.received(RESOURCE_CLAIMS, "v1", "DELETED", claim)
+        site.operator.take(Change.of("DELETED", claim, RESOURCE_CLAIMS))
         await cluster.bound("pod")
 
 
-def claim_event(version: int, *devices: str, data: object = None) -> bytes:
+def claim_change(version: int, *devices: str, data: bytes = b"null") -> Change:
+    """As a watch brings it; ``data``: JSON in its status."""
     results = [{"request": "r", "driver": "d", "pool": "p", "device": device} for device in devices]
     meta = {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": str(version)}
-    status = {"allocation": {"devices": {"results": results}} if devices else None, "devices": [{"data": data}]}
-    return json.dumps({"type": "MODIFIED", "object": {"metadata": meta, "spec": {}, "status": status}}).encode() + b"\n"
+    status = {"allocation": {"devices": {"results": results}} if devices else None, "devices": [{"data": "DATA"}]}
+    content = json.dumps({"metadata": meta, "spec": {}, "status": status}).encode().replace(b'"DATA"', data)
+    found = ObjectVersion("c", "u", str(version), "ns")
+    return Change("MODIFIED", found, msgspec.Raw(shallow(content)), RESOURCE_CLAIMS, "v1")
 
 
 @pytest.fixture
@@ -195,13 +197,12 @@ def malformed_of(operator: Operator) -> MalformedObjects:
 async def test_a_malformed_version_that_its_correction_overtakes_holds_nothing(
     unaudited: Operator, devices: tuple[str, ...]
 ) -> None:
-    """Both are taken in where they are read, in their order, and once more if Kopf brings the first one late."""
-    reader = KnownEvents(lambda news: unaudited.deals_with(RESOURCE_CLAIMS, news), time.monotonic)
-    deep = claim_event(10_005, "a", data="deep").replace(b'"deep"', b"[" * 100_000 + b"]" * 100_000)
-    assert reader.passed_on(deep).startswith(b'{"type":"BOOKMARK"')
+    """Both are taken in in their order, and the first one once more if a list brings it late."""
+    deep = claim_change(10_005, "a", data=b"[" * 100_000 + b"]" * 100_000)
+    unaudited.take(deep)
     assert malformed_of(unaudited).partially_decoded
-    assert b"MODIFIED" not in reader.passed_on(claim_event(10_006, *devices))
-    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", json.loads(shallow(deep))["object"] | {"spec": TOO_DEEP})
+    unaudited.take(claim_change(10_006, *devices))
+    unaudited.take(deep)
     assert not malformed_of(unaudited).partially_decoded
     allocated = unaudited.control.cluster.allocated_devices
     assert allocated.holds("u") == bool(devices)
@@ -210,9 +211,9 @@ async def test_a_malformed_version_that_its_correction_overtakes_holds_nothing(
 
 async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malformed_one(unaudited: Operator) -> None:
     """A list had the malformed one; the watch is still behind."""
-    later, earlier = broken("u", "10006", "b"), json.loads(claim_event(10_005, "a"))["object"]
+    later = broken("u", "10006", "b")
     malformed_of(unaudited).take(RESOURCE_CLAIMS, later, ValueError("some field"))
-    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", earlier)
+    unaudited.take(claim_change(10_005, "a"))
     usage = unaudited.control.cluster.allocated_devices.usage
     assert {it.device for it in usage.devices() if it.driver == "d"} == {"b"}
 
@@ -220,9 +221,7 @@ async def test_a_late_good_version_does_not_free_the_devices_of_a_later_malforme
 async def test_a_large_claim_that_is_corrected_is_malformed_no_more(unaudited: Operator) -> None:
     """The cache keeps it without its bulk."""
     malformed_of(unaudited).take(RESOURCE_CLAIMS, broken("u", "10005", "a"), ValueError("some field"))
-    good = json.loads(claim_event(10_006, "a", data="x" * 100_000))["object"]
-    config = [{"opaque": {"driver": "d", "parameters": {"bulk": "x" * 100_000}}}]
-    unaudited.received(RESOURCE_CLAIMS, "v1", "MODIFIED", good | {"spec": {"devices": {"config": config}}})
+    unaudited.take(claim_change(10_006, "a", data=b'"%s"' % (b"x" * 100_000)))
     assert not malformed_of(unaudited).partially_decoded
 
 

@@ -9,17 +9,14 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
-from dra_kube import PODS
-from dra_operator.app.operator import Operator, Options
-from dra_operator.app.probes.health import Check, Health
+from dra_operator.app.probes.health import Check
 from dra_operator.app.probes.server import serve
-from dra_operator.sources.streams import Limits
 from fixed_answers import Fixed
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge
 from supervised import Supervising
 
-FINE = (Check("controllers", []), Check("kopf", []))
+FINE = (Check("controllers", []),)
 BROKEN = (Check("lease", [], "ours"), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))
 
 
@@ -37,8 +34,8 @@ async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator
     [
         ("/livez", 200, "ok\n"),
         ("/healthz", 200, "ok\n"),
-        ("/livez?verbose", 200, "[+]controllers ok\n[+]kopf ok\nlivez check passed\n"),
-        ("/healthz?verbose=1", 200, "[+]controllers ok\n[+]kopf ok\nhealthz check passed\n"),
+        ("/livez?verbose", 200, "[+]controllers ok\nlivez check passed\n"),
+        ("/healthz?verbose=1", 200, "[+]controllers ok\nhealthz check passed\n"),
         ("/readyz", 503, "pods: not watched yet\na\nb\n"),
         (
             "/readyz?verbose",
@@ -65,13 +62,16 @@ async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, c
     [
         ("/readyz", 200, "ok\nlast-look: late: away\n"),
         ("/readyz?exclude=last-look", 200, "ok\n"),
-        ("/readyz?verbose", 200, "[+]kopf ok\n[+]last-look ok: late: away\nreadyz check passed\n"),
+        ("/readyz?verbose", 200, "[+]controllers ok\n[+]last-look ok: late: away\nreadyz check passed\n"),
         ("/livez", 503, "a\nlast-look: late: away\n"),
     ],
 )
 async def test_a_warning_is_told_to_all_and_fails_nothing(path: str, code: int, text: str) -> None:
     late = Check("last-look", [], warning="late: away")
-    async with served((Check("kinds", ["a"]), late), (Check("kopf", []), late)) as http, http.get(path) as answer:
+    async with (
+        served((Check("kinds", ["a"]), late), (Check("controllers", []), late)) as http,
+        http.get(path) as answer,
+    ):
         assert (answer.status, await answer.text()) == (code, text)
 
 
@@ -123,29 +123,3 @@ async def test_a_running_operator_names_a_check_for_each_kind_that_it_watches(
         names = [check.name for check in site.supervisor.health.readiness()]
         assert names[:4] == ["controllers", "listing", "kubernetes", "kinds"]
         assert {"watch-pods", "watch-nodes", "watch-resourceclaims", "watch-resourceslices"} <= set(names)
-
-
-@pytest.mark.parametrize(
-    ("ends", "later", "is_live"),
-    [
-        ([0], 10_000, True),
-        ([0, 299], 10_000, True),
-        ([0, 200, 301], 0, False),
-        ([0, 200, 301], 10_000, False),
-    ],
-    ids=["once, and asks in vain since", "twice", "again and again", "again and again, and asks in vain since"],
-)
-async def test_kopf_is_dead_when_it_ends_again_and_again_not_when_the_server_keeps_kinds_from_it(
-    ends: Sequence[int], later: int, is_live: bool
-) -> None:
-    """An API server that is away, or a kind that it serves no more, is nothing that a new process mends."""
-    now = 0.0
-    operator = Operator(Options(limits=Limits(failing=300)))
-    operator.streams.expect(PODS, "v1")
-    health = Health(operator, lambda: now)
-    for at in ends:
-        now = at
-        health.kopf_ended("OSError()")
-        health.look()
-    now += later
-    assert [not check.obstacles for check in health.liveness()] == [True, is_live]

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from dra_kube import Election
+from dra_kube import Election, Stream
 from dra_operator.allocator.problem.ledgers import CapacityShares, Counters
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
@@ -26,7 +26,6 @@ from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.eviction import due
 from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
-from dra_operator.sources.streams import Stream
 from histories.history import GAME, play
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, script_of
 from history_kit.game import Step
@@ -140,7 +139,7 @@ def unseen(kind: str) -> Script:
 @pytest.mark.parametrize(("kind", "knows"), a_third([*product(["pods", "resourceclaims"], [True, False])]))
 def test_a_rival_that_comes_while_a_watch_is_broken_runs_alone_with_its_device(kind: str, knows: bool) -> None:
     """Unless the operator does not regard that the watch is broken: then the rival is too late now and then."""
-    with nullcontext() if knows else mock.patch.object(Stream, "is_broken", return_value=False):
+    with nullcontext() if knows else mock.patch.object(Stream, "sees", return_value=True):
         wrong = [seed for seed in range(100) if play(seed, unseen(kind), ()).findings]
     assert bool(wrong) is not knows, wrong
 

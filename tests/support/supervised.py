@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from dra_kube import connection
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.probes.health import obstacles
 from dra_operator.app.supervisor import Supervisor
-from dra_operator.sources.streams import Limits
+from dra_operator.sources.watches import Limits
 from faults import FaultProxy
-from under_kopf import collect_leftovers_of_kopf
 from waiting import until
 
-QUICK = Limits(silence=90.0, gap=0.5, idle=1.5, start=10.0, failing=60.0)
-"""For tests that wait until something counts as lost. Kopf waits up to a second between its first attempts."""
+QUICK = Limits(silence=90.0, gap=0.5)
+"""For tests that wait until something counts as lost."""
 
 
 @dataclass
 class Site:
-    """A running operator. Kopf goes to the API server as client ``kopf`` of the proxy, the operator as ``own``."""
+    """A running operator, which goes to the API server as client ``own`` of the proxy."""
 
     proxy: FaultProxy
     supervisor: Supervisor
@@ -73,21 +70,15 @@ Supervising = Callable[..., AbstractAsyncContextManager[Site]]
 
 
 @asynccontextmanager
-async def supervised(
-    proxy: FaultProxy, folder: Path, monkeypatch: pytest.MonkeyPatch, options: Options | None = None
-) -> AsyncIterator[Site]:
+async def supervised(proxy: FaultProxy, folder: Path, options: Options | None = None) -> AsyncIterator[Site]:
     """The operator starts with the block, and is stopped with it as by a signal; it must not end before."""
-    monkeypatch.setenv("KUBECONFIG", str(proxy.write_kubeconfig(folder / "kopf", client="kopf")))
     own = connection(proxy.write_kubeconfig(folder / "own", client="own"))
     operator = Operator(options or Options(check_invariants=True, limits=QUICK))
     supervisor = Supervisor(operator, own)
     task = asyncio.create_task(supervisor.run())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # a Kopf that fails leaves connections of its own
-        try:
-            yield Site(proxy, supervisor)
-            assert not task.done(), "the operator ended by itself"
-        finally:
-            supervisor.stop()
-            await task
-            collect_leftovers_of_kopf()
+    try:
+        yield Site(proxy, supervisor)
+        assert not task.done(), "the operator ended by itself"
+    finally:
+        supervisor.stop()
+        await task

@@ -42,9 +42,9 @@ class WatchLine(NamedTuple):
 class Change(NamedTuple):
     """What a list or a watch says of one object, which is decoded only when somebody asks for it.
 
-    ``event`` is ADDED, MODIFIED or DELETED; LISTED for an item of a list; BOOKMARK where only the resourceVersion
-    counts. ``version`` has empty texts for what the object does not say. ``content`` has the shape of the API version
-    ``served``.
+    ``event`` is ADDED, MODIFIED or DELETED; LISTED for an item of a list, MISSED for what a new list lacks; BOOKMARK
+    where only the resourceVersion counts. ``version`` has empty texts for what the object does not say. ``content`` has
+    the shape of the API version ``served``.
     """
 
     event: str
@@ -52,6 +52,11 @@ class Change(NamedTuple):
     content: msgspec.Raw
     resource: Resource
     served: str
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the object is gone."""
+        return self.event in ("DELETED", "MISSED")
 
     @classmethod
     def of(cls, event: str, obj: Object, resource: Resource) -> Self:

@@ -1,8 +1,8 @@
-"""The running operator: connection, cache, controllers; started once, fed by Kopf, stopped once.
+"""The running operator: connection, cache, controllers, watches; started once, stopped once.
 
-Our own LIST of every kind is the sync barrier: decisions start when it is complete (CC-01). What Kopf lists and
-watches afterwards is dropped by resourceVersion where it is no news. A restart of Kopf does not touch any of this.
-When the server went back in time (``audit``), the whole is stopped and started, which builds a new cache.
+A list of every kind is the sync barrier: decisions start when it is complete (CC-01). Watches begin where it ended.
+Under ``kopf run`` Kopf lists and watches instead, and the cache drops by resourceVersion what it has. When the server
+went back in time (``audit``), the whole is stopped and started, which builds a new cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from dra_api.meta import ObjectVersion
 from dra_api.releases.release import Release
@@ -23,6 +22,7 @@ from dra_kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Api,
+    Change,
     Connection,
     Guard,
     NotSent,
@@ -39,14 +39,14 @@ from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
 from dra_operator.sources.audit import Audit
+from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.initial_list import Loader
+from dra_operator.sources.intake import Intake
 from dra_operator.sources.kind_table import Kinds
 from dra_operator.sources.kinds import REQUIRED
-from dra_operator.sources.known import News
 from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
-from dra_operator.sources.reception import Reception
-from dra_operator.sources.streams import Limits, Streams
+from dra_operator.sources.watches import Limits, Watches
 
 from .controller_manager import ControllerManager
 from .release_in_force import ReleaseInForce
@@ -95,8 +95,7 @@ class Operator:
     ``is_settled``: return whether no write of an earlier leader may still take effect. Until then its allocations are
     treated as those of another scheduler: they may come at any moment.
 
-    ``outdated`` is set when Kopf has to be started again: there are more kinds to watch, or, if ``went_back`` says why,
-    the operator itself has to be stopped and started.
+    ``outdated`` is set when the operator has to be stopped and started; ``went_back`` says why.
     """
 
     def __init__(
@@ -113,9 +112,9 @@ class Operator:
         self._guard, self._is_settled = guard, is_settled
         self.registry = registry or CollectorRegistry()
         self.requests = requests or Requests(self.registry)
-        """Called for each request to the API server, ours and Kopf's."""
-        self.streams = Streams(self.options.limits)
-        self.metrics = AppMetrics(self.registry, self.streams)
+        """Called for each request to the API server."""
+        self.watches = Watches(self.options.limits)
+        self.metrics = AppMetrics(self.registry, self.watches)
         self.in_force = ReleaseInForce(
             self.options.gates, self.options.release, preemption=self.options.preemption is not None
         )
@@ -127,17 +126,17 @@ class Operator:
         self.went_back = ""
         self._parts: _Parts | None = None
         self._task: asyncio.Task[None] | None = None
+        self._has_watches = False
 
-    async def start(self, connection: Connection) -> None:
-        """Connect, list everything, start to work.
+    async def start(self, to: Connection, *, watches: bool) -> None:
+        """Connect, list everything, start to work; ``watches``: follow all kinds from there, without Kopf.
 
         Raises KubeError when the server cannot be used, and GateError when its release does not take the gates.
         """
+        self._has_watches = watches
         self.went_back = ""
         self.outdated.clear()
-        api = await Api(
-            connection, timeout=self.options.request_timeout, guard=self._guard, observe=self.requests
-        ).__aenter__()
+        api = await Api(to, timeout=self.options.request_timeout, guard=self._guard, observe=self.requests).__aenter__()
         try:
             self.in_force.decide(await api.raw_get("/version"))
             parts = self._make(api)
@@ -149,7 +148,7 @@ class Operator:
             raise
         settle_memory()
         self._parts = parts
-        self.streams.listeners = [parts.audit.call]
+        self.watches.failed = self._missed
         self.registry.register(parts.registry)
         self._task = asyncio.create_task(self._work(parts), name="operator")
         started = asyncio.create_task(parts.control.started())
@@ -183,19 +182,20 @@ class Operator:
         malformed_objects = MalformedObjects(control.hold, self.metrics.malformed, is_known)
         audit = Audit(api, control, malformed_objects, self.kinds, self._restored, options.audit_interval)
 
+        intake = Intake(control, malformed_objects, audit, self.kinds)
+
         def loaded(resource: Resource, revision: str) -> None:
             audit.loaded(resource, revision)
-            self.streams.expect(resource, loader.served[resource])
-            self.streams.loaded(resource, revision)
             cluster.storage.unseen = loader.unseen_storage()
+            if self._has_watches:
+                self._follow(api, cluster, resource, revision)
 
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
-        reception = Reception(control, malformed_objects, audit, self.kinds, loader.served)
         if controller_manager is not None:
-            reception.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
+            intake.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
         is_preempting = options.preemption is not None
         rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, is_preempting))
-        return _Parts(api, control, registry, malformed_objects, audit, loader, reception, controller_manager, rights)
+        return _Parts(api, control, registry, malformed_objects, audit, loader, intake, controller_manager, rights)
 
     def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:
         options = self.options
@@ -226,8 +226,22 @@ class Operator:
             placement=Placement(options.placement_strategy, options.device_order),
             mix=self.mix,
             drivers=self.drivers,
-            sees_others=lambda: self._is_settled() and all(map(self.streams.sees, _about_others(cluster))),
+            sees_others=lambda: self._is_settled() and all(map(self.watches.sees, _about_others(cluster))),
         )
+
+    def _follow(self, api: Api, cluster: Cluster, resource: Resource, since: str) -> None:
+        store, handler = cluster.store_of(self.kinds[resource]), HANDLERS[resource]
+
+        async def receive(change: Change) -> None:
+            await handler(event=change, param=self)
+
+        self.watches.follow(api, resource, since, receive, lambda: [ObjectVersion.of(obj.metadata) for obj in store])
+
+    def _missed(self, resource: Resource) -> None:
+        """A list or watch failed: compare with the server as soon as it can be asked."""
+        self.metrics.watch_failed(resource)
+        if self._parts is not None:
+            self._parts.audit.call(resource)
 
     @property
     def kinds(self) -> Kinds:
@@ -259,8 +273,7 @@ class Operator:
 
         Whether every write was answered, so that none is left that may still take effect.
         """
-        self.streams.clear()
-        self.streams.listeners = []
+        self.watches.clear()
         settled = True
         if self._parts is not None:
             await self._parts.control.events.flush(1.0)
@@ -324,41 +337,31 @@ class Operator:
 
     @property
     def served(self) -> Mapping[Resource, str]:
-        """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
+        """The kinds to watch, each with the version in which the server had it; between ``start`` and ``stop``."""
         return self._running.loader.served
 
-    def served_again(self, resource: Resource, version: str) -> None:
-        """A kind that the server had withdrawn is back: the next Kopf is to watch it, in this version."""
-        self._running.loader.served[resource] = version
-        self.streams.expect(resource, version)
+    def take(self, change: Change) -> None:
+        """Put a change into the cache, and queue what it concerns; a late one, while the operator starts over, is lost.
 
-    def kopf_begins(self) -> None:
-        """A Kopf that begins has heard of no object."""
-        if self._parts is not None:
-            self._parts.reception.kopf_begins()
-
-    def deals_with(self, resource: Resource, news: News) -> bool:
-        """See ``Reception.deals_with``."""
-        return self._parts is not None and self._parts.reception.deals_with(resource, news)
-
-    def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
-        """See ``Reception.received``; a late event, while the operator starts over, is dropped."""
-        if self._parts is not None:
-            self._parts.reception.received(resource, version, event_type, raw)
-
-    def _found_kinds(self) -> None:
-        self.outdated.set()
-        self.control.look_again()
+        Kopf lists a kind when it begins, or when it fell too far behind, and does not say what was deleted until then.
+        """
+        if self._parts is None:
+            return
+        if change.event == "LISTED" and not self._has_watches:
+            self._parts.audit.call(change.resource)
+        self._parts.intake.take(change)
 
     async def _work(self, parts: _Parts) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="controllers")
             group.create_task(parts.audit.run(), name="audit")
+            if self._has_watches:
+                group.create_task(self.watches.run(), name="watches")
             group.create_task(LastLook(parts.api, parts.control, parts.malformed_objects).run(), name="last look")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
             group.create_task(parts.rights.run(), name="rights")
-            group.create_task(parts.loader.look_for_missing(self._found_kinds), name="missing kinds")
+            group.create_task(parts.loader.look_for_missing(parts.control.look_again), name="missing kinds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +374,7 @@ class _Parts:
     malformed_objects: MalformedObjects
     audit: Audit
     loader: Loader
-    reception: Reception
+    intake: Intake
     controller_manager: ControllerManager | None
     rights: RightsWatch
 

@@ -68,11 +68,10 @@ class Source(StrEnum):
     """All of them, each with the file that reads it. Every one may be late, and may repeat what another has brought."""
 
     LIST = "list"
-    """The list of each kind at the start, and of kinds that are served later: ``sources.initial_list``."""
+    """A list of the kind: at the start or when it is served later (``sources.initial_list``); and by the handlers, when
+    a watch has fallen too far behind."""
     WATCH = "watch"
-    """An event, or an item of a list, that Kopf hands to its handlers: ``sources.handlers``, ``sources.reception``."""
-    STREAM = "stream"
-    """The bytes of Kopf's watch, before Kopf reads them: ``sources.tracing``, ``sources.reception``."""
+    """An event of a watch, by the handler of its kind: ``sources.handlers``."""
     ANSWER = "answer"
     """The server's answer to a write of the operator: ``kube``."""
     AUDIT = "audit"

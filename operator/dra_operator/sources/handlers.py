@@ -1,87 +1,249 @@
-"""Where Kopf meets the operator: the only module with handlers.
+"""The handlers: what happens in the cluster enters here, and nowhere else.
 
-All handlers of Kubernetes kinds are raw event handlers that return None, so Kopf writes nothing: no annotation, no
-finalizer, no status. A handler hands the event on and decides nothing.
+Each kind has one, and all do the same: the change is decoded, put into the cache, and what it concerns is queued
+(``Intake.take``, ``Control.apply``). None decides, and none waits. They return None, so Kopf writes nothing: no
+annotation, no finalizer, no status.
+
+``kopf run`` calls them with the events of Kopf's watches (``register``), ``dra-operator run`` with the changes of its
+own (``watches``): after a 410 Kopf never tells what was deleted, a watch of Kopf's that ends between two events stays
+dead, and each event costs it several times as much (docs/adr/0017-handlers-are-kopfs-the-watch-is-ours.md).
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, cast
 
 import aiohttp
 import kopf
-from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, connection
+from dra_kube import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    CSI_STORAGE_CAPACITIES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+    Change,
+    Connection,
+    ConnectionSettingsError,
+    KubeError,
+    Resource,
+    connection,
+)
 from dra_kube.access.connection import proxy_and_credentials
 
-from .fed import Fed
 from .kopf_settings import configure
-from .request_trace import observed
-from .tracing import Lists, trace_of
 
-logger = logging.getLogger(__name__)
+Event = kopf.RawEvent | Change
+"""An event as Kopf has it, or as a reflector has it: not decoded yet."""
 
 
-def register(
-    operator: Fed,
-    registry: kopf.OperatorRegistry | None = None,
-    opened: Callable[[aiohttp.ClientSession], None] = lambda _: None,
-) -> None:
-    """Attach the operator to a registry of Kopf, the default one if none is given.
+class Operated(Protocol):
+    """``app.operator.Operator`` is one: what handlers are given as ``param``."""
 
-    If it does not run yet when Kopf starts, Kopf starts and stops it; otherwise it outlives Kopf. ``opened`` is given
-    each session that Kopf gets: it closes them itself, unless it fails.
+    @property
+    def is_running(self) -> bool:
+        """Whether the controllers are at work."""
+        ...
+
+    @property
+    def served(self) -> Mapping[Resource, str]:
+        """The kinds to watch, each with the version in which the server has it."""
+        ...
+
+    async def start(self, to: Connection, *, watches: bool) -> None:
+        """Connect, list everything, start to work; ``watches``: follow all kinds from there. Raises KubeError."""
+        ...
+
+    async def stop(self) -> bool:
+        """Stop to work and disconnect; return whether every write was answered."""
+        ...
+
+    def take(self, change: Change) -> None:
+        """Put a change into the cache, and queue what it concerns."""
+        ...
+
+
+# --- one for each kind: what its changes mean for others ---
+
+
+async def pods(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a pod: it may need claims or a place, hold devices, or be done with them."""
+    _take(PODS, event, param)
+
+
+async def resource_claims(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a claim: it may hold devices, wait for some, or have to be released."""
+    _take(RESOURCE_CLAIMS, event, param)
+
+
+async def resource_claim_templates(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a template: pods may wait for it."""
+    _take(RESOURCE_CLAIM_TEMPLATES, event, param)
+
+
+async def resource_slices(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a slice: devices come, change, or go."""
+    _take(RESOURCE_SLICES, event, param)
+
+
+async def device_classes(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a class: other devices fit the requests that name it."""
+    _take(DEVICE_CLASSES, event, param)
+
+
+async def device_taint_rules(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a rule: devices are tainted, or no longer."""
+    _take(DEVICE_TAINT_RULES, event, param)
+
+
+async def resource_pool_status_requests(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a question about pools, which is answered in its status."""
+    _take(RESOURCE_POOL_STATUS_REQUESTS, event, param)
+
+
+async def nodes(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a node: room comes or goes, and pods may tolerate it or not."""
+    _take(NODES, event, param)
+
+
+async def namespaces(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a namespace: affinity between pods selects by its labels."""
+    _take(NAMESPACES, event, param)
+
+
+async def pod_groups(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a pod group: its pods are placed together."""
+    _take(POD_GROUPS, event, param)
+
+
+async def pod_disruption_budgets(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a budget: preemption avoids the pods that it protects."""
+    _take(POD_DISRUPTION_BUDGETS, event, param)
+
+
+async def storage_classes(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a storage class: it says when volumes are bound, and on which nodes they can be."""
+    _take(STORAGE_CLASSES, event, param)
+
+
+async def csi_drivers(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a CSI driver: it says whether the capacity of storage counts."""
+    _take(CSI_DRIVERS, event, param)
+
+
+async def csi_nodes(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a CSI node: how many volumes may be attached there."""
+    _take(CSI_NODES, event, param)
+
+
+async def csi_storage_capacities(event: Event, param: Operated, **_: Any) -> None:
+    """Take in the capacity of storage in a part of the cluster."""
+    _take(CSI_STORAGE_CAPACITIES, event, param)
+
+
+async def volume_attachments(event: Event, param: Operated, **_: Any) -> None:
+    """Take in an attachment: it counts against the limit of its node."""
+    _take(VOLUME_ATTACHMENTS, event, param)
+
+
+async def persistent_volumes(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a volume: nodes may reach it or not."""
+    _take(PERSISTENT_VOLUMES, event, param)
+
+
+async def persistent_volume_claims(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a claim of a volume: pods wait until it exists, and with it for its volume."""
+    _take(PERSISTENT_VOLUME_CLAIMS, event, param)
+
+
+def _take(resource: Resource, event: Event, operator: Operated) -> None:
+    if not isinstance(event, Change):  # Kopf has no type for the items of a list
+        event = Change.of(event["type"] or "LISTED", dict(event["object"]), resource)
+    operator.take(event)
+
+
+Handler = Callable[..., Coroutine[Any, Any, None]]
+HANDLERS: Final[dict[Resource, Handler]] = {
+    PODS: pods,
+    RESOURCE_CLAIMS: resource_claims,
+    RESOURCE_CLAIM_TEMPLATES: resource_claim_templates,
+    RESOURCE_SLICES: resource_slices,
+    DEVICE_CLASSES: device_classes,
+    DEVICE_TAINT_RULES: device_taint_rules,
+    RESOURCE_POOL_STATUS_REQUESTS: resource_pool_status_requests,
+    NODES: nodes,
+    NAMESPACES: namespaces,
+    POD_GROUPS: pod_groups,
+    POD_DISRUPTION_BUDGETS: pod_disruption_budgets,
+    STORAGE_CLASSES: storage_classes,
+    CSI_DRIVERS: csi_drivers,
+    CSI_NODES: csi_nodes,
+    CSI_STORAGE_CAPACITIES: csi_storage_capacities,
+    VOLUME_ATTACHMENTS: volume_attachments,
+    PERSISTENT_VOLUMES: persistent_volumes,
+    PERSISTENT_VOLUME_CLAIMS: persistent_volume_claims,
+}
+
+
+# --- the process ---
+
+
+class CannotStart(kopf.PermanentError):
+    """The API server cannot be used; ``error`` says why."""
+
+    def __init__(self, error: KubeError) -> None:
+        super().__init__(f"cannot start: {error}")
+        self.error = error
+
+
+async def start(param: Operated, to: Connection | None = None, *, watches: bool = False, **_: Any) -> None:
+    """Connect, list everything, and begin to work. Raises CannotStart.
+
+    ``to``: the API server, of the kubeconfig if it is left out. ``watches``: with watches of the operator's own.
     """
-    registry = registry or kopf.get_default_registry()
-    started_here: list[bool] = []
-
-    @kopf.on.startup(id="start", registry=registry)
-    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-        configure(settings)
-        operator.kopf_begins()
-        if not operator.is_running:
-            try:
-                await operator.start(connection())
-            except KubeError as error:
-                raise kopf.PermanentError(f"cannot start: {error}") from None  # Kopf prints the whole chain
-            started_here.append(True)
-        for resource, version in operator.served.items():
-            _watch(operator, resource, version, registry)
-
-    @kopf.on.cleanup(id="stop", registry=registry)
-    async def stop(**_: Any) -> None:
-        if started_here:
-            await operator.stop()
-
-    _log_in(operator, registry, opened)
-
-    @kopf.on.probe(id="running", registry=registry)
-    async def running(**_: Any) -> bool:
-        return operator.is_running
+    try:
+        await param.start(to or connection(), watches=watches)
+    except KubeError as error:
+        raise CannotStart(error) from None  # Kopf prints the whole chain
 
 
-def _log_in(operator: Fed, registry: kopf.OperatorRegistry, opened: Callable[[aiohttp.ClientSession], None]) -> None:
-    @kopf.on.login(id="login", registry=registry)
-    async def login(**_: Any) -> kopf.AiohttpSession:
-        try:
-            traces = trace_of(operator.streams, operator.deals_with), observed(operator.requests)
-            lists = Lists(operator.streams, operator.deals_with)
-            session = session_for(connection(), *traces, middlewares=(lists,))
-        except ConnectionSettingsError as error:
-            raise kopf.PermanentError(str(error)) from error
-        opened(session.aiohttp_session)
-        return session
+async def stop(param: Operated, **_: Any) -> bool:
+    """Stop to work and disconnect; return whether every write was answered, so that none may still take effect."""
+    return await param.stop()
 
 
-def session_for(
-    settings: Connection, *traces: aiohttp.TraceConfig, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
-) -> kopf.AiohttpSession:
-    """Kopf's own connection, with the same address and credentials as ours; made anew when the server says 401.
+def running(param: Operated, **_: Any) -> bool:
+    """Return whether the controllers are at work."""
+    return param.is_running
 
-    ``traces`` get to know what Kopf asks and gets; ``middlewares`` may change it.
+
+async def login(**_: Any) -> kopf.AiohttpSession:
+    """Give Kopf a connection with the address and the credentials of ours; asked again when the server says 401.
+
+    ``dra-operator run`` has no use for it: its own client renews its credentials.
     """
+    try:
+        return session_for(connection())
+    except ConnectionSettingsError as error:
+        raise kopf.PermanentError(str(error)) from error
+
+
+def session_for(settings: Connection) -> kopf.AiohttpSession:
+    """Return a session of aiohttp for these settings."""
     authorization = settings.authorization()
     proxy, credentials = proxy_and_credentials(settings.proxy)
     with warnings.catch_warnings():
@@ -93,19 +255,27 @@ def session_for(
             headers=[*([("Authorization", authorization)] if authorization else []), *settings.impersonation],
             proxy=proxy,
             proxy_auth=aiohttp.BasicAuth.decode(credentials, "utf-8") if credentials else None,
-            trace_configs=list(traces),
-            middlewares=middlewares,
         )
     return kopf.AiohttpSession(server=settings.host, aiohttp_session=session)
 
 
-def _watch(operator: Fed, watched: Resource, version: str, registry: kopf.OperatorRegistry) -> None:
-    """In the version that the server has and we speak, which need not be the one that its group prefers.
+def register(operator: Operated, registry: kopf.OperatorRegistry | None = None) -> None:
+    """Attach the handlers to a registry of Kopf, the default one if none is given, with the operator as ``param``."""
+    registry = registry or kopf.get_default_registry()
+    kopf.on.startup(id="start", registry=registry, param=operator)(cast(Any, start))  # its type says: without param
+    kopf.on.login(id="login", registry=registry)(login)
+    kopf.on.probe(id="running", registry=registry, param=operator)(cast(Any, running))
+    kopf.on.cleanup(id="stop", registry=registry, param=operator)(cast(Any, stop))
 
-    It must be named here. Kopf asks a selector that is a function about all that the server has, and so it would wait
-    for every API of the cluster, also for those whose own server is down.
-    """
-
-    @kopf.on.event(group=watched.group, version=version, plural=watched.plural, id=watched.plural, registry=registry)
-    async def event(event: Any, **_: Any) -> None:
-        operator.received(watched, version, event["type"], event["object"])
+    @kopf.on.startup(id="watch", registry=registry)  # after ``start``, which asks what the server has
+    async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
+        # The version is the one that the server has and we speak, which need not be the one that its group prefers. It
+        # is named here, because Kopf asks a selector that is a function about all that the server has, and would wait
+        # for every API of the cluster, also for those whose own server is down.
+        configure(settings)
+        for resource, version in operator.served.items():
+            group, plural = resource.group, resource.plural
+            attach = kopf.on.event(
+                group=group, version=version, plural=plural, id=plural, registry=registry, param=operator
+            )
+            attach(HANDLERS[resource])

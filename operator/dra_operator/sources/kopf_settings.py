@@ -1,4 +1,4 @@
-"""Settings of Kopf. docs/adr/0001-kopf-is-a-source-of-events.md has the reasons and the figures."""
+"""Settings of Kopf for ``kopf run``: it writes nothing by itself, keeps nothing, and does not log each event."""
 
 from __future__ import annotations
 

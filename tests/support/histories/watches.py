@@ -1,9 +1,9 @@
 """How changes come to the operator: late, more than once, not in every version, and sometimes not at all.
 
-Events about one object keep their order, as Kopf keeps it; those of different objects overtake each other. Within a
-kind they do so by ``OVERTAKING`` seconds at most: its watch brings them in order, and Kopf's workers hold them back
-briefly. What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After
-a gap everything is listed again, which does not say what was deleted.
+Events about one object keep their order; those of different objects overtake each other. Within a kind they do so by
+``OVERTAKING`` seconds at most: its watch brings them in order, and under ``kopf run`` workers hold them back briefly.
+What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After a gap
+everything is listed again, which does not say what was deleted: the operator's own lists do, but Kopf's do not.
 
 A rival whose claim people made comes without delay, and so does its claim, or when a watch is open that was not: the
 operator cannot know that devices are contested by a pod, or wanted by a claim, which is late without a sign.
@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from contextvars import copy_context
 
 from dra_api.codec import convert
-from dra_kube import PODS, RESOURCE_CLAIMS, Resource
-from dra_operator.sources.streams import Limits, Stream
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource, Stream
 from fake_store import key_of
 from objects import Obj
 
@@ -34,7 +33,7 @@ RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 def _streams(now: float) -> dict[Resource, Stream]:
     """What the operator knows of the streams by which it learns of other schedulers."""
-    return {resource: Stream("", now, Limits()) for resource in (PODS, RESOURCE_CLAIMS)}
+    return {resource: Stream(now) for resource in (PODS, RESOURCE_CLAIMS)}
 
 
 class Watches:
@@ -72,12 +71,12 @@ class Watches:
         if self._operator is not None and resource in self._open:
             self._open.discard(resource)
             if (stream := self._streams.get(resource)) is not None:
-                stream.ended(self._loop.time(), stream.watch)
+                stream.ended(self._loop.time())
             self._reopen(resource, seconds + RELIST)
 
     def sees_others(self) -> bool:
         """Whether the streams of pods and claims are open, as the operator knows them."""
-        return not any(stream.is_broken(self._loop.time()) for stream in self._streams.values())
+        return all(stream.sees(self._loop.time()) for stream in self._streams.values())
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """An event for an open stream."""
@@ -98,7 +97,7 @@ class Watches:
         self.busy -= 1
         self._open.add(resource)
         if resource in self._streams:
-            self._streams[resource].watched(self._loop.time(), operator)
+            self._streams[resource].opened(self._loop.time())
         for obj in server.of(resource):
             self._send("", resource, obj)
         operator.audit.call(resource)

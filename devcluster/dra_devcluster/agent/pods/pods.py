@@ -78,7 +78,7 @@ class Pods:
         return [ObjectVersion(meta.name, meta.uid, "0", meta.namespace) for meta in known]
 
     async def _receive(self, change: Change) -> None:
-        if change.event == "DELETED":
+        if change.is_end:
             self._remove(change.version.uid)
         else:
             self._update(change.object())

@@ -229,7 +229,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=2),
         _about(
             "log lines: 0 what happens to pods and claims, and all warnings; 1 also the reasons, node by node; "
-            "2 also requests to the API server, and Kopf's own lines"
+            "2 also requests to the API server"
         ),
     ] = 0
 

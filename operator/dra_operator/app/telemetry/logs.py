@@ -17,31 +17,6 @@ from dra_operator.controllers import LogLine
 
 from .request_metrics import logger as requests
 
-_LEFTOVERS_OF_KOPF = (
-    "closing of asynchronous generator <async_generator object infinite_watch",
-    "kopf/_cogs/aiokits/aiotasks.py",
-)
-
-_REQUESTS_OF_WATCHES = ("kopf._cogs.clients.watching", "kopf._cogs.clients.fetching")
-_ANSWERS_TO_KOPF = ("kopf._cogs.clients.errors", "kopf._cogs.clients.watching")
-
-
-def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Drops what asyncio logs of tasks and watch generators that a failing Kopf leaves behind."""
-    return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drops Kopf's line for each request of a watch that failed, and its tracebacks of what the API server answered.
-
-    ``stream_log`` tells of the former, once per kind and reason, and the supervisor of the latter.
-    """
-    if record.name in _REQUESTS_OF_WATCHES:
-        return not record.getMessage().startswith("Request attempt #")
-    error = record.exc_info[1] if record.exc_info else None
-    return not (record.name.startswith("kopf.") and type(error).__module__ in _ANSWERS_TO_KOPF)
-
-
 RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
 """Keys of every JSON object; a field of such a name gets an underscore behind it."""
 
@@ -102,13 +77,9 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(verbosity: int, log_format: str) -> None:
-    """0: what happens to pods and claims, and all warnings; 1: the reasons too; 2: requests and Kopf's lines too."""
+    """Log 0: what happens to pods and claims, and all warnings; 1: also the reasons; 2: also requests."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # asked for per record, never shown
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, force=True)
     logging.getLogger().handlers[0].setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.getLogger("dra_operator").setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
     requests.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
-    logging.getLogger("kopf").setLevel(logging.INFO if verbosity > 1 else logging.WARNING)
-    logging.getLogger("asyncio").addFilter(_is_worth_telling)
-    if verbosity < 2:
-        logging.getLogger().handlers[0].addFilter(_is_news)

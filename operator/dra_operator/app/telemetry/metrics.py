@@ -13,37 +13,35 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dra_operator.app.leader import Leader
-from dra_operator.sources.streams import Streams
+from dra_operator.sources.watches import Watches
 
 
 class AppMetrics:
-    """Kopf's restarts, malformed objects, and how long each kind's stream has been silent."""
+    """Failures of watches, malformed objects, and how long each kind's stream has been silent."""
 
-    def __init__(self, registry: CollectorRegistry, streams: Streams) -> None:
-        self._restarts = Counter(
-            "dra_operator_kopf_restarts",
-            "Starts of Kopf after the first one: after a failure, or to watch more kinds",
-            ["reason"],
+    def __init__(self, registry: CollectorRegistry, watches: Watches) -> None:
+        self._failures = Counter(
+            "dra_operator_watch_failures",
+            "Lists and watches of a kind that failed; each is tried again",
+            ["resource"],
             registry=registry,
         )
-        for reason in ("failure", "renewal"):
-            self._restarts.labels(reason)
         self._malformed = Counter(
             "dra_operator_malformed_objects",
             "Versions of objects that could not be read and were left out",
             ["resource"],
             registry=registry,
         )
-        registry.register(_StreamAges(streams))
+        registry.register(_StreamAges(watches))
         build = Gauge(
             "dra_operator_build_info", "1; the labels say what runs", ["version", "python", "kopf"], registry=registry
         )
         build.labels(VERSION, platform.python_version(), version("kopf")).set(1)
         ProcessCollector(registry=registry)
 
-    def kopf_restarted(self, *, failed: bool) -> None:
-        """Kopf is started again."""
-        self._restarts.labels("failure" if failed else "renewal").inc()
+    def watch_failed(self, resource: Resource) -> None:
+        """Count a list or watch of the kind that failed."""
+        self._failures.labels(str(resource)).inc()
 
     def malformed(self, resource: Resource) -> None:
         """A version of an object could not be read."""
@@ -64,8 +62,8 @@ class LeaderGauge(Collector):
 
 
 class _StreamAges(Collector):
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
 
     def collect(self) -> Iterator[Metric]:
         gauge = GaugeMetricFamily(
@@ -73,6 +71,6 @@ class _StreamAges(Collector):
             "Time since the last sign of life of a kind's watch: an event, a bookmark, a new connection",
             labels=["resource"],
         )
-        for resource, age in self._streams.ages():
+        for resource, age in self._watches.ages():
             gauge.add_metric([resource], age)
         yield gauge

@@ -1,4 +1,4 @@
-"""Requests to the API server, ours and Kopf's: counted under the names that client-go gives such metrics, and logged.
+"""Requests to the API server: counted under the names that client-go gives such metrics, and logged.
 
 A line is written at the second verbosity. It has method, path, status and time, and no query, header or body, because
 these may hold tokens and secrets.
