@@ -14,10 +14,11 @@ a second line has the tenth of the pods that is bound first: how many per second
 and p99, when the first and the last of them were bound.
 
 Sides: "operator" is ours, with the controllers of claims, and "compiled" the same with the wheel that `make compiled`
-builds of these sources; "reference" is kube-scheduler with the claim controller of kube-controller-manager. Neither
-they nor the garbage collector of a control plane have a limit on requests per second: with that of 20, claims would
-pile up, and no state be steady. Any other name is that of a scheduler that is at work already, with the ids of
-processes to look at. The cluster needs no nodes or drivers: they are objects only.
+builds of these sources; "tree=FOLDER" is that of another working tree, and "kopf" is `kopf run`, whose own watches feed
+the same handlers. "reference" is kube-scheduler with the claim controller of kube-controller-manager. Neither they nor
+the garbage collector of a control plane have a limit on requests per second: with that of 20, claims would pile up, and
+no state be steady. Any other name is that of a scheduler that is at work already, with the ids of processes to look at.
+The cluster needs no nodes or drivers: they are objects only.
 Processor time *elsewhere* is that of benchmark, API server and etcd: what they take of the cores bounds any scheduler.
 Writes are those of all clients together but the creation and deletion of pods, as the API server counts them.
 """

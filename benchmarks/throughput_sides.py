@@ -63,11 +63,20 @@ async def _running(command: Sequence[str]) -> AsyncIterator[int]:
 
 def side_of(text: str, kubeconfig: Path, binaries: Path | None) -> Side:
     """A side as the command line names it. Raises ValueError."""
+    program = str(Path(sys.executable).with_name("dra-operator"))
+    ours = ("--controllers", "templates,release,placement", "--no-leader-elect")
     if text in ("operator", "compiled"):
-        program = str(Path(sys.executable).with_name("dra-operator"))
-        ours = ("--controllers", "templates,release,placement", "--no-leader-elect")
         command = (program, "run", "--kubeconfig", str(kubeconfig), *ours)
         return Side(text, "dra-scheduler", (command if text == "operator" else (*_compiled(), *command),))
+    if text == "kopf":
+        kopf = str(Path(sys.executable).with_name("kopf"))
+        main = Path(__file__).with_name("throughput_kopf.py")
+        return Side(text, "dra-scheduler", (("env", f"KUBECONFIG={kubeconfig}", kopf, "run", "-A", "-q", str(main)),))
+    if text.startswith("tree="):
+        folder = Path(text.removeprefix("tree="))
+        found = ":".join(str(path.parent.parent) for path in folder.glob("*/dra_*/__init__.py"))
+        command = (program, "run", "--kubeconfig", str(kubeconfig), *ours)
+        return Side(folder.name, "dra-scheduler", (("env", f"PYTHONPATH={found}", *command),))
     if text == "reference":
         if binaries is None:
             raise ValueError("reference needs --binaries, a folder with kube-scheduler and kube-controller-manager")
