@@ -188,6 +188,17 @@ def _checked(where: str, item: object) -> JSON:
     return item
 
 
+def without_nulls(value: Any) -> Any:
+    """Return the value without fields that are null, which mean the same as absent ones to the API server."""
+    if isinstance(value, dict):
+        return {
+            name: inner if name in ("parameters", "data") else without_nulls(inner)
+            for name, inner in value.items()
+            if inner is not None
+        }
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def decoded(where: str, item: JSON) -> Object | None:
     """The object as an API server would store it; None if it is of none of the kinds. Raises BadInput."""
     if item["kind"] not in KINDS:
@@ -203,9 +214,16 @@ def decoded(where: str, item: JSON) -> Object | None:
     if resource.namespaced:
         item = {**item, "metadata": {"namespace": "default", **metadata}}
     try:
-        set_defaults(item, now=format_time(datetime.now(UTC)))
-        if item["kind"] in conversion.VERSIONS:
-            item = conversion.convert(item, resource.api_version())
-        return convert(type_, item)
-    except (DecodeError, conversion.ConversionError, TypeError, UnicodeError, RecursionError) as error:
+        try:
+            return _converted(item, resource.api_version(), type_)
+        except (DecodeError, conversion.ConversionError, TypeError, AttributeError):
+            return _converted(without_nulls(item), resource.api_version(), type_)
+    except (DecodeError, conversion.ConversionError, TypeError, AttributeError, UnicodeError, RecursionError) as error:
         raise BadInput(f"{where}: {item['kind']} {name}: {error or type(error).__name__}") from error
+
+
+def _converted(item: JSON, version: str, type_: type[Object]) -> Object:
+    set_defaults(item, now=format_time(datetime.now(UTC)))
+    if item["kind"] in conversion.VERSIONS:
+        item = conversion.convert(item, version)
+    return convert(type_, item)

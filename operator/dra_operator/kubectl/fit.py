@@ -8,7 +8,7 @@ their ResourceSlices come from files of their own.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dra_api.core import Node, Pod
@@ -28,8 +28,9 @@ from dra_operator.wording import counted, listed
 JSON = dict[str, Any]
 Items = Iterable[tuple[str, JSON]]
 """Objects, and where each is."""
-WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
-LEFT_OUT: Final = ("DaemonSet", "CronJob")
+WORKLOADS: Final = {"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch"}
+"""With their API groups: Volcano has a Job as well."""
+LEFT_OUT: Final = {"DaemonSet": "apps", "CronJob": "batch"}
 
 
 def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> Wanted:
@@ -44,11 +45,11 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     notes: list[str] = []
     try:
         for where, item in _placed(given, namespace):
-            if item["kind"] in WORKLOADS:
+            if _is_among(WORKLOADS, item):
                 pods.append(_of_workload(where, item))
                 if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
                     notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
-            elif item["kind"] in LEFT_OUT:
+            elif _is_among(LEFT_OUT, item):
                 title = f"{where}: {item['kind']} {_name(item)}"
                 notes.append(f"{title} is left out: how many pods it has depends on nodes or time")
             elif (obj := decoded(where, item)) is not None:
@@ -75,6 +76,10 @@ def _placed(given: Items, namespace: str) -> Iterator[tuple[str, JSON]]:
         if isinstance(metadata, dict) and (known is None or known[0].namespaced):
             item = {**item, "metadata": {"namespace": namespace, **metadata}}
         yield where, item
+
+
+def _is_among(kinds: Mapping[str, str], item: JSON) -> bool:
+    return kinds.get(item["kind"]) == str(item.get("apiVersion") or "").rpartition("/")[0]
 
 
 def _sort_in(where: str, obj: Object, pods: list[WantedPods], objects: list[Object]) -> None:

@@ -15,13 +15,15 @@ from dra_api.resource import DeviceClass, ResourceSlice
 
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.lint.documents import read_manifests
 from dra_operator.kubectl.lint.fields import dead_references, faulty_selectors, invalid_fields
-from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, read_manifests
+from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings
+from dra_operator.kubectl.lint.meaning import apart, doubtful
 from dra_operator.kubectl.lint.supply import Supply, lacking_devices
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Settings, pipeline
 from dra_operator.kubectl.why.published import Published
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
 
 def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, *, has_cluster: bool) -> list[Finding]:
@@ -36,10 +38,13 @@ def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, 
         *invalid_fields(manifests, gates),
         *faulty_selectors(around, Published(slices)),
         *dead_references(around),
+        *doubtful(around, Published(slices)),
     ]
     if slices:
         refused = frozenset(one.object for one in found if one.severity is Severity.ERROR)
-        found += lacking_devices(replace(around, refused=refused), Supply(made))
+        supply = Supply(made)
+        found += lacking_devices(replace(around, refused=refused), supply)
+        found += apart(around, supply)
     return found
 
 
@@ -50,7 +55,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """What is wrong, file by file. Raises Problem."""
     if not options.file:
         raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)
-    manifests, faults = read_manifests(options.file, seen.namespace)
+    manifests, faults, others = read_manifests(options.file, seen.namespace)
     has_cluster = options.live or options.source is not None
     found = [*faults, *findings(seen, manifests, Settings.of(options), has_cluster=has_cluster)]
     found.sort(key=_place)
@@ -58,7 +63,11 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     value = {"findings": found, "errors": counts[Severity.ERROR], "warnings": counts[Severity.WARNING]}
     names = list(dict.fromkeys(one.object for one in found if one.severity is not Severity.NOTE))
     code = ExitCode.IN_THE_WAY if counts[Severity.ERROR] else ExitCode.CLEAR
-    notes = [*_unchecked(seen, has_cluster=has_cluster), *(notes_on(seen, DEPENDS) if has_cluster else ())]
+    notes = [
+        *_not_read(others),
+        *_unchecked(seen, has_cluster=has_cluster),
+        *(notes_on(seen, DEPENDS) if has_cluster else ()),
+    ]
     checked = counted(len({one.title for one in manifests}), "object")
     total = f"{checked}, {counted(counts[Severity.ERROR], 'error')}, {counted(counts[Severity.WARNING], 'warning')}"
     return Answer(lines=[*_lines(found), total], value=value, names=names, notes=notes, code=code)
@@ -79,6 +88,13 @@ def _lines(found: list[Finding]) -> Iterator[str]:
             yield f"{one.where}: {one.object}"
         place = f"{one.field}: " if one.field else ""
         yield f"  {one.severity}: {place}{one.message}"
+
+
+def _not_read(others: Counter[str]) -> Iterator[str]:
+    """Kinds that neither decide about devices nor make pods."""
+    if others:
+        kinds = listed(f"{kind} ({number})" if number > 1 else kind for kind, number in sorted(others.items()))
+        yield f"not looked at, since no devices and no pods were found in them: {kinds}"
 
 
 def _unchecked(seen: Observed, *, has_cluster: bool) -> Iterator[str]:

@@ -100,11 +100,12 @@ def _similar(name: str, around: Surroundings) -> str:
 def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Finding]:
     named: dict[str, list[str]] = {}
     for place, entry in enumerate(pod.spec.resource_claims or ()):
-        what, devices = _meant(pod.metadata.namespace, entry, around)
+        what, devices = meant(pod.metadata.namespace, entry, around)
         if devices is not None:
             named[entry.name] = [request.name for request in devices.requests or ()]
         elif what and around.has_cluster:
-            yield manifest.finding(Severity.ERROR, f"spec.resourceClaims[{place}]", f"{what} does not exist")
+            text = f"{what} does not exist{_elsewhere(pod.metadata.namespace, entry, around)}"
+            yield manifest.finding(Severity.ERROR, f"spec.resourceClaims[{place}]", text)
     containers = (("initContainers", pod.spec.init_containers or ()), ("containers", pod.spec.containers or ()))
     for kind, several in containers:
         for container in several:
@@ -115,7 +116,19 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
                     yield manifest.finding(Severity.ERROR, path, text)
 
 
-def _meant(namespace: str, entry: PodResourceClaim, around: Surroundings) -> tuple[str, DeviceClaim | None]:
+def _elsewhere(namespace: str, entry: PodResourceClaim, around: Surroundings) -> str:
+    """The same name in another namespace, or a similar one in this namespace."""
+    name = entry.resource_claim_name or entry.resource_claim_template_name or ""
+    cluster = around.made.cluster
+    objects = list(cluster.claims if entry.resource_claim_name is not None else cluster.templates)
+    if others := sorted(it.metadata.namespace for it in objects if it.metadata.name == name):
+        return f"; there is one in namespace {others[0]}"
+    here = [it.metadata.name for it in objects if it.metadata.namespace == namespace]
+    similar = get_close_matches(name, here, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def meant(namespace: str, entry: PodResourceClaim, around: Surroundings) -> tuple[str, DeviceClaim | None]:
     if entry.resource_claim_name is not None:
         claim = around.claim(f"{namespace}/{entry.resource_claim_name}")
         found = claim.spec.devices if claim is not None else None

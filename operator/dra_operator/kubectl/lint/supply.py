@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dra_api.references import every_toleration
-from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim
+from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim, ResourceSlice
+from dra_cel import CompileError, compile, device_selectors
 
 from dra_operator.allocator import (
     Allocated,
@@ -27,6 +28,7 @@ from dra_operator.allocator import (
 from dra_operator.kubectl.facts import devices_of, marks_of, published
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
+from dra_operator.kubectl.why.published import Published
 from dra_operator.wording import counted, listed
 
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
@@ -57,6 +59,7 @@ class Supply:
         ]
 
         marks = marks_of(made.seen)
+        self.published = Published(made.seen.every(ResourceSlice))
         self.schedulers = sorted({name for taints in marks.values() for name in schedulers_of(taints)})
         """Those to which devices belong."""
 
@@ -74,8 +77,8 @@ class Supply:
             states[state] += 1
         return Matching(by_node, states["free"], states["unusable"])
 
-    def refusal(self, claim: ResourceClaim) -> tuple[Severity, str] | None:
-        """Why no node could serve the claim with all devices free; None if one could, or if that is not known.
+    def refusal(self, claims: Sequence[ResourceClaim]) -> tuple[Severity, str] | None:
+        """Why no node could serve the claims with all devices free; None if one could, or if that is not known.
 
         A warning if it is no fault of the claim, and may pass: a taint, or a pool that is being published or invalid.
         A request for all devices of a node waits for its pools of the drivers that it may mean (allocator.md
@@ -84,7 +87,7 @@ class Supply:
         refusals: list[Refusal] = []
         errors: list[AllocationError] = []
         for state in self._made.cluster.loaded_nodes():
-            outcome = self._made.allocator.allocate(state.node, [claim], Usage())
+            outcome = self._made.allocator.allocate(state.node, claims, Usage())
             if isinstance(outcome, Allocated | GaveUp):
                 return None
             if not isinstance(outcome, Failed):
@@ -118,7 +121,7 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
         yield from _entering(manifest, claim, spec, supply)
         has_choice = any(request.first_available for request in claim.spec.devices.requests or ())
         is_open = has_choice or all(one.severity is Severity.NOTE for one in found)
-        refusal = supply.refusal(claim) if is_open else None
+        refusal = supply.refusal([claim]) if is_open else None
         if refusal is not None:
             severity, why = refusal
             text = f"no node could serve it, even with all devices free: {why}"
@@ -136,20 +139,41 @@ def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Suppl
         yield manifest.finding(Severity.WARNING, f"{spec}.devices", text)
 
 
+def _advice(fault: str) -> str:
+    if "no such key" in fault or "not found" in fault:
+        return 'allow for devices without the name, as in "NAME" in device.attributes["DOMAIN"] && ...'
+    if "overload" in fault:
+        return 'compare values of one type: versions by semver("1.2.3"), capacities by quantity("40Gi")'
+    return "correct the expression"
+
+
+def _values(selectors: Sequence[DeviceSelector], supply: Supply) -> str:
+    """What devices publish under the names that the selectors read."""
+    said: list[str] = []
+    for selector in selectors:
+        try:
+            names = compile(selector.cel.expression, device_selectors(new=True)).references if selector.cel else ()
+        except CompileError:
+            continue
+        said += [f"{name} is {listed(values)}" for name in sorted(names) if (values := supply.published.values(name))]
+    return f"; among the devices {', '.join(dict.fromkeys(said))}" if said else ""
+
+
 def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:
     class_ = around.device_class(wanted.device_class_name)
     selectors = (*((class_.spec.selectors if class_ is not None else None) or ()), *(wanted.selectors or ()))
     found = supply.matching(selectors)
     if found.fault:
-        remedy = "a node where it meets such a device first takes no pod of the claim; allow for such devices"
-        return manifest.finding(Severity.ERROR, path, f"{found.fault}; {remedy}")
+        remedy = "a node where it meets such a device first takes no pod of the claim"
+        return manifest.finding(Severity.ERROR, path, f"{found.fault}; {remedy}; {_advice(found.fault)}")
     number, most = found.by_node.total(), max(found.by_node.values(), default=0)
     needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1
     # One of several alternatives may be beyond this cluster: then the next is taken.
     severity = Severity.ERROR if hasattr(wanted, "admin_access") else Severity.WARNING
     if not number:
         text = f"no device of the cluster matches class {wanted.device_class_name}"
-        return manifest.finding(severity, path, text + (" and the selectors" if wanted.selectors else ""))
+        text += " and the selectors" if wanted.selectors else ""
+        return manifest.finding(severity, path, text + _values(wanted.selectors or (), supply))
     if needs > number:
         has = counted(number, "device of the cluster matches", "devices of the cluster match")
         if found.unusable:

@@ -1,0 +1,235 @@
+"""What the API server takes, and what can hardly be meant: drivers, entries and rules that lead nowhere.
+
+A driver that a class or rule names is compared with those that publish devices; the configuration of a claim with the
+drivers that its class allows; an extended resource with the classes that serve one; the claims of one pod with what any
+single node could give. Each is a warning: another cluster, or tomorrow's, may make sense of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from dra_api.core import Node, Pod
+from dra_api.meta import ObjectMeta
+from dra_api.resource import (
+    EXTENDED_RESOURCE_PREFIX,
+    DeviceClass,
+    DeviceSelector,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from dra_api.validation.formats import is_extended_resource
+from dra_cel import Reference
+
+from dra_operator.kubectl.facts import value_text
+from dra_operator.kubectl.why.fixes.requests import every_request
+from dra_operator.kubectl.why.published import Published
+from dra_operator.wording import listed
+
+from .fields import meant
+from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
+from .supply import Supply
+
+_EQUALS: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"]+)\1|(['\"])([^'\"]+)\3\s*==\s*device\.driver")
+_ONE_OF: Final = re.compile(r"device\.driver\s+in\s+\[([^\]]*)\]")
+_PARENTS: Final = ("parent", "parentuuid", "parentdevice")
+
+
+def doubtful(around: Surroundings, published: Published) -> Iterator[Finding]:
+    """Yield a warning for each, of all manifests."""
+    for manifest in around.manifests:
+        match manifest.obj:
+            case DeviceClass():
+                yield from _of_class(manifest, manifest.obj, published)
+            case DeviceTaintRule():
+                yield from _of_rule(manifest, manifest.obj, published, around)
+            case ResourceSlice():
+                yield from _of_slice(manifest, manifest.obj)
+            case Pod():
+                yield from _of_pod(manifest, manifest.obj, around)
+    for manifest, claim, spec in claims_in(around.manifests):
+        yield from _of_configuration(manifest, claim, spec, around)
+        yield from _of_constraints(manifest, claim, spec, published)
+    yield from _served_twice(around)
+
+
+def apart(around: Surroundings, supply: Supply) -> Iterator[Finding]:
+    """Yield an error for pods whose claims can be served, but not all of them by one node."""
+    for manifest in around.manifests:
+        pod = manifest.obj
+        if not isinstance(pod, Pod) or len(pod.spec.resource_claims or ()) < 2:
+            continue
+        claims = []
+        for entry in pod.spec.resource_claims or ():
+            devices = meant(pod.metadata.namespace, entry, around)[1]
+            if devices is not None:
+                meta = ObjectMeta(name=entry.name, namespace=pod.metadata.namespace, uid=entry.name)
+                claims.append(ResourceClaim(metadata=meta, spec=ResourceClaimSpec(devices=devices)))
+        if len(claims) < 2 or any(supply.refusal([claim]) is not None for claim in claims):
+            continue
+        if (refusal := supply.refusal(claims)) is not None:
+            severity, why = refusal
+            names = listed(claim.metadata.name for claim in claims)
+            text = f"no single node could serve {names} together, even with all devices free: {why}"
+            yield manifest.finding(severity, "spec.resourceClaims", text)
+
+
+def drivers_in(selectors: Iterable[DeviceSelector] | None) -> set[str]:
+    """Return the drivers that the selectors allow by name; empty if they do not compare the driver."""
+    found: set[str] = set()
+    for selector in selectors or ():
+        text = selector.cel.expression if selector.cel is not None else ""
+        found |= {one[1] or one[3] for one in (match.groups() for match in _EQUALS.finditer(text))}
+        for one in _ONE_OF.finditer(text):
+            found |= set(re.findall(r"['\"]([^'\"]+)['\"]", one[1]))
+    return found
+
+
+def _of_class(manifest: Manifest, class_: DeviceClass, published: Published) -> Iterator[Finding]:
+    drivers = drivers_in(class_.spec.selectors)
+    for place, selector in enumerate(class_.spec.selectors or ()):
+        for driver in sorted(drivers_in([selector])):
+            if published.drivers and driver not in published.drivers:
+                text = f"no device is published by driver {driver}{_similar(driver, published.drivers)}"
+                yield manifest.finding(Severity.WARNING, f"spec.selectors[{place}]", text)
+    for place, config in enumerate(class_.spec.config or ()):
+        driver = config.opaque.driver if config.opaque is not None else ""
+        if driver and drivers and driver not in drivers:
+            text = f"configuration for driver {driver}, and the class allows devices of {listed(sorted(drivers))} alone"
+            yield manifest.finding(Severity.WARNING, f"spec.config[{place}].opaque.driver", text)
+
+
+def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, around: Surroundings) -> Iterator[Finding]:
+    allowed: dict[str, set[str]] = defaultdict(set)
+    for name, wanted in every_request(claim):
+        class_ = around.device_class(wanted.device_class_name)
+        drivers = drivers_in(class_.spec.selectors) if class_ is not None else set()
+        drivers |= drivers_in(wanted.selectors)
+        allowed[name] = drivers
+        allowed[name.partition("/")[0]] |= drivers
+    for place, config in enumerate(claim.spec.devices.config or ()):
+        driver = config.opaque.driver if config.opaque is not None else ""
+        concerned = [allowed.get(name, set()) for name in config.requests or list(allowed)]
+        if driver and concerned and all(concerned) and not any(driver in drivers for drivers in concerned):
+            others = listed(sorted(set().union(*concerned)))
+            text = f"configuration for driver {driver}, and its requests get devices of {others} alone"
+            yield manifest.finding(Severity.WARNING, f"{spec}.devices.config[{place}].opaque.driver", text)
+
+
+def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, published: Published) -> Iterator[Finding]:
+    for place, constraint in enumerate(claim.spec.devices.constraints or ()):
+        for field, name in (
+            ("matchAttribute", constraint.match_attribute),
+            ("distinctAttribute", constraint.distinct_attribute),
+        ):
+            domain, slash, id_ = (name or "").rpartition("/")
+            if slash and published.drivers and not published.values(Reference("attributes", domain, id_)):
+                known = [f"{its}/{id_}" for its in published.domains_of("attributes", id_)]
+                known += [f"{domain}/{one}" for one in published.names_of("attributes", domain)]
+                text = f"no device publishes attribute {name}{_similar(str(name), known)}"
+                yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].{field}", text)
+
+
+def _of_rule(
+    manifest: Manifest, rule: DeviceTaintRule, published: Published, around: Surroundings
+) -> Iterator[Finding]:
+    selector, effect = rule.spec.device_selector, rule.spec.taint.effect
+    path = "spec.deviceSelector"
+    if selector is not None and not (selector.driver or selector.pool or selector.device):
+        what = "evicts every pod that has a device" if effect == "NoExecute" else "keeps every device from pods"
+        yield manifest.finding(Severity.WARNING, path, f"selects all devices of the cluster, and so {what}")
+    if selector is None or not published.drivers:
+        return
+    if selector.driver and selector.driver not in published.drivers:
+        text = f"no device is published by driver {selector.driver}{_similar(selector.driver, published.drivers)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.driver", text)
+        return
+    slices = [it for it in around.made.seen.every(ResourceSlice) if selector.driver in (None, it.spec.driver)]
+    pools = {it.spec.pool.name for it in slices}
+    if selector.pool and selector.pool not in pools:
+        text = f"there is no pool {selector.pool}{_similar(selector.pool, pools)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.pool", text)
+        return
+    devices = {
+        device.name for it in slices if selector.pool in (None, it.spec.pool.name) for device in it.spec.devices or ()
+    }
+    if selector.device and selector.device not in devices:
+        text = f"there is no device {selector.device}{_similar(selector.device, devices)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.device", text)
+
+
+def _of_slice(manifest: Manifest, slice_: ResourceSlice) -> Iterator[Finding]:
+    """One attribute under two names, of which CEL takes one and constraints may take the other; partitions alone."""
+    driver = slice_.spec.driver
+    named: dict[str, str] = {}
+    for device in slice_.spec.devices or ():
+        attributes = device.attributes or {}
+        for name in attributes:
+            if f"{driver}/{name}" in attributes:
+                text = f"publishes {name} and {driver}/{name}, which is the same name: leave one out"
+                yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].attributes", text)
+        own = {name.rpartition("/")[2].lower(): value_text(value) for name, value in attributes.items()}
+        named[device.name] = device.name
+        if uuid := own.get("uuid"):
+            named[uuid] = device.name
+    consumed = {
+        device.name: {it.counter_set for it in device.consumes_counters or ()} for device in slice_.spec.devices or ()
+    }
+    for device in slice_.spec.devices or ():
+        own = {name.rpartition("/")[2].lower(): value_text(it) for name, it in (device.attributes or {}).items()}
+        parent = next((named[own[name]] for name in _PARENTS if own.get(name) in named), None)
+        if parent and parent != device.name and not consumed[parent] & consumed[device.name]:
+            text = f"{device.name} is a part of {parent}, and both may be given away: let them consume common counters"
+            yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].consumesCounters", text)
+
+
+def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Finding]:
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    used = {use.name for container in containers for use in container.resources.claims or ()}
+    for place, entry in enumerate(pod.spec.resource_claims or ()):
+        if entry.name not in used:
+            text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
+            yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
+    if not around.has_cluster:
+        return
+    served = {
+        name
+        for class_ in around.made.cluster.classes
+        for name in (class_.spec.extended_resource_name, f"{EXTENDED_RESOURCE_PREFIX}{class_.metadata.name}")
+        if name
+    }
+    for node in around.made.seen.every(Node):
+        served |= set(node.status.allocatable or {})
+    for container in containers:
+        asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
+        for name in asked:
+            is_ours = name.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(name)
+            if is_ours and name not in served:
+                text = f"no device class and no node offers {name}{_similar(name, served)}"
+                yield manifest.finding(Severity.WARNING, f"spec.containers[{container.name}].resources", text)
+
+
+def _served_twice(around: Surroundings) -> Iterator[Finding]:
+    """Of two classes that serve one extended resource the newer one counts, and of two equally old ones the first."""
+    classes: dict[str, list[str]] = defaultdict(list)
+    for class_ in around.made.cluster.classes:
+        if class_.spec.extended_resource_name:
+            classes[class_.spec.extended_resource_name].append(class_.metadata.name)
+    for manifest in around.manifests:
+        if isinstance(manifest.obj, DeviceClass) and (name := manifest.obj.spec.extended_resource_name):
+            others = sorted(set(classes[name]) - {manifest.obj.metadata.name})
+            if others:
+                text = f"class {listed(others)} serves {name} as well: one of them alone counts"
+                yield manifest.finding(Severity.WARNING, "spec.extendedResourceName", text)
+
+
+def _similar(word: str, known: Iterable[str]) -> str:
+    names: Sequence[str] = sorted(known)
+    found = get_close_matches(word, names, 1, 0.7)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,392 @@
+"""Manifests with one mistake each, and right ones: ``lint`` says something of the first, and nothing of the others."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dra_operator.cli import main as operator
+from dra_operator.kubectl.cli import main
+
+JSON = dict[str, Any]
+V1 = "resource.k8s.io/v1"
+GPU, NIC = "gpu.example.com", "nic.example.com"
+
+
+def slice_(node: str, driver: str, *devices: JSON, counters: list[JSON] | None = None) -> JSON:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 2 if counters else 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(devices)}
+    return {"apiVersion": V1, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+
+
+def gpu(name: str, model: str = "a100", numa: int = 0) -> JSON:
+    attributes = {"model": {"string": model}, "numa": {"int": numa}, "driverVersion": {"version": "1.2.3"}}
+    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": "40Gi"}}}
+
+
+def nic(name: str) -> JSON:
+    return {"name": name, "attributes": {"numa": {"int": 0}, f"{GPU}/numa": {"int": 0}}}
+
+
+def class_(name: str, driver: str, **spec: Any) -> JSON:
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    return {
+        "apiVersion": V1,
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [selector], **spec},
+    }
+
+
+def node(name: str) -> JSON:
+    allocatable = {"cpu": "8", "memory": "32Gi", "pods": "110", "old.example.com/card": "2"}
+    status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+
+
+CLUSTER = [
+    node("n1"),
+    node("n2"),
+    node("n3"),
+    slice_("n1", GPU, gpu("gpu-0"), gpu("gpu-1", numa=1)),
+    slice_("n2", GPU, gpu("gpu-0", "h100"), gpu("gpu-1", "h100")),
+    slice_("n1", NIC, nic("nic-0"), nic("nic-1")),
+    slice_("n3", "fpga.example.com", {"name": "fpga-0"}),
+    class_("gpu", GPU, extendedResourceName="example.com/gpu"),
+    class_("nic", NIC),
+    class_("fpga", "fpga.example.com"),
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}},
+    {
+        "apiVersion": V1,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "of-web", "namespace": "web"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}},
+    },
+]
+
+
+def claim(**exactly: Any) -> JSON:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", **exactly}}
+    spec = {"devices": {"requests": [request]}}
+    return {"apiVersion": V1, "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "ml"}, "spec": spec}
+
+
+def selecting(expression: str, **exactly: Any) -> JSON:
+    return claim(selectors=[{"cel": {"expression": expression}}], **exactly)
+
+
+def template(name: str = "t", device_class: str = "gpu", count: int = 1) -> JSON:
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}]}}
+    meta = {"name": name, "namespace": "ml"}
+    return {"apiVersion": V1, "kind": "ResourceClaimTemplate", "metadata": meta, "spec": {"spec": spec}}
+
+
+def pod_spec(*templates: str) -> JSON:
+    entries = [{"name": f"e-{name}", "resourceClaimTemplateName": name} for name in templates or ("t",)]
+    uses = [{"name": entry["name"]} for entry in entries]
+    return {
+        "containers": [{"name": "c", "image": "busybox", "resources": {"claims": uses}}],
+        "resourceClaims": entries,
+    }
+
+
+def pod(*templates: str) -> JSON:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ml"},
+        "spec": pod_spec(*templates),
+    }
+
+
+def rule(**selector: str) -> JSON:
+    spec = {"deviceSelector": selector, "taint": {"key": "example.com/broken", "effect": "NoExecute"}}
+    return {"apiVersion": V1, "kind": "DeviceTaintRule", "metadata": {"name": "r"}, "spec": spec}
+
+
+def workload(kind: str, api: str, path: str) -> JSON:
+    """An object whose pod template lies below these fields; a number is a place of a list."""
+    inner: Any = {"spec": pod_spec()}
+    for word in reversed(path.split(".")):
+        inner = [inner] if word == "0" else {word: inner}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "w", "namespace": "ml"}, **inner}
+
+
+def configured(driver: str, **more: Any) -> JSON:
+    made = claim()
+    made["spec"]["devices"]["config"] = [{"opaque": {"driver": driver, "parameters": {"a": None}}, **more}]
+    return made
+
+
+def constrained(**constraint: Any) -> JSON:
+    made = claim(count=2)
+    made["spec"]["devices"]["constraints"] = [constraint]
+    return made
+
+
+def first_available(*classes: str) -> JSON:
+    made = claim()
+    alternatives = [{"name": f"a{place}", "deviceClassName": name} for place, name in enumerate(classes)]
+    made["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": alternatives}]
+    return made
+
+
+def asking(**resources: str) -> JSON:
+    made = pod()
+    made["spec"] = {"containers": [{"name": "c", "image": "x", "resources": {"limits": resources}}]}
+    return made
+
+
+RIGHT: dict[str, list[JSON]] = {
+    "claim": [claim()],
+    "claim of two": [claim(count=2)],
+    "all of a node": [claim(allocationMode="All")],
+    "selector of a string": [selecting(f'device.attributes["{GPU}"].model == "h100"')],
+    "selector of a quantity": [selecting(f'device.capacity["{GPU}"].memory.compareTo(quantity("20Gi")) >= 0')],
+    "selector of a version": [selecting(f'device.attributes["{GPU}"].driverVersion.isGreaterThan(semver("1.0.0"))')],
+    "constraint": [constrained(matchAttribute=f"{GPU}/numa")],
+    "configuration": [configured(GPU)],
+    "configuration of a request": [configured(GPU, requests=["gpu"])],
+    "alternatives": [first_available("gpu", "nic")],
+    "template": [template()],
+    "pod": [template(), pod()],
+    "pod with a claim": [
+        claim(),
+        {**pod(), "spec": {**pod_spec(), "resourceClaims": [{"name": "e-t", "resourceClaimName": "c"}]}},
+    ],
+    "pod of two templates on one node": [template(), template("u", "nic"), pod("t", "u")],
+    "class": [class_("mine", GPU, extendedResourceName="example.com/mine")],
+    "class with configuration": [class_("mine", GPU, config=[{"opaque": {"driver": GPU, "parameters": {}}}])],
+    "extended resource": [asking(**{"example.com/gpu": "1"})],
+    "extended resource of a device plugin": [asking(**{"old.example.com/card": "1", "cpu": "1"})],
+    "rule for a device": [rule(driver=GPU, pool="n1", device="gpu-0")],
+    "rule for a driver": [rule(driver=GPU)],
+    "slice": [slice_("n9", GPU, gpu("gpu-0"))],
+    "deployment": [template(), workload("Deployment", "apps/v1", "spec.template")],
+    "cron job": [template(), workload("CronJob", "batch/v1", "spec.jobTemplate.spec.template")],
+    "job set": [
+        template(),
+        workload("JobSet", "jobset.x-k8s.io/v1alpha2", "spec.replicatedJobs.0.template.spec.template"),
+    ],
+    "other kinds": [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}}},
+        {"apiVersion": "example.com/v1", "kind": "ResourceClaim", "metadata": {"name": "o"}, "spec": {"size": "big"}},
+    ],
+    "nulls": [{**claim(selectors=None, count=None), "status": None}],
+    "tolerating": [claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}])],
+}
+assert len(RIGHT) >= 25
+
+
+def changed(objects: list[JSON], path: str, value: Any, *, number: int = 0, drop: str = "") -> list[JSON]:
+    """The objects with another value at a path of one of them; ``drop``: a field beside it that goes."""
+    made = copy.deepcopy(objects)
+    *before, last = path.split(".")
+    place: Any = made[number]
+    for word in before:
+        place = place[int(word)] if isinstance(place, list) else place[word]
+    if drop:
+        del place[drop]
+    place[int(last) if isinstance(place, list) else last] = value
+    return made
+
+
+REQUEST = "spec.devices.requests.0"
+ENTRY = "spec.resourceClaims.0"
+CONTAINER = "spec.containers.0"
+FULL = [template(), pod()]
+WRONG: dict[str, list[JSON]] = {
+    # what is written in the wrong place, or misspelt
+    "selector": changed([claim()], f"{REQUEST}.exactly.selector", [{"cel": {"expression": "true"}}]),
+    "deviceClass": changed([claim()], f"{REQUEST}.exactly.deviceClass", "gpu", drop="deviceClassName"),
+    "class beside exactly": changed([claim()], f"{REQUEST}.deviceClassName", "gpu"),
+    "requests beside devices": changed([claim()], "spec.requests", []),
+    "device": changed([claim()], "spec.device", {}),
+    "exactly misspelt": changed([claim()], f"{REQUEST}.exact", {"deviceClassName": "gpu"}, drop="exactly"),
+    "cel as text": changed([claim(selectors=[])], f"{REQUEST}.exactly.selectors", [{"cel": "true"}]),
+    "expressions": changed([claim()], f"{REQUEST}.exactly.selectors", [{"cel": {"expressions": "true"}}]),
+    "template without inner spec": changed([template()], "spec", claim()["spec"]),
+    "count in a template beside spec": changed([template()], "spec.count", 2),
+    "constraint beside devices": changed([claim()], "spec.constraints", [{"matchAttribute": f"{GPU}/numa"}]),
+    "matchAttributes": [constrained(matchAttributes=f"{GPU}/numa")],
+    "basic in v1": [slice_("n9", GPU, {"name": "d", "basic": {}})],
+    "attribute without a type": [slice_("n9", GPU, {"name": "d", "attributes": {"model": "a100"}})],
+    "source in a pod": changed(FULL, ENTRY, {"name": "e-t", "source": {"resourceClaimTemplateName": "t"}}, number=1),
+    "claims of a pod": changed(FULL, "spec.claims", [], number=1),
+    "resourceClaim of a pod": changed(FULL, "spec.resourceClaim", [], number=1),
+    "claims beside resources": changed(FULL, f"{CONTAINER}.claims", [{"name": "e-t"}], number=1),
+    "claim for claims": changed(FULL, f"{CONTAINER}.resources.claim", [], number=1),
+    "templateName": changed(FULL, ENTRY, {"name": "e-t", "templateName": "t"}, number=1),
+    "claimName": changed(FULL, ENTRY, {"name": "e-t", "claimName": "c"}, number=1),
+    "requests of a use": changed(FULL, f"{CONTAINER}.resources.claims.0.requests", ["gpu"], number=1),
+    "kind misspelt": changed([claim()], "kind", "ResourceClaims"),
+    "kind in parts": changed([template()], "kind", "ResourceClaimTemplat"),
+    "version v1 of core": changed([claim()], "apiVersion", "v1"),
+    "group misspelt": changed([claim()], "apiVersion", "resources.k8s.io/v1"),
+    "version that is gone": changed([claim()], "apiVersion", "resource.k8s.io/v1alpha2"),
+    "version that never was": changed([claim()], "apiVersion", "resource.k8s.io/v2"),
+    "deprecated version": changed([claim()], "apiVersion", "resource.k8s.io/v1beta2"),
+    "v1beta1 in a class": changed([class_("mine", GPU)], "apiVersion", "resource.k8s.io/v1beta1"),
+    # values
+    "mode in small letters": [claim(allocationMode="all")],
+    "count and all": [claim(allocationMode="All", count=2)],
+    "count of zero": [claim(count=-1)],
+    "count as text": [claim(count="two")],
+    "request without a name": changed([claim()], f"{REQUEST}.name", ""),
+    "request with a capital": changed([claim()], f"{REQUEST}.name", "GPU"),
+    "two requests of a name": changed([claim()], "spec.devices.requests", claim()["spec"]["devices"]["requests"] * 2),
+    "both kinds of a request": changed([first_available("gpu")], f"{REQUEST}.exactly", {"deviceClassName": "gpu"}),
+    "more than there are": [claim(count=9)],
+    "more than a node has": [claim(count=3)],
+    "unknown class": [claim(deviceClassName="gpus")],
+    "unknown class in an alternative": [first_available("gpu", "fgpa")],
+    "toleration with an operator": [claim(tolerations=[{"key": "a", "operator": "Is"}])],
+    "capacity beyond the device": [claim(capacity={"requests": {"memory": "80Gi"}})],
+    # expressions
+    "syntax": [selecting("device.driver == ")],
+    "unknown field of a device": [selecting('device.model == "a100"')],
+    "unknown domain": [selecting('device.attributes["nvidia.com"].model == "a100"')],
+    "unknown attribute": [selecting(f'device.attributes["{GPU}"].modell == "a100"')],
+    "value that no device has": [selecting(f'device.attributes["{GPU}"].model == "A100"')],
+    "string against a number": [selecting(f'device.attributes["{GPU}"].numa == "0"')],
+    "string against a version": [selecting(f'device.attributes["{GPU}"].driverVersion >= "1.0.0"')],
+    "number against a quantity": [selecting(f'device.capacity["{GPU}"].memory >= 40')],
+    "capacity as an attribute": [selecting(f'device.attributes["{GPU}"].memory == "40Gi"')],
+    "no boolean": [selecting(f'device.attributes["{GPU}"].model')],
+    "assignment": [selecting('device.driver = "gpu.example.com"')],
+    "other driver than the class": [selecting(f'device.driver == "{NIC}"')],
+    # what leads nowhere
+    "absent template": [pod()],
+    "template of another namespace": [pod("of-web")],
+    "entry that no container uses": changed(FULL, f"{CONTAINER}.resources", {}, number=1),
+    "use of an absent entry": changed(FULL, f"{CONTAINER}.resources.claims", [{"name": "e-x"}], number=1),
+    "use of an absent request": changed(
+        FULL, f"{CONTAINER}.resources.claims", [{"name": "e-t", "request": "nic"}], number=1
+    ),
+    "entry with claim and template": changed(
+        FULL, ENTRY, {"name": "e-t", "resourceClaimName": "c", "resourceClaimTemplateName": "t"}, number=1
+    ),
+    "entry with neither": changed(FULL, ENTRY, {"name": "e-t"}, number=1),
+    "two templates on different nodes": [template(), template("u", "fpga"), pod("t", "u")],
+    "constraint on an attribute of no device": [constrained(matchAttribute=f"{GPU}/numaNode")],
+    "constraint without a domain": [constrained(matchAttribute="numa")],
+    "constraint on an absent request": [constrained(matchAttribute=f"{GPU}/numa", requests=["nic"])],
+    "configuration for another driver": [configured(NIC)],
+    "configuration for a misspelt driver": [configured("gpu.exmaple.com")],
+    "configuration of an absent request": [configured(GPU, requests=["nic"])],
+    "misspelt driver in a class": [class_("mine", "gpu.exmaple.com")],
+    "configuration of a class for another driver": [
+        class_("mine", GPU, config=[{"opaque": {"driver": NIC, "parameters": {}}}])
+    ],
+    "class for a resource that another serves": [class_("mine", GPU, extendedResourceName="example.com/gpu")],
+    "resource name without a domain": [class_("mine", GPU, extendedResourceName="gpu")],
+    "extended resource that no class serves": [asking(**{"example.com/gpus": "1"})],
+    "rule for all devices": [rule()],
+    "rule with a misspelt driver": [rule(driver="gpu.exmaple.com")],
+    "rule with an absent pool": [rule(driver=GPU, pool="n7")],
+    "rule with an absent device": [rule(driver=GPU, pool="n1", device="gpu-7")],
+    "rule with an effect": changed([rule(driver=GPU)], "spec.taint.effect", "NoExec"),
+    "one attribute under two names": [
+        slice_("n9", GPU, {"name": "d", "attributes": {"m": {"string": "a"}, f"{GPU}/m": {"string": "b"}}})
+    ],
+    "whole device beside its parts": [
+        slice_(
+            "n9",
+            GPU,
+            {"name": "gpu-0", "attributes": {"uuid": {"string": "U"}}},
+            {"name": "mig-0", "attributes": {"parentUUID": {"string": "U"}}},
+        )
+    ],
+    "slice without a pool": changed([slice_("n9", GPU, gpu("gpu-0"))], "spec.pool", {}),
+    "slice of two places": changed([slice_("n9", GPU, gpu("gpu-0"))], "spec.allNodes", True),
+    "two devices of a name": [slice_("n9", GPU, gpu("gpu-0"), gpu("gpu-0"))],
+    # pods at any depth
+    **{
+        f"absent template in a {kind}": [workload(kind, api, path)]
+        for kind, api, path in (
+            ("Job", "batch/v1", "spec.template"),
+            ("StatefulSet", "apps/v1", "spec.template"),
+            ("MPIJob", "kubeflow.org/v2beta1", "spec.mpiReplicaSpecs.Worker.template"),
+            ("PyTorchJob", "kubeflow.org/v1", "spec.pytorchReplicaSpecs.Master.template"),
+            ("JobSet", "jobset.x-k8s.io/v1alpha2", "spec.replicatedJobs.0.template.spec.template"),
+            ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "spec.leaderWorkerTemplate.workerTemplate"),
+            ("RayCluster", "ray.io/v1", "spec.headGroupSpec.template"),
+            ("Job", "batch.volcano.sh/v1alpha1", "spec.tasks.0.template"),
+            ("PodTemplate", "v1", "template"),
+        )
+    },
+}
+Linted = Callable[[list[JSON]], JSON]
+
+
+@pytest.fixture
+def linted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Linted:
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": CLUSTER}))
+
+    def lint(objects: list[JSON]) -> JSON:
+        file = tmp_path / "manifests.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        main(["lint", "-f", str(file), "--from", str(cluster), "-n", "ml", "-o", "json"])
+        found: JSON = json.loads(capsys.readouterr().out)
+        return found
+
+    return lint
+
+
+def test_there_are_sixty_mistakes() -> None:
+    assert len(WRONG) >= 60
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_found(name: str, linted: Linted) -> None:
+    found = linted(WRONG[name])
+    assert found["errors"] + found["warnings"] > 0, found
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
+    found = linted(RIGHT[name])
+    assert [one for one in found["findings"] if one["severity"] != "note"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("selector", 'did you mean "selectors"?'),
+        ("string against a version", "semver("),
+        ("value that no device has", "a100, h100"),
+        ("template of another namespace", "there is one in namespace web"),
+        ("misspelt driver in a class", "did you mean gpu.example.com?"),
+        ("rule for all devices", "evicts every pod"),
+        ("two templates on different nodes", "no single node"),
+        ("version that is gone", "write resource.k8s.io/v1"),
+    ],
+)
+def test_a_finding_says_what_to_write(name: str, says: str, linted: Linted) -> None:
+    assert any(says in one["message"] for one in linted(WRONG[name])["findings"])
+
+
+@pytest.mark.parametrize("where", ["template metadata", "claim status", "selectors", "containers"])
+def test_a_null_is_taken_as_the_server_takes_it_by_simulate_as_well(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = template()
+    if where == "template metadata":
+        made["spec"]["metadata"] = None
+    elif where == "claim status":
+        made = {**claim(), "status": None}
+    elif where == "selectors":
+        made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = None
+    else:
+        made = asking(cpu="1")
+        made["spec"]["containers"][0]["resources"]["claims"] = None
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all([*CLUSTER, made]))
+    assert operator(["simulate", "-f", str(file)]) in (0, 1)
+    assert "expected" not in capsys.readouterr().err
