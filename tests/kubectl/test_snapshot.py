@@ -134,3 +134,28 @@ def test_what_is_wrong_with_a_file_is_one_line(
     complaint = capsys.readouterr().err
     assert said in complaint
     assert complaint.count("\n") == 1
+
+
+DUMP: Final = """
+{apiVersion: v1, kind: List, items: [
+ {apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: s}, spec: {driver: d.example.com, nodeName: n,
+  pool: {name: n, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}},
+ {apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c, namespace: ns, uid: c}, spec: {devices: {}},
+  status: {allocation: {devices: {results: [{request: r, driver: d.example.com, pool: n, device: x}]}},
+           reservedFor: [{resource: pods, name: p, uid: p}]}}]}
+"""
+
+
+@pytest.mark.parametrize("words", [["free"], ["why", "-A"], ["doctor"], ["why", "claim/c", "-n", "ns"]])
+def test_a_kind_that_a_dump_does_not_hold_is_unknown(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``kubectl get resourceslices,resourceclaims -o yaml`` has no nodes, which says nothing about the cluster."""
+    (tmp_path / "dump.yaml").write_text(DUMP)
+    main([*words, "--from", str(tmp_path / "dump.yaml")])
+    said = capsys.readouterr()
+    text = said.out + said.err
+    assert "holds no Node" in text
+    assert "does not exist" not in text
+    assert "Nothing is free" not in text
+    assert "you may not list" not in text

@@ -6,7 +6,7 @@ import ast
 import copy
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -104,9 +104,15 @@ def clusters(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Observed]:
             ]
         )
 
-    clears, ends = Stage.clear_up, history.delete_everything
-    monkeypatch.setattr(Stage, "clear_up", lambda stage: (taken(stage), clears(stage)))
-    monkeypatch.setattr(history, "delete_everything", lambda stage: (taken(stage), ends(stage)))
+    def before(act: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        def taken_first(stage: Stage) -> None:
+            taken(stage)
+            act(stage)
+
+        return taken_first
+
+    monkeypatch.setattr(Stage, "clear_up", before(Stage.clear_up))
+    monkeypatch.setattr(history, "delete_everything", before(history.delete_everything))
     history.play(seed)
     made = [[it for obj in objects if (it := decoded("history", obj)) is not None] for objects in found]
     return [Observed(objects, NOW, namespace="ns", is_whole=True) for objects in made]

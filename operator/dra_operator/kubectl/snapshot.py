@@ -9,15 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from dra_api.codec import to_dict
 from dra_api.command_line import path_word, shell
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
 from dra_api.releases.release import NEWEST, Release, chosen
+from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
@@ -38,6 +42,10 @@ def read(options: argparse.Namespace) -> Observed:
     from .live import read_server  # the client takes a third of a second to import
 
     return read_server(options)
+
+
+EXPECTED: Final[Mapping[str, type[Object]]] = {"nodes": Node, "pods": Pod}
+"""Kinds that every cluster has."""
 
 
 class Header(Struct, rename="camel"):
@@ -68,8 +76,18 @@ def load(path: str) -> Observed:
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     taken = parse_time(header.taken) or datetime.now(UTC)
+    if not header.taken:
+        header.unseen = {**_absent(objects, path), **header.unseen}
     release, is_whole = _release(header.kubernetes), bool(header.taken)
     return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates, is_whole)
+
+
+def _absent(objects: Sequence[Object], path: str) -> dict[str, str]:
+    """The kinds of which a dump of a cluster has no object: perhaps it was made without them."""
+    kinds = {type(obj) for obj in objects}
+    if not kinds & {ResourceSlice, ResourceClaim}:
+        return {}
+    return {name: f"{path} holds no {kind.__name__}" for name, kind in EXPECTED.items() if kind not in kinds}
 
 
 def document(seen: Observed) -> dict[str, Any]:

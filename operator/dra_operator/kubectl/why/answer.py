@@ -58,7 +58,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _of_all(seen: Observed, settings: Settings, seconds: float) -> Answer:
     if missing := hidden(seen):
-        raise Problem(f"you may not list {', '.join(missing)}; {VIEWER}")
+        absent = [why for kind in missing if " holds no " in (why := seen.unseen[kind])]
+        raise Problem("; ".join(absent) or f"you may not list {', '.join(missing)}; {VIEWER}")
     made = pipeline(seen, settings)
     with made.pausing.within(seconds):
         groups = waiting_groups(made, seen.every(Pod))

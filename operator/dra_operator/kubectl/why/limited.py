@@ -38,6 +38,10 @@ def why_within_limits(seen: Observed, found: Pod | ResourceClaim) -> Report:
         report.is_clear = found.status.allocation is not None
         for pod in _pods(seen, found) if found.status.allocation is None else ():
             _pod(report, seen, pod)
+    absent = [seen.unseen[kind] for kind in hidden(seen)]
+    if all(" holds no " in why for why in absent):
+        report.say(f"{'; '.join(absent)}: with these objects the answer goes node by node, and has changes that help")
+        return report
     kinds = ", ".join(kind.partition(".")[0] for kind in hidden(seen))
     role = "the ClusterRole dra-viewer (manifests/operator/viewer.yaml)"
     report.say(f"you may not list {kinds}: with {role} the answer goes node by node, and has changes that help")
