@@ -64,7 +64,7 @@ claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/names.py NamesBeingWritten.over wait  warned: names-unanswered
 claims/parked_claims.py ParkedClaims.handle _later  said: parked-claim
 claims/parked_claims.py ParkedClaims._give_back sleep  below 5 s: the grace
-claims/release.py ClaimProtection.handle puts_off  no pod: its claim is in use, by a pod with a node
+claims/release.py ClaimReleaser._protect puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
 context.py ControllerContext.add_after add_after  below 5 s: those who call it have lines
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop

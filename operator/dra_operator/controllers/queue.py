@@ -149,11 +149,13 @@ class WorkQueue:
                 continue
             if not weak:
                 self._fairness.unwant(key)
+            # One worker per key: what comes while it is worked on is looked at when the worker is done.
             if key in self._working or key in self._postponed:
                 _want(self._again, key, weak=weak)
             elif key in self._held and self._firm:
                 _want(self._wanted, key, weak=weak)
             else:
+                # An ordinary look makes the timer needless. A weak one may turn out to be none, so the timer stays.
                 if not weak or key in self._held:
                     self._let_go(key)
                 self._make_ready(key, weak=weak)

@@ -293,9 +293,11 @@ class Dispatcher:
             self._queue.looked_at(key, time.perf_counter() - began)
             self._finish(key, begun, error)
             return
+        # Charged before the key goes back: its namespace has its next turn by what it owes now.
         is_much = self._queue.looked_at(key, time.perf_counter() - began)
         self._charge(key, begun, decided.spent, is_much)
         if isinstance(decided, Postponed):
+            # No write is under way for it, so it must not keep a worker from those that have some.
             self._slots.release()
             self._postponed[key] = begun._replace(charged=decided.spent)
             if decided.note is not None:

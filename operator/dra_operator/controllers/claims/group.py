@@ -99,36 +99,34 @@ class GroupClaimGenerator:
         return claim is not None and (not must_check_owner or is_owned_by_group(group, claim))
 
 
-class GroupReservations:
-    """Knows which reservations for PodGroups a pod may still need."""
+async def keeps_reservation(
+    context: ControllerContext, claim: ResourceClaim, group: ResourceClaimConsumerReference
+) -> bool:
+    """Return whether a pod of the group may still need the reservation of the claim. Raises ReleaseFailed."""
+    features = context.cluster.features
+    if not features.workload_resource_claims or context.cluster.groups.needs(claim, group):
+        return True
+    if not await _exists(context, claim.metadata.namespace, group):
+        return False
+    if features.release < Release.V1_37:
+        return True
+    # Pods of the group may exist that our watch has not reported yet: only the server knows.
+    return await context.groups.has_active_pods(claim.metadata.namespace, group.name)
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._cluster, self._groups = context.cluster, context.groups
 
-    async def stays(self, claim: ResourceClaim, group: ResourceClaimConsumerReference) -> bool:
-        """Return whether a pod may still need the reservation. Raises ReleaseFailed."""
-        features = self._cluster.features
-        if not features.workload_resource_claims or self._cluster.groups.needs(claim, group):
-            return True
-        if not await self._exists(claim.metadata.namespace, group):
-            return False
-        if features.release < Release.V1_37:
-            return True
-        return await self._groups.has_active_pods(claim.metadata.namespace, group.name)
-
-    async def _exists(self, namespace: str, group: ResourceClaimConsumerReference) -> bool:
-        groups = self._cluster.groups.store
-        if group.uid in groups.deleted:
-            return False
-        if groups.get(f"{namespace}/{group.name}", group.uid) is not None:
-            return True
-        try:
-            return (await self._groups.read(namespace, group.name)).metadata.uid == group.uid
-        except NotFound:
-            return False
-        except DecodeError as error:
-            text = f"its consumer PodGroup {group.name} is malformed; correct or delete that group: {error}"
-            raise ReleaseFailed(text) from error
+async def _exists(context: ControllerContext, namespace: str, group: ResourceClaimConsumerReference) -> bool:
+    known = context.cluster.groups.store
+    if group.uid in known.deleted:
+        return False
+    if known.get(f"{namespace}/{group.name}", group.uid) is not None:
+        return True
+    try:
+        return (await context.groups.read(namespace, group.name)).metadata.uid == group.uid
+    except NotFound:
+        return False
+    except DecodeError as error:
+        text = f"its consumer PodGroup {group.name} is malformed; correct or delete that group: {error}"
+        raise ReleaseFailed(text) from error
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 The controller ``release``; claim-controller.md sections 6 and 7. Each step decides on the claim as the server has it,
 and can be repeated.
 
-A claim in use that lost its finalizer gets it back (``ClaimProtection``): without it the claim could be deleted while
+A claim in use that lost its finalizer gets it back (``_protect``): without it the claim could be deleted while
 its pods run, and its devices would look free. A writer that takes it off again and again meets growing pauses.
 
-Immediate claims keep their devices, and give them back when they are deleted or not immediate any more (``ClaimHold``):
+Immediate claims keep their devices (``_keep_immediate``), and give them back when they are deleted or not immediate:
 
 =============================================  ==================================================================
 The claim is                                   What is done
@@ -42,7 +42,7 @@ from dra_kube import Conflict, NotFound
 
 from dra_operator.cache import Key, is_in_use, is_unprotected
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
-from dra_operator.controllers.claims.group import GroupReservations, releasing
+from dra_operator.controllers.claims.group import keeps_reservation, releasing
 from dra_operator.controllers.claims.parked_claims import ParkedClaims
 from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ReleaseFailed
@@ -65,42 +65,66 @@ async def discard(claims: ClaimWriter, claim: ResourceClaim, consumer: str) -> N
 logger = logging.getLogger(__name__)
 
 
-class ClaimProtection:
-    """``handle`` one claim."""
+class ClaimReleaser:
+    """Handles ``release:`` keys. ``is_listed``: see ``ParkedClaims``."""
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._cluster, self._claims, self._pauses = context.cluster, context.claims, context.pauses
+    def __init__(
+        self,
+        context: ControllerContext,
+        delayed_deletion: DelayedDeletion,
+        is_listed: Callable[[ResourceClaim, float], bool],
+    ) -> None:
+        self._context, self._delayed_deletion = context, delayed_deletion
+        self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
+        self._parked, self._announced = ParkedClaims(context, is_listed), Announced()
 
-    async def handle(self, claim: ResourceClaim) -> ResourceClaim:
-        """Return the claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
-        what = f"finalizer {claim.metadata.uid}"
-        if not is_unprotected(self._cluster, claim) or self._pauses.puts_off(what, Key("release", claim.key)):
-            return claim
-        self._pauses.did(what)
-        after = await self._claims.swap_finalizers(claim, "", FINALIZER)
-        if is_unprotected(self._cluster, after):
-            lost = "a webhook or admission policy removes it: exempt ResourceClaims in use from it"
-            tell(logger, logging.WARNING, "claim in use has no finalizer", claim=claim.key, because=lost)
-        else:
-            tell(logger, logging.WARNING, "finalizer restored on claim in use", claim=claim.key, finalizer=FINALIZER)
-        return after
+    async def handle(self, key: str) -> None:
+        """Bring one claim's status in line with its remaining consumers."""
+        claim = self._cluster.claims.get(key)
+        if claim is None:
+            self._delayed_deletion.ended(key)
+            self._parked.ended(key)
+            return
+        ours = self._context.ours
+        # Finalizers first: a claim that could vanish while its devices are in use must not wait for anything else.
+        try:
+            if ours.allocation:
+                claim = await self._keep_immediate(claim)
+            if ours.release or ours.placement:
+                claim = await self._protect(claim)
+        except (NotFound, ClaimChanged):
+            return  # another one may have its name now, whose event brings the key here again
+        # A contest was begun by placement, whoever releases claims, and only placement knows when it is over.
+        if ours.placement:
+            with suppress(NotFound, ClaimChanged):
+                await self._parked.handle(claim)
+        # Beside a kube-controller-manager one thing is left to do: it does not know which claim was made in vain.
+        if not ours.release:
+            if ours.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
+                await self._claims.delete(claim)
+            return
+        try:
+            if (released := await self._release(claim)) is None:
+                return
+        except (NotFound, ClaimChanged):
+            return  # deleted meanwhile, and with it everything there was to do; or used again, which brings it back
+        if not released.status.reserved_for and self._is_left_over(released):
+            await self._claims.delete(released)
+            tell(logger, logging.DEBUG, "claim deleted", claim=released.key)
 
+    async def _keep_immediate(self, claim: ResourceClaim) -> ResourceClaim:
+        """Keep the devices of an immediate claim, or have it get some. Return the claim as it is afterwards.
 
-class ClaimHold:
-    """``handle`` one claim; one without devices is asked for a decision."""
-
-    def __init__(self, context: ControllerContext) -> None:
-        self._claims, self._events, self._wake = context.claims, context.events, context.wake
-        self._announced = Announced()
-
-    async def handle(self, claim: ResourceClaim) -> ResourceClaim:
-        """Return the claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
+        Raises NotFound and ClaimChanged when it is not there any more.
+        """
         self._tell_of_annotation(claim)
         finalizers = claim.metadata.finalizers or ()
         if is_immediate(claim):
             if claim.status.allocation is None:
-                self._wake([Key("placement", placeholder_key(claim))])
+                self._context.wake([Key("placement", placeholder_key(claim))])
             elif FINALIZER in finalizers or HOLD not in finalizers:
+                # The built-in finalizer came with a scheduler's allocation; kube-controller-manager would take it off
+                # with the last consumer, devices and all.
                 return await self._claims.swap_finalizers(claim, FINALIZER, HOLD)
             return claim
         if HOLD not in finalizers:
@@ -119,53 +143,24 @@ class ClaimHold:
         if not fault:
             self._announced.forget(uid)
         elif self._announced.is_news(uid, fault):
-            self._events.post(claim, EventReason.FAILED_ALLOCATION, fault)
+            self._context.events.post(claim, EventReason.FAILED_ALLOCATION, fault)
 
+    async def _protect(self, claim: ResourceClaim) -> ResourceClaim:
+        """Put the finalizer back on a claim in use that lost it. Return the claim as it is afterwards.
 
-class ClaimReleaser:
-    """Handles ``release:`` keys. ``is_listed``: see ``ParkedClaims``."""
-
-    def __init__(
-        self,
-        context: ControllerContext,
-        delayed_deletion: DelayedDeletion,
-        is_listed: Callable[[ResourceClaim, float], bool],
-    ) -> None:
-        self._context, self._delayed_deletion = context, delayed_deletion
-        self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
-        self._hold, self._protection = ClaimHold(context), ClaimProtection(context)
-        self._reservations, self._parked = GroupReservations(context), ParkedClaims(context, is_listed)
-
-    async def handle(self, key: str) -> None:
-        """Bring one claim's status in line with its remaining consumers."""
-        claim = self._cluster.claims.get(key)
-        if claim is None:
-            self._delayed_deletion.ended(key)
-            self._parked.ended(key)
-            return
-        try:
-            if self._context.ours.allocation:
-                claim = await self._hold.handle(claim)
-            if self._context.ours.release or self._context.ours.placement:
-                claim = await self._protection.handle(claim)
-        except (NotFound, ClaimChanged):
-            return  # another one may have its name now, whose event brings the key here again
-        if self._context.ours.placement:
-            with suppress(NotFound, ClaimChanged):
-                await self._parked.handle(claim)
-        if not self._context.ours.release:
-            if self._context.ours.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
-                await self._claims.delete(claim)
-            return
-        try:
-            if (released := await self._release(claim)) is None:
-                return
-        except (NotFound, ClaimChanged):
-            return  # deleted meanwhile, and with it everything there was to do; or used again, which brings it back
-        claim = released
-        if not claim.status.reserved_for and self._is_left_over(claim):
-            await self._claims.delete(claim)
-            tell(logger, logging.DEBUG, "claim deleted", claim=claim.key)
+        Raises NotFound and ClaimChanged when it is not there any more.
+        """
+        what, pauses = f"finalizer {claim.metadata.uid}", self._context.pauses
+        if not is_unprotected(self._cluster, claim) or pauses.puts_off(what, Key("release", claim.key)):
+            return claim
+        pauses.did(what)
+        after = await self._claims.swap_finalizers(claim, "", FINALIZER)
+        if is_unprotected(self._cluster, after):
+            lost = "a webhook or admission policy removes it: exempt ResourceClaims in use from it"
+            tell(logger, logging.WARNING, "claim in use has no finalizer", claim=claim.key, because=lost)
+        else:
+            tell(logger, logging.WARNING, "finalizer restored on claim in use", claim=claim.key, finalizer=FINALIZER)
+        return after
 
     async def _release(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
@@ -258,7 +253,7 @@ class ClaimReleaser:
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Return whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
         if is_pod_group(consumer):
-            return await self._reservations.stays(claim, consumer)
+            return await keeps_reservation(self._context, claim, consumer)
         if consumer.api_group or consumer.resource != "pods":
             return True
         if consumer.uid in self._cluster.pods.deleted:

@@ -167,6 +167,7 @@ class BindingCycle:
         ]
 
     async def _write_claims(self) -> list[ResourceClaim]:
+        # One after the other: what a failed write leaves behind is then one claim, which the next attempt finds.
         claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
         claims += await self._serve_extended_resources()
         await self._record_node_use()
@@ -183,6 +184,7 @@ class BindingCycle:
             return await work
         except Exception as error:
             if not is_over(error):
+                # The write may still happen. Devices named in it stay taken (``_unknown``), all others are free.
                 self._unreserve_devices()
             elif undo or isinstance(error, PodVanished):
                 refused = isinstance(error, ApiError) and not isinstance(error, _PASSING)
@@ -315,6 +317,7 @@ class BindingCycle:
 
         A pod whose last step is refused keeps no devices that it got in an earlier attempt: it may never start.
         """
+        # The room first: others may be planned while the writes below are on their way.
         self.unreserve()
         uid = self._pod.metadata.uid
         for claim in self._reserved:

@@ -206,17 +206,21 @@ class SchedulingCycle:
         attempt = self._put_aside.pop(key, None)
         if self._gangs.puts_off(key):
             return Decided()
+        # A write of an earlier attempt was not answered: nothing is decided before its fate is certain, since the
+        # devices that it names may be the pod's already.
         if self._cluster.allocated_devices.assumed_for(key):
             return Decided(partial(self._unreserve.confirm, key), clears_up=True)
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             self._gangs.leave(key)
             return Decided()
+        # The names of its claims may be on their way into the pod's status: it is planned meanwhile.
         pod = self._context.names_being_written.foreseen(pod)
         if self._context.pods.unanswered(pod) is not None:
             return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
         if (of_gang := self._gangs.taken_up(key)) is not None:
             return await self._gangs.go_on(of_gang)
+        # A plan that was put aside continues, unless the pod or a claim of it is another one by now.
         if attempt is None or not attempt.is_of(self._cluster):
             began = time.perf_counter()
             begun = self._begin(pod)
@@ -253,6 +257,7 @@ class SchedulingCycle:
 
     def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
+        # Whatever changes while the pod is looked at wakes it; what it waits for is narrowed down with the answer.
         self._cluster.set_wake_conditions(pod.key, EVERYTHING)
         match found := pre_filter(pod, self._snapshot(self._context.deference.wait)):
             case CycleState():
@@ -350,6 +355,7 @@ class SchedulingCycle:
 
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster
+        # What the pod holds of a node from an earlier attempt must not keep it from that node.
         with cluster.without_load_of(pod):
             cluster.loaded_nodes()  # brings the plan's nodes up to date
             with span("plan", pod=pod.key, claims=lambda: [claim.key for claim in attempt.cycle_state.resource_claims]):
