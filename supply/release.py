@@ -32,7 +32,10 @@ from archive import PLATFORMS, PYTHONS, ROOT, archive, fetched, tag_of
 from dra_api.version import VERSION
 
 HOME: Final = "https://github.com/kopf-dra/kopf-dra"
-MANIFESTS: Final = {"install.yaml": "manifests/operator", "install-with-simulated-driver.yaml": "manifests"}
+MANIFESTS: Final = {
+    "install.yaml": ("manifests",),
+    "install-with-simulated-driver.yaml": ("manifests", "manifests/examples/simulated-driver"),
+}
 DESCRIPTION: Final = """\
 Answers questions about devices of Dynamic Resource Allocation: utilisation, holders, why a pod waits and which changes
 were proven to help, what would fit, what a drain or a taint would do. It only reads, apart from doctor --fix and
@@ -60,8 +63,8 @@ def main() -> None:
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "hatchling", "build", "--directory", folder.resolve()], cwd=ROOT, check=True)
-    for name, source in MANIFESTS.items():
-        (folder / name).write_text(rendered(source))
+    for name, sources in MANIFESTS.items():
+        (folder / name).write_text(rendered(*sources))
     packed: dict[str, str] = {}
     for platform in options.platform or PLATFORMS:
         content = archive({tag_of(python, platform): fetched(python, platform) for python in PYTHONS})
@@ -85,10 +88,11 @@ def notes(changelog: str) -> str:
     return found[1].strip()
 
 
-def rendered(source: str) -> str:
-    """A folder of manifests as one text."""
-    command = ["kubectl", "kustomize", str(ROOT / source)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def rendered(*sources: str) -> str:
+    """Return folders of manifests as one text."""
+    commands = [["kubectl", "kustomize", str(ROOT / source)] for source in sources]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True) for command in commands]
+    text = "---\n".join(each.stdout for each in done)
     return f"# kopf-dra {VERSION}: kubectl apply -f FILE\n{text}"
 
 

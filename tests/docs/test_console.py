@@ -87,7 +87,7 @@ STORIES = {
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
     ),
     "roles, tokens and a stuck claim": Story(
-        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 5)),
+        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 6)),
         check="kubectl wait --for=delete resourceclaim/stuck --timeout=30s",
         words={"resourceclaim NAME": "resourceclaim stuck"},
         before={

@@ -49,8 +49,9 @@ def by_name(text: str) -> Objects:
 def without_sums(text: str) -> Objects:
     """The objects without what tells one content of the plugin's configuration from another."""
     objects = by_name(re.sub(r"name: dra-plugin-[a-z0-9]{10}$", "name: dra-plugin", text, flags=re.MULTILINE))
-    template = objects["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]["metadata"]
-    template.pop("annotations", None)
+    for (kind, _, _), obj in objects.items():
+        if kind == "DaemonSet":
+            obj["spec"]["template"]["metadata"].pop("annotations", None)
     return objects
 
 
@@ -75,6 +76,13 @@ def test_it_renders_what_kustomize_renders() -> None:
     wanted = kustomized("manifests")
     del wanted["Namespace", "", "dra-system"]  # helm install --create-namespace
     assert without_sums(rendered()) == wanted
+    wanted |= kustomized("manifests/examples/simulated-driver")
+    assert without_sums(rendered(plugin={"enabled": True})) == wanted
+
+
+@needs_helm
+def test_the_simulated_driver_is_installed_only_if_it_is_asked_for() -> None:
+    assert not [key for key in chart() if "plugin" in "".join(key)]
 
 
 @needs_helm
@@ -82,15 +90,15 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     up = os.path.relpath(ROOT / "manifests", root)
-    components = [f"{up}/components/{name}" for name in ("network", "monitoring", "device-status")]
+    components = [f"{up}/components/{name}" for name in ("network", "plugin-network", "monitoring", "device-status")]
     content = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "components": components}
-    (root / "kustomization.yaml").write_text(yaml.safe_dump({**content, "resources": [f"{up}/base"]}))
+    (root / "kustomization.yaml").write_text(yaml.safe_dump({**content, "resources": [f"{up}/base", f"{up}/plugin"]}))
     wanted = kustomized(str(root))
     del wanted["Namespace", "", "dra-system"]
     switches: dict[str, Any] = {
         "networkPolicy": {"enabled": True},
         "monitoring": {"enabled": True},
-        "plugin": {"reportsDevices": True},
+        "plugin": {"enabled": True, "reportsDevices": True},
     }
     assert without_sums(rendered(**switches)) == wanted
 
@@ -106,7 +114,7 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
 )
 def test_other_namespaces_are_used_everywhere(release: str, plugin: str, made: set[str]) -> None:
     given = {
-        "plugin": {"namespace": plugin, "reportsDevices": True},
+        "plugin": {"enabled": True, "namespace": plugin, "reportsDevices": True},
         "networkPolicy": {"enabled": True},
         "monitoring": {"enabled": True},
     }
@@ -143,7 +151,9 @@ def test_values_change_what_they_name() -> None:
         "affinity": {"nodeAffinity": {}},
         "podAnnotations": {"note": "x"},
     }
-    objects = chart(image=image, operator=operator, plugin={"kubeletDir": "/data/kubelet", "config": {"pools": []}})
+    objects = chart(
+        image=image, operator=operator, plugin={"enabled": True, "kubeletDir": "/data/kubelet", "config": {"pools": []}}
+    )
     deployment = objects["Deployment", "dra-system", "dra-operator"]["spec"]
     pod, (container,) = deployment["template"]["spec"], deployment["template"]["spec"]["containers"]
     assert deployment["replicas"] == 2
@@ -172,7 +182,7 @@ def test_values_change_what_they_name() -> None:
 
 @needs_helm
 def test_the_name_of_the_driver_is_the_same_everywhere() -> None:
-    objects = chart(plugin={"config": {"driverName": "mine.example.com"}, "reportsDevices": True})
+    objects = chart(plugin={"enabled": True, "config": {"driverName": "mine.example.com"}, "reportsDevices": True})
     of_the_plugin = {key: str(obj) for key, obj in objects.items() if "plugin" in key[2] or key[0] == "DeviceClass"}
     assert not [key for key, text in of_the_plugin.items() if "simulated.dra.example.com" in text]
     named = {kind for (kind, _, _), text in of_the_plugin.items() if "mine.example.com" in text}
@@ -237,7 +247,7 @@ def test_a_changed_configuration_starts_the_plugin_anew() -> None:
     sums = set()
     configs: list[dict[str, Any]] = [{}, {"numDevices": 4}, {"numDevices": 6}, {"numDevices": 6}]
     for config in configs:
-        plugin = {"config": config, "podAnnotations": {"note": "x"}}
+        plugin = {"enabled": True, "config": config, "podAnnotations": {"note": "x"}}
         template = chart(plugin=plugin)["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]
         assert template["metadata"]["annotations"]["note"] == "x"
         sums.add(template["metadata"]["annotations"]["checksum/config"])
@@ -246,7 +256,7 @@ def test_a_changed_configuration_starts_the_plugin_anew() -> None:
 
 @needs_helm
 def test_its_notes_say_where_all_is_and_what_a_pod_needs() -> None:
-    values = {"operator": {"settings": {"scheduler-name": "mine"}}, "plugin": {"namespace": "drivers"}}
+    values = {"operator": {"settings": {"scheduler-name": "mine"}}, "plugin": {"enabled": True, "namespace": "drivers"}}
     words = ("install", "release", "manifests", "--dry-run=client", "--namespace", "here")
     _, notes = helm(*words, values=values).split("NOTES:")
     assert "schedulerName: mine" in notes

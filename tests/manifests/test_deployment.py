@@ -30,7 +30,7 @@ from rounds import LONG
 from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
-INSTALL, LABEL, _TERRITORY, UPGRADE, REMOVE = range(5)  # the blocks of docs/operating.md
+INSTALL, DRIVER, LABEL, _TERRITORY, UPGRADE, REMOVE = range(6)  # the blocks of docs/operating.md
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
             for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
@@ -45,7 +45,7 @@ async def site() -> AsyncIterator[Site]:
 async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()
-    for block in (INSTALL, LABEL):
+    for block in (INSTALL, DRIVER, LABEL):
         await as_the_page_says(site, block)
     await programs_were_called_as_written(site)
 
@@ -125,7 +125,7 @@ async def test_an_edited_configuration_takes_effect(site: Site, tmp_path: Path) 
         shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
         config = tmp_path / "manifests/plugin/simulated.yaml"
         config.write_text(config.read_text().replace("count: 8", "count: 6"))
-        await site.kubectl("apply", "-k", str(tmp_path / "manifests"))
+        await site.kubectl("apply", "-k", str(tmp_path / "manifests/examples/simulated-driver"))
         await until("6 devices on each node", lambda: _sizes(api, 6))
 
 
@@ -194,7 +194,7 @@ async def _published(api: Api) -> bool:
 
 
 async def test_the_mounts_are_where_the_plugin_looks(site: Site) -> None:
-    await site.kubectl("apply", "-k", "manifests")
+    await site.kubectl("apply", "-k", "manifests/examples/simulated-driver")
     daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-plugins")
     spec = daemons["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}

@@ -47,11 +47,12 @@ class Site:
         await self.kubectl("apply", "--validate=strict", "-k", self._manifests(components))
 
     def _manifests(self, components: Sequence[str]) -> str:
-        """A folder to apply."""
-        if not components:
-            return "manifests"
+        """A folder to apply: operator and simulated driver."""
         up = os.path.relpath(ROOT / "manifests", self.cluster.folder)
-        content = {"resources": [up], "components": [f"{up}/components/{name}" for name in components]}
+        content = {
+            "resources": [up, f"{up}/examples/simulated-driver"],
+            "components": [f"{up}/components/{name}" for name in components],
+        }
         (self.cluster.folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return str(self.cluster.folder)
 
@@ -63,7 +64,7 @@ class Site:
 
     async def rendered(self) -> list[dict[str, Any]]:
         """The objects of the manifests."""
-        return list(yaml.safe_load_all(await self.kubectl("kustomize", "manifests")))
+        return list(yaml.safe_load_all(await self.kubectl("kustomize", self._manifests(()))))
 
     async def account(self, name: str, pod: str = "") -> Path:
         """A kubeconfig for a service account; with a token that is bound to the pod, if one is named."""
