@@ -175,6 +175,20 @@ class Driver(ABC):
         A claim whose work was interrupted, or which was prepared before a reboot, is prepared again.
         """
 
+    async def prepare_all(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
+        """Prepare the claims of one call together; optional. Return the devices of each, or its error, by uid.
+
+        For drivers that set up devices of several claims of a pod at once. Claims that are prepared are not among them.
+        What this raises is the error of each claim. ``prepare`` is still called for claims whose devices changed.
+        """
+        raise NotImplementedError
+
+    async def started(self, plugin: Any) -> None:  # noqa: B027  # optional
+        """Get to know the ``KubeletPlugin`` that serves this driver; called once, before the kubelet's first call.
+
+        ``plugin.prepared_claims`` is what earlier processes have prepared. What this raises ends the start.
+        """
+
     async def unprepare(self, claim: ClaimRef) -> None:  # noqa: B027  # many drivers have nothing to undo
         """Undo ``prepare``; the library removes the CDI files. Must succeed for unknown claims.
 
@@ -197,7 +211,7 @@ class Driver(ABC):
         super().__init_subclass__(**others)
         if inspect.iscoroutinefunction(cls.__dict__.get("health")):
             raise TypeError(f"{cls.__name__}.health must yield reports: write 'yield [...]' in it instead of 'return'")
-        for name in ("prepare", "unprepare"):
+        for name in ("prepare", "prepare_all", "started", "unprepare"):
             method = cls.__dict__.get(name)
             if isinstance(method, FunctionType) and not _is_asynchronous(method):
                 raise TypeError(f"{cls.__name__}.{name} must be asynchronous: write 'async def {name}'")

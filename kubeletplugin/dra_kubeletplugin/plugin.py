@@ -26,7 +26,7 @@ from .claims.device_status import DeviceStatus, report_devices
 from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls
 from .claims.lock import Turns
 from .claims.prepared import PreparedClaims
-from .driver import ClaimRef, Driver, PreparedDevice
+from .driver import ClaimRef, Driver, PreparedDevice, answer_of
 from .errors import Fatal, Recoverable, SettingsError, StartError
 from .files.cdi import CdiFolder
 from .files.checkpoint import ClaimRecords
@@ -98,6 +98,7 @@ class KubeletPlugin:
             stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
             is_new = self._make_folders() if settings.run_dra_service else True
+            await answer_of(self._driver.started(self))
             if settings.run_dra_service:
                 await dra.start()
             if settings.run_registration:

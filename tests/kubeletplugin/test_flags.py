@@ -41,7 +41,7 @@ def started(start: Start, flags: Mapping[str, str | None]) -> dict[str, Any]:
         patch.delenv("NODE_NAME", raising=False)
         for module in (command, subcommands):
             patch.setattr(module, "serve_monitored", serve)
-            patch.setattr(module, "set_up_logging", lambda level: found.update(level=level))
+            patch.setattr(module, "set_up_logging", lambda *form: found.update(log=form))
         start([flag if value is None else f"{flag}={value}" for flag, value in {**NEEDED, **flags}.items()])
     return found
 
@@ -65,5 +65,5 @@ def other_value(properties: Mapping[str, Any]) -> str | None:
 )
 def test_a_flag_has_an_effect(start: Start, flag: str, value: str | None) -> None:
     plain = started(start, {})
-    assert plain.keys() == {"settings", "level", "kubeconfig", "endpoint", "path"} | set(plain) & {"beside"}
+    assert plain.keys() == {"settings", "log", "kubeconfig", "endpoint", "path"} | set(plain) & {"beside"}
     assert started(start, {flag: value}) != plain

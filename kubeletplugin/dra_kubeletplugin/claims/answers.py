@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dra_api.references import base_request
@@ -15,6 +15,31 @@ from dra_kubeletplugin.errors import ClaimError
 async def prepared_by(driver: Driver, name: str, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
     """What the driver ``name`` prepares. Raises what it raises, and ClaimError for an answer that cannot be."""
     return _checked(await answer_of(driver.prepare(claim)), claim, name)
+
+
+async def all_prepared_by(
+    driver: Driver, name: str, claims: Sequence[ResourceClaim]
+) -> dict[str, tuple[PreparedDevice, ...] | Exception]:
+    """What the driver ``name`` prepares for the claims of a call, or the error of each, by uid."""
+    try:
+        answers: Any = await answer_of(driver.prepare_all(claims))
+        if not isinstance(answers, Mapping):
+            raise ClaimError(
+                f"the driver's prepare_all returned {answers!r}: return a dict of the devices of each claim by its uid"
+            )
+    except Exception as error:
+        return {claim.metadata.uid: error for claim in claims}
+    return {claim.metadata.uid: _one_of(answers, claim, name) for claim in claims}
+
+
+def _one_of(answers: Mapping[str, Any], claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...] | Exception:
+    try:
+        answer = answers[claim.metadata.uid]
+        return answer if isinstance(answer, Exception) else _checked(answer, claim, driver)
+    except KeyError:
+        return ClaimError(f"the driver's prepare_all returned nothing for claim {claim.key}, uid {claim.metadata.uid}")
+    except ClaimError as error:
+        return error
 
 
 def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...]:

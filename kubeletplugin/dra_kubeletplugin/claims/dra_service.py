@@ -43,6 +43,11 @@ class NodeCalls:
     async def prepare(self, refs: Sequence[ClaimRef]) -> PrepareResults:
         """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails."""
         claims = await asyncio.gather(*(fetch_claim(self._api, ref) for ref in refs))
+        if self._prepared.together and claims:
+            what = f"prepare of claim {', '.join(map(str, refs))}"
+            return await self._turns.run(
+                what, [ref.uid for ref in refs], partial(self._prepared.prepare_all, list(claims))
+            )
         return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims])
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> UnprepareResults:

@@ -48,7 +48,7 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_cdi import CdiError
 from dra_kube.spans import span
 
-from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice, answer_of
+from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice, PrepareResults, answer_of
 from dra_kubeletplugin.errors import (
     CheckpointCorrupted,
     CheckpointNewer,
@@ -60,7 +60,7 @@ from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, boot_i
 from dra_kubeletplugin.files.claim_files import ClaimFiles, with_metadata
 from dra_kubeletplugin.kubelet.interceptor import request_id
 
-from .answers import prepared_by
+from .answers import all_prepared_by, prepared_by
 from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part, with_answer
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,40 @@ class PreparedClaims:
         except Exception as error:
             _tell("prepare", claim.key, error)
             return error
+
+    @property
+    def together(self) -> bool:
+        """Whether the driver prepares the claims of a call together."""
+        return type(self._driver).prepare_all is not Driver.prepare_all
+
+    async def prepare_all(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
+        """The devices of each claim with their CDI ids, or its error; the driver is asked once for all."""
+        results: dict[str, Prepared | Exception] = {}
+        begun: dict[str, tuple[ResourceClaim, ClaimRecord]] = {}
+        for claim in claims:
+            try:
+                found = await self._begin(claim)
+                if isinstance(found, ClaimRecord):
+                    begun[claim.metadata.uid] = claim, found
+                else:
+                    results[claim.metadata.uid] = found
+            except Exception as error:
+                _tell("prepare", claim.key, error)
+                results[claim.metadata.uid] = error
+        if not begun:
+            return results
+        with span("driver", claim=", ".join(claim.key for claim, _ in begun.values())):
+            answers = await all_prepared_by(self._driver, self._name, [claim for claim, _ in begun.values()])
+        for uid, (claim, record) in begun.items():
+            answer = answers[uid]
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                results[uid] = await self._finish(with_answer(record, answer))
+            except Exception as error:
+                _tell("prepare", claim.key, error)
+                results[uid] = error
+        return results
 
     async def unprepare(self, claim: ClaimRef) -> Exception | None:
         """None, or the claim's error."""
@@ -235,6 +269,15 @@ class PreparedClaims:
                 log.error("claim %s: %s", record.ref, error)
 
     async def _prepare(self, claim: ResourceClaim) -> Prepared:
+        begun = await self._begin(claim)
+        if not isinstance(begun, ClaimRecord):
+            return begun
+        with span("driver", claim=claim.key):
+            devices = await prepared_by(self._driver, self._name, claim)
+        return await self._finish(with_answer(begun, devices))
+
+    async def _begin(self, claim: ResourceClaim) -> ClaimRecord | Prepared:
+        """Record that the claim is being prepared, and return the record; or its devices if it is prepared."""
         wanted = self._wanted(claim)
         record = self._records.read(wanted.uid)
         if record and _is_prepared(record) and record.fingerprint == wanted.fingerprint:
@@ -250,9 +293,7 @@ class PreparedClaims:
             self._conflicts.refuse_held(wanted)
             self._conflicts.refuse_drawn(wanted, self._counters)
             self._records.write(wanted, durable=False)
-        with span("driver", claim=claim.key):
-            devices = await prepared_by(self._driver, self._name, claim)
-        return await self._finish(with_answer(wanted, devices))
+        return wanted
 
     async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
         if any(device.owns for device in record.devices):

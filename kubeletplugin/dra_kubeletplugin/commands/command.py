@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_api.resource import Device
@@ -56,16 +58,19 @@ def run(
     that cannot be used, 1 for all else. ``arguments`` are those of the command line unless given.
     """
     options = _parser(driver, name).parse_args(arguments)
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     try:
         run_to_the_end(_run(driver, name, devices, options, beside, settings))
     except (PluginError, KubeError) as error:
-        raise SystemExit(failed(name, error)) from None
+        raise SystemExit(failed(name, error, options.log_format)) from None
 
 
-def failed(name: str, error: PluginError | KubeError) -> int:
+def failed(name: str, error: PluginError | KubeError, log_format: str = "text") -> int:
     """Say in one line why the command ``name`` ends; returns its exit code."""
-    print(f"{name}: error: {for_people(error)}", file=sys.stderr)
+    if log_format == "json":
+        log.critical("%s", for_people(error))
+    else:
+        print(f"{name}: error: {for_people(error)}", file=sys.stderr)
     return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
 
 
@@ -96,7 +101,25 @@ async def serve_monitored(
         await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=both)
 
 
-def set_up_logging(level: str) -> None:
+class _JsonFormatter(logging.Formatter):
+    """A JSON object a line: what programs that collect logs read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (request := getattr(record, "request", "-")) != "-":
+            entry["request"] = request
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def set_up_logging(level: str, log_format: str = "text") -> None:
     """Log to the standard error output, with the number of the kubelet's call."""
 
     def add_request(record: logging.LogRecord) -> bool:
@@ -105,7 +128,8 @@ def set_up_logging(level: str) -> None:
 
     handler = logging.StreamHandler()
     handler.addFilter(add_request)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s"))
+    text = logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

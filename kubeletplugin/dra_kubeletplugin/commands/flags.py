@@ -27,4 +27,9 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
         "choices": ["debug", "info", "warning", "error"],
         "help": "debug logs each call of the kubelet (info)",
     },
+    "--log-format": {
+        "default": "text",
+        "choices": ["text", "json"],
+        "help": "json: one object a line, with time, level, logger, request and message (text)",
+    },
 }

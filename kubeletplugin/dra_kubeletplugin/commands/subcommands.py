@@ -34,12 +34,12 @@ def run(options: argparse.Namespace) -> int:
     try:
         COMMANDS[options.command](options)
     except (PluginError, KubeError) as error:
-        return failed("dra-kubelet-plugin", error)
+        return failed("dra-kubelet-plugin", error, getattr(options, "log_format", "text"))
     return 0
 
 
 def _simulated(options: argparse.Namespace) -> None:
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     config = read_file(Path(options.config), SimulatedConfig) if options.config else SimulatedConfig()
     config = _overridden(config, options)
     if options.num_devices is not None:
@@ -48,7 +48,7 @@ def _simulated(options: argparse.Namespace) -> None:
 
 
 def _hostdev(options: argparse.Namespace) -> None:
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     config = _overridden(read_config(Path(options.config)), options)
     tree = HostTree()
     if options.list:

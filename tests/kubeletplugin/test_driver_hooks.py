@@ -1,0 +1,166 @@
+"""What a driver may implement beside ``prepare``: all claims of a call at once, and a word when it starts; its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    ContainerEdits,
+    Driver,
+    KubeletPlugin,
+    Prepared,
+    PreparedDevice,
+    StartError,
+    results_for,
+)
+from dra_kubeletplugin.commands.command import set_up_logging
+from dra_kubeletplugin.testing import DriverNode, RunningDriver
+
+NAME = "gpu.example.com"
+
+
+def devices_of(claim: ResourceClaim) -> Prepared:
+    edits = ContainerEdits(env=(f"CLAIM={claim.metadata.name}",))
+    return [PreparedDevice.of(result, edits=edits) for result in results_for(NAME, claim)]
+
+
+class Together(Driver):
+    """Prepares the claims of a call together; ``answer`` changes what it says."""
+
+    answer: Any = None
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.prepared: list[ClaimRef] = []
+
+    async def started(self, plugin: KubeletPlugin) -> None:
+        self.prepared = plugin.prepared_claims
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        self.calls.append([f"{claim.metadata.name} alone"])
+        return devices_of(claim)
+
+    async def prepare_all(self, claims: Sequence[ResourceClaim]) -> Any:
+        self.calls.append([claim.metadata.name for claim in claims])
+        answers: dict[str, Any] = {claim.metadata.uid: devices_of(claim) for claim in claims}
+        return type(self).answer(answers) if type(self).answer else answers
+
+
+@pytest.fixture(autouse=True)
+def sound() -> Iterator[None]:
+    yield
+    Together.answer = None
+
+
+async def call(running: RunningDriver, *names: str) -> dict[str, str]:
+    """Prepare claims in one call; returns the error of each, empty if there is none."""
+    claims = {name: await running.claim(name, name=name) for name in names}
+    answers = await running.kubelet.prepare(claims.values())
+    return {name: answers[claim.uid].error for name, claim in claims.items()}
+
+
+async def test_all_claims_of_a_call_are_prepared_together(driver_node: DriverNode) -> None:
+    async with driver_node.run(Together, NAME) as running:
+        driver = running.driver
+        assert isinstance(driver, Together)
+        claims = [await running.claim(name, name=name) for name in ("a", "b")]
+        first = await running.kubelet.prepare(claims)
+        assert [len(first[claim.uid].devices) for claim in claims] == [1, 1]
+        third = await running.claim("c", name="c")
+        await running.kubelet.prepare([*claims, third])
+        assert driver.calls == [["a", "b"], ["c"]], "those that are prepared are answered"
+        again = await running.kubelet.prepare(claims)
+        assert driver.calls == [["a", "b"], ["c"]]
+        assert [again[claim.uid] for claim in claims] == [first[claim.uid] for claim in claims]
+        await running.plugin.prepare_again(["a"])
+        assert driver.calls[-1] == ["a alone"]
+        await running.reboot()
+        assert isinstance(running.driver, Together)
+        await running.kubelet.prepare([*claims, third])
+        assert running.driver.calls == [["a", "b", "c"]]
+        for claim in (*claims, third):
+            await running.unprepare(claim)
+        assert not list(driver_node.cdi_dir.iterdir())
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+ANSWERS: list[tuple[str, Any, dict[str, str]]] = [
+    ("an error of one", lambda found: {**found, next(iter(found)): ClaimError("burnt")}, {"a": "burnt"}),
+    ("nothing for one", lambda found: dict(list(found.items())[1:]),
+     {"a": "the driver's prepare_all returned nothing for claim default/a, uid"}),
+    ("a wrong device for one", lambda found: {**found, next(iter(found)): found[list(found)[1]]},
+     {"a": "the device b of pool worker-1, which is not allocated to the claim"}),
+    ("an exception", lambda found: _raise(ClaimError("all burnt")), {"a": "all burnt", "b": "all burnt"}),
+    ("no dict", lambda found: list(found), {"a": "return a dict of", "b": "return a dict of"}),
+    ("one more", lambda found: {**found, "x": []}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "errors"), [case[1:] for case in ANSWERS], ids=[case[0] for case in ANSWERS])
+async def test_the_error_of_a_claim_is_its_own(driver_node: DriverNode, answer: Any, errors: dict[str, str]) -> None:
+    Together.answer = staticmethod(answer)
+    async with driver_node.run(Together, NAME) as running:
+        found = await call(running, "a", "b")
+        for name, error in found.items():
+            assert (errors[name] in error) if name in errors else not error
+        assert len(list(driver_node.cdi_dir.glob("*.json"))) == 2 - len(errors)
+
+
+async def test_a_driver_that_starts_learns_what_is_prepared_before_the_kubelet_calls(driver_node: DriverNode) -> None:
+    async with driver_node.run(Together, NAME) as running:
+        assert isinstance(running.driver, Together)
+        assert running.driver.prepared == []
+        claim = await running.claim("a")
+        await running.prepare(claim)
+        await running.restart()
+        assert isinstance(running.driver, Together)
+        assert running.driver.prepared == [claim]
+        assert [device.device for device in running.driver.prepared[0].devices] == ["a"]
+
+
+async def test_a_driver_that_cannot_start_ends_the_start_and_leaves_nothing(driver_node: DriverNode) -> None:
+    class Broken(Together):
+        async def started(self, plugin: KubeletPlugin) -> None:
+            assert not plugin.settings.plugin_path.exists(), "nothing is served yet"
+            raise StartError("no GPUs: load the kernel module")
+
+    plugin = KubeletPlugin(Broken(), driver_node.settings(NAME), driver_node.api.client)
+    with pytest.raises(StartError, match="no GPUs"):
+        await plugin.__aenter__()
+    assert not (driver_node.root / NAME).exists()
+
+
+@pytest.mark.parametrize("name", ["started", "prepare_all"])
+def test_a_method_that_nothing_could_wait_for_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=f"X.{name} must be asynchronous"):
+        type("X", (Together,), {name: lambda self, _: None})
+
+
+def test_a_log_line_may_be_a_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        set_up_logging("info", "json")
+        try:
+            raise ValueError("two\nlines")
+        except ValueError:
+            logging.getLogger("driver").exception("cannot read %s", "/dev/é")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["logger"], entry["message"]) == ("error", "driver", "cannot read /dev/é")
+    assert "ValueError: two" in entry["exception"]
+    assert entry["time"].endswith("+00:00")
