@@ -67,7 +67,12 @@ class Change(NamedTuple):
 
     def object(self) -> Object:
         """Return the object in the shape of the resource's first version. Raises DecodeError, ConversionError."""
-        return listed_item(self.resource, self.served, decode(dict, self.content))
+        obj: Object = decode(dict, self.content)
+        if self.served != self.resource.versions[0]:
+            return listed_item(self.resource, self.served, obj)
+        obj.setdefault("kind", self.resource.kind)  # an item of a list leaves them out
+        obj.setdefault("apiVersion", self.resource.api_version(self.served))
+        return obj
 
     def decoded(self, type_: type[T]) -> T:
         """Return the object as a struct. Raises DecodeError, also for what nests too deep, and ConversionError."""

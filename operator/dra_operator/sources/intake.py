@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from dra_api.codec import brief
 from dra_api.core import Pod
@@ -55,8 +55,7 @@ class Intake:
         try:
             obj = change.decoded(kind)
             is_large = len(change.content) > LARGE_BYTES
-            # An update may be made on top of what the server sent, as long as that is small.
-            raw = change.object() if not is_large and _is_rewritten(obj) else None
+            raw = None if is_large else _kept(change, obj)
         except (ValueError, KeyError, TypeError) as error:
             self._malformed_objects.take(resource, brief(bytes(change.content)), error)
             return
@@ -91,11 +90,15 @@ class Intake:
             control.look_again()  # it may hold less than before
 
 
-def _is_rewritten(obj: Object) -> bool:
-    """Return whether the operator may soon write the object as a whole, with its changes."""
+def _kept(change: Change, obj: Object) -> dict[str, Any] | None:
+    """Return the object as the server sent it if the operator may soon write it as a whole, with its changes.
+
+    It is a second decoding, so a pod whose claims are recorded already has an empty one: only that it came counts.
+    """
     match obj:
         case Pod():
-            return any(entry.resource_claim_template_name is not None for entry in obj.spec.resource_claims or ())
-        case ResourceClaim():
-            return obj.metadata.deletion_timestamp is not None
-    return False
+            if any(entry.resource_claim_template_name is not None for entry in obj.spec.resource_claims or ()):
+                return change.object() if obj.status.resource_claim_statuses is None else {}
+        case ResourceClaim() if obj.metadata.deletion_timestamp is not None:
+            return change.object()
+    return None
