@@ -201,7 +201,8 @@ class Reflector:
                 async for batch in changes:
                     self.stream.opened(_now())
                     if batch:
-                        await asyncio.sleep(self._lag(batch))
+                        if lag := self._lag(batch):
+                            await asyncio.sleep(lag)
                         await self._hand_on(batch)
                         self.version, self._attempts = batch[-1].version.resource_version or self.version, 1
         finally:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dra_api.console import finish, needing
 from dra_api.version import VERSION
 
-RUN = "dra_operator.app.run_command"
+RUN = "dra_operator.app.run"
 """Has ``main``, which takes the settings."""
 SETTINGS = "dra_operator.app.settings.command_line"
 """Has ``CommandLine``, which reads the rest of the command line, and settings from elsewhere."""

@@ -11,7 +11,7 @@ from dra_api.core import Pod
 from dra_api.leases import MIX, SETTINGS, Lease, PublishedSettings
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass
-from dra_operator.app.run_command import published
+from dra_operator.app.run import published
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.kubectl.observed import Observed, without_secrets
 from dra_operator.kubectl.pipeline import Settings, pipeline

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import pytest
 from dra_kube import LEASES, Api, Timing, connection
-from dra_operator.app.aside import Aside
-from dra_operator.app.leader import Leader
-from dra_operator.app.probes.answers import Answers
-from dra_operator.app.probes.health import Check
-from dra_operator.app.probes.main_loop import MainLoop
-from dra_operator.app.probes.server import serve
+from dra_operator.app.lease import Leader
+from dra_operator.app.probes import Answers, Check, MainLoop, serve
+from dra_operator.app.run import Aside
 from prometheus_client import CollectorRegistry, Counter
 from waiting import becomes
 

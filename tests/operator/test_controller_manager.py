@@ -12,8 +12,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
-from dra_operator.app.controller_manager import ControllerManager
-from dra_operator.app.release_in_force import AGREED_SECONDS, CommonRelease
+from dra_operator.app.control_plane import AGREED_SECONDS, CommonRelease, ControllerManager
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.claims.names import generated_name
 
@@ -217,7 +216,7 @@ async def test_all_is_looked_at_again_when_work_becomes_ours_later_and_not_at_th
 
 async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    with caplog.at_level(logging.INFO, "dra_operator.app.controller_manager"):
+    with caplog.at_level(logging.INFO, "dra_operator.app.control_plane"):
         for shown in (lease("1"), lease("2"), ABSENT, ABSENT):
             await scene.look(1, shown)
     assert [record.message for record in caplog.records] == [
@@ -229,7 +228,7 @@ async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
 
 async def test_a_denial_is_reported_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    caplog.set_level(logging.INFO, "dra_operator.app.controller_manager")
+    caplog.set_level(logging.INFO, "dra_operator.app.control_plane")
     for _ in range(3):
         await scene.look(10, DENIED)
     assert "works in this cluster" not in caplog.text, "nothing is known about that"

@@ -35,9 +35,9 @@ from dra_kube import (
     Change,
     Resource,
 )
-from dra_operator.app import supervisor
+from dra_operator.app import probes as health
+from dra_operator.app import run as supervisor
 from dra_operator.app.operator import Operator
-from dra_operator.app.probes import health
 from dra_operator.sources import handlers, watches
 from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.kinds import WATCHED

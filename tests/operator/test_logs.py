@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dra_operator.app.telemetry.logs import JsonLines
+from dra_operator.app.telemetry import JsonLines
 from dra_operator.controllers import LogLine, tell
 from live_cluster import LiveCluster
 from operator_process import operator_process
@@ -83,7 +83,7 @@ def restored_logging() -> Iterator[None]:
     """What ``configure_logs`` sets for a process is as it was."""
     root, names = (
         logging.getLogger(),
-        ("", "dra_operator", "dra_operator.app.telemetry.request_metrics"),
+        ("", "dra_operator", "dra_operator.app.telemetry"),
     )
     handlers, levels = root.handlers[:], {name: logging.getLogger(name).level for name in names}
     flags = (logging.logThreads, logging.logProcesses, logging.logMultiprocessing)

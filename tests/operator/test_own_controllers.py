@@ -10,7 +10,7 @@ import envtest
 import pytest
 from command import running
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound, connection
-from dra_operator.app import controller_manager
+from dra_operator.app import control_plane as controller_manager
 from dra_operator.controllers import UnknownController, controllers_of
 from live_cluster import LiveCluster
 from supervised import Supervising

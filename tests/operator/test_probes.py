@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
-from dra_operator.app.probes.health import Check
-from dra_operator.app.probes.server import serve
+from dra_operator.app.probes import Check, serve
 from fixed_answers import Fixed
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge

@@ -10,8 +10,8 @@ from dra_api.releases.gates import GateError
 from dra_api.releases.release import NEWEST, Release
 from dra_devcluster.apiserver.served import discovery
 from dra_operator.allocator import Features
+from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce
 from dra_operator.app.operator import Options
-from dra_operator.app.release_in_force import AGREED_SECONDS, ReleaseInForce
 from supervised import QUICK, Supervising
 
 

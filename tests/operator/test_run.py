@@ -15,7 +15,7 @@ import pytest
 import yaml
 from dra_kube import PODS, Api, Resource, connection
 from dra_operator.app.operator import Operator
-from dra_operator.app.supervisor import OperatorFailed, Supervisor
+from dra_operator.app.run import OperatorFailed, Supervisor
 from dra_operator.controllers import Control
 from live_cluster import LiveCluster
 from waiting import becomes, until

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from dra_api.releases.release import Release
-from dra_operator.app import run_command
+from dra_operator.app import run as run_command
 from dra_operator.app.operator import Options
-from dra_operator.app.run_command import options_of
+from dra_operator.app.run import options_of
 from dra_operator.app.settings.chart_schema import schema as chart_schema
 from dra_operator.app.settings.command_line import CommandLine, strangers
 from dra_operator.app.settings.settings import FORMER_NAMES, OperatorSettings, Setting, described, value_of

@@ -27,8 +27,7 @@ from dra_devcluster.agent import NodeAgent
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, Connection, connection
 from dra_kubeletplugin.monitoring import Metrics, monitored
-from dra_operator.app.probes.health import Check
-from dra_operator.app.probes.server import serve
+from dra_operator.app.probes import Check, serve
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.serve.server import FIT
 from dra_operator.kubectl.serve.server import running as fit_running

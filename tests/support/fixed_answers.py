@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dra_operator.app.probes.health import Check
+from dra_operator.app.probes import Check
 from prometheus_client import CollectorRegistry, generate_latest
 
 

@@ -25,7 +25,7 @@ PROGRAMS = {
     "dra-kubelet-plugin": "dra_kubeletplugin.cli:main",
 }
 """Console scripts, and the function that each calls."""
-PRELOADED = ["forked", "dra_operator.app.run_command", "dra_devcluster.up", "dra_kubeletplugin.cli"]
+PRELOADED = ["forked", "dra_operator.app.run", "dra_devcluster.up", "dra_kubeletplugin.cli"]
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(PRELOADED)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dra_kube import connection
 from dra_operator.app.operator import Operator, Options
-from dra_operator.app.probes.health import obstacles
-from dra_operator.app.supervisor import Supervisor
+from dra_operator.app.probes import obstacles
+from dra_operator.app.run import Supervisor
 from dra_operator.sources.watches import Limits
 from faults import FaultProxy
 from waiting import until

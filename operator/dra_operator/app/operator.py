@@ -48,11 +48,9 @@ from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.watches import Limits, Watches
 
-from .controller_manager import ControllerManager
-from .release_in_force import ReleaseInForce
+from .control_plane import ControllerManager, ReleaseInForce
 from .rights import RightsWatch, Work
-from .telemetry.metrics import AppMetrics
-from .telemetry.request_metrics import Requests
+from .telemetry import AppMetrics, Requests
 
 logger = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.testing.api import PluginApi
-from dra_operator.app.probes.health import Check
-from dra_operator.app.probes.server import serve
+from dra_operator.app.probes import Check, serve
 from fixed_answers import Fixed
 
 DRIVER = "gpu.example.com"

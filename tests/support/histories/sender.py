@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from unittest import mock
 
 from dra_kube import Connection, Election, NotSent, Unreachable
-from dra_operator.app import leader
+from dra_operator.app import lease as leader
 from fake_api import FakeApi
 from history_kit.clock import OWNER
 from objects import Obj

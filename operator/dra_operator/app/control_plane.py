@@ -1,20 +1,26 @@
-"""Finds out what kube-controller-manager does in this cluster, so that the operator does not do it as well.
+"""What the operator finds out of the control plane beside it: its release, and whether its controllers are at work.
 
-Its Lease in kube-system shows whether it works: a working controller manager renews it every two seconds. Only changes
-count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first
-time counts as renewed for a while, because two claim controllers do more harm than none for half a minute. So does one
-that could not be looked at: while the API server was away, or the machine slept, a controller manager could not renew
-it either. A Lease that lost its holder counts as well: with ControllerManagerReleaseLeaderElectionLockOnExit a
-controller manager gives it up when it ends, and in an upgrade the next one takes it over within seconds.
+The release decides features and the kinds to watch. It is decided once in the life of the process, so that nothing
+changes while the API servers of a cluster are upgraded one after the other. What they answer later is listened to: the
+lowest release of the last minutes is the one that all of them have, and if that is not the one in force, the log and
+``/readyz?verbose`` say so.
+
+kube-controller-manager has claims and eviction, where it runs. Its Lease in kube-system shows whether it works: it
+renews it every two seconds. Only changes count, by the local clock, because the times in the Lease come from another
+machine. A Lease that is seen for the first time counts as renewed for a while, because two claim controllers do more
+harm than none for half a minute. So does one that could not be looked at: while the API server was away, or the machine
+slept, a controller manager could not renew it either. A Lease that lost its holder counts as well: with
+ControllerManagerReleaseLeaderElectionLockOnExit a controller manager gives it up when it ends, and in an upgrade the
+next one takes it over within seconds.
 
 A controller manager without leader election has no Lease (minikube, k3s with a single server). What it does shows it:
 a claim that it made and recorded in a pod while claims were ours. It then counts as working for ten minutes after the
 last such claim; if it still does after that, the next pod's claim is made twice, and shows it again.
 
 Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
-controller. It evicts from tainted devices in releases where the gate DRADeviceTaints is on by default. If it
-was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. A controller
-that is switched off there is not visible from outside, and needs ``--controllers``.
+controller. It evicts from tainted devices in releases where the gate DRADeviceTaints is on by default. If it was
+switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. A controller that
+is switched off there is not visible from outside, and needs ``--controllers``.
 """
 
 from __future__ import annotations
@@ -28,13 +34,92 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dra_api.core import Pod
-from dra_api.releases.gates import is_on_by_default
-from dra_api.releases.release import Release
+from dra_api.releases.gates import defaults_of, is_on_by_default
+from dra_api.releases.release import NEWEST, Release, release_of
 from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
 
+from dra_operator.allocator import Features
 from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_claim_of_others
+from dra_operator.gates import features_of
+from dra_operator.sources.kind_table import Kinds
+from dra_operator.sources.kinds import watched_kinds
 
 logger = logging.getLogger(__name__)
+
+AGREED_SECONDS: Final = 600.0
+"""So long an answer counts: as long as it takes until each API server behind one address has answered some look."""
+
+
+class CommonRelease:
+    """The release that all API servers of a cluster have: the lowest that one of them answered lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard_at: dict[Release, float] = {}
+
+    def heard(self, version: Mapping[str, object]) -> Release:
+        """The common release, now that an API server has answered so at ``/version``."""
+        now = self._clock()
+        self._heard_at[release_of(version)[0]] = now
+        return min(release for release, at in self._heard_at.items() if now - at < AGREED_SECONDS)
+
+
+class ReleaseInForce:
+    """``gates`` are changes to the release's feature gates; without a ``release`` that of the API server counts.
+
+    ``preemption``: whether what it needs is watched.
+    """
+
+    def __init__(
+        self,
+        gates: Mapping[str, bool],
+        release: Release | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        preemption: bool = False,
+    ) -> None:
+        self._gates = gates
+        self._chosen, self._preemption = release, preemption
+        self._is_decided = False
+        self._common = CommonRelease(clock)
+        self.release = release or NEWEST
+        self.features = Features()
+        self.kinds: Kinds = watched_kinds(self.features, preemption=preemption)
+        self.note = ""
+        """What people should know about it."""
+        self._note_at_start = ""
+
+    def decide(self, version: Mapping[str, object]) -> None:
+        """Go by what the API server says at ``/version``, the first time. Raises GateError."""
+        if self._is_decided:
+            return
+        if self._chosen is not None:
+            release, unusual, defaults = self._chosen, "", {}
+        else:
+            (release, unusual), defaults = release_of(version), defaults_of(version)
+        self.features = features_of({**defaults, **self._gates}, release)
+        self.kinds = watched_kinds(self.features, preemption=self._preemption)
+        self.release, self._is_decided = release, True
+        self.note = self._note_at_start = unusual or f"as Kubernetes {release}"
+        logger.log(logging.WARNING if unusual else logging.INFO, "%s", unusual or f"deciding as Kubernetes {release}")
+
+    def heard(self, version: Mapping[str, object]) -> Release:
+        """The release that all API servers have, now that one has answered so at ``/version``."""
+        common = self._common.heard(version)
+        if self._chosen is None and self._is_decided:
+            note = self._note_at_start if common == self.release else self._note_beside(common)
+            if note != self.note and note != self._note_at_start:
+                logger.warning("%s", note)
+            self.note = note
+        return common
+
+    def _note_beside(self, common: Release) -> str:
+        if common > self.release:
+            news = f"all API servers are Kubernetes {common} now; restart the operator to decide as they do"
+        else:
+            news = f"an API server is Kubernetes {common}; restart the operator once all of them have the same release"
+        return f"as Kubernetes {self.release}, but {news}"
+
 
 NAMESPACE, NAME = "kube-system", "kube-controller-manager"
 GONE_SECONDS = 30.0  # seconds without a change until it counts as gone; a standby takes over within 17

@@ -1,1 +1,0 @@
-"""What the process reports of itself: log lines, metrics, requests to the API server."""
