@@ -254,6 +254,11 @@ async def test_a_leader_paused_in_the_middle_of_its_work_begins_no_write_when_it
     first.signal(signal.SIGCONT)
     assert await first.command.end() == 1
     assert first.journal.begun_since(woken, first.name) == []
+
+    async def made() -> bool:
+        return len(await cluster.claims()) >= 31
+
+    await until("all claims are made", made)  # a new leader is ready before it has done all that it found
     assert len(await cluster.claims()) == 31
 
     async def held() -> list[tuple[str, str]]:
