@@ -121,7 +121,7 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("README.md", "make "): BY_CI,
     ("README.md", "docker "): ENGINE,
     ("README.md", "kind load"): ENGINE,
-    ("README.md", "(cd manifests/base && kustomize"): "needs kustomize, whose `edit` kubectl does not have",
+    ("README.md", "(cd manifests/"): "needs kustomize, whose `edit` kubectl does not have",
     ("README.md", "kubectl apply -k"): DEPLOYED,
     ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
     ("README.md", "helm install"): CHART,
