@@ -17,8 +17,7 @@ from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
-from dra_operator.kubectl.why.answer import answer
-from dra_operator.kubectl.why.everything import waiting_groups
+from dra_operator.kubectl.why.answer import answer, waiting_groups
 from msgspec.structs import replace
 from objects import Make
 

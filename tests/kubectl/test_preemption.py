@@ -13,8 +13,8 @@ from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.why.changes import Report
 from dra_operator.kubectl.why.pods import why_pod
-from dra_operator.kubectl.why.report import Report
 from objects import Make, Obj, user
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Refusal
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
-from dra_operator.kubectl.why.survey import NodeSaid, survey
+from dra_operator.kubectl.why.nodes import NodeSaid, survey
 from dra_operator.scheduling import CycleState, PodFilter, pre_filter
 from dra_operator.scheduling.state import LoadedNode
 

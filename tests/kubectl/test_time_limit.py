@@ -19,7 +19,7 @@ from dra_operator.kubectl.pipeline import (
     pipeline,
 )
 from dra_operator.kubectl.snapshot import load
-from dra_operator.kubectl.why.everything import waiting_groups
+from dra_operator.kubectl.why.answer import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
 from hard_problem import partition_problem
 

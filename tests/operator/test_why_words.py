@@ -16,8 +16,7 @@ from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix import MixLearner
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, Settings
-from dra_operator.kubectl.why.claims import why_claim
-from dra_operator.kubectl.why.pods import why_pod
+from dra_operator.kubectl.why.pods import why_claim, why_pod
 from dra_operator.scheduling import Placement
 from objects import meta, user
 from placement_lab import Attributes, wants

@@ -18,10 +18,9 @@ from dra_api.resource import ResourceSlice
 from dra_operator.allocator import AllocationError
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
-from dra_operator.kubectl.why.fixes.change import Fix, applied
-from dra_operator.kubectl.why.fixes.search import FixSearch
-from dra_operator.kubectl.why.fixes.trial import Trial
+from dra_operator.kubectl.why.changes import Fix, Trial, applied
 from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.search import FixSearch
 from dra_operator.scheduling import NoPlace, decided, plan
 from waiting_pods import POD, waiting_pod
 

@@ -13,7 +13,7 @@ from dra_operator.commands.object_files import decoded
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.why.answer import answer
-from dra_operator.kubectl.why.fixes.change import applied
+from dra_operator.kubectl.why.changes import Edit, applied
 from msgspec.structs import replace as changed
 from scheduling_causes import NAMESPACE, POD
 
@@ -69,7 +69,6 @@ def after(seen: Observed, fix: Json) -> Observed:
 
 
 def _edit(seen: Observed, edit: Json) -> Any:
-    from dra_operator.kubectl.why.fixes.change import Edit
 
     kinds = {type(obj).__name__: type(obj) for obj in seen.objects}
     return Edit(kinds[edit["kind"]], edit["key"], edit["after"])

@@ -38,8 +38,8 @@ from dra_cel import CompileError, Environment, Reference, compile, device_select
 
 from dra_operator.allocator import Features
 from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, claims_in
-from dra_operator.kubectl.why.fixes.requests import every_request
 from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import counted, listed
 
 

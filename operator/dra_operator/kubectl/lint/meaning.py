@@ -28,8 +28,8 @@ from dra_api.validation.formats import is_extended_resource
 from dra_cel import Reference
 
 from dra_operator.kubectl.facts import value_text
-from dra_operator.kubectl.why.fixes.requests import every_request
 from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import listed
 
 from .fields import meant

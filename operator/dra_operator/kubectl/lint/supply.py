@@ -27,8 +27,8 @@ from dra_operator.allocator import (
 )
 from dra_operator.kubectl.facts import devices_of, marks_of, published
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.fixes.requests import Wanted, every_request
 from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.request_changes import Wanted, every_request
 from dra_operator.wording import counted, listed
 
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in

@@ -18,11 +18,8 @@ from dra_operator.kubectl.facts import DeviceFact, age, devices_of
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Pausing, Settings, pipeline
 from dra_operator.kubectl.topology import Topology
-from dra_operator.kubectl.why.bound import ready_state
-from dra_operator.kubectl.why.claims import why_claim
-from dra_operator.kubectl.why.everything import is_waiting, waiting_groups
-from dra_operator.kubectl.why.limited import hidden, why_within_limits
-from dra_operator.kubectl.why.pods import why_pod
+from dra_operator.kubectl.why.answer import hidden, is_waiting, waiting_groups, why_within_limits
+from dra_operator.kubectl.why.pods import ready_state, why_claim, why_pod
 from dra_operator.scheduling.state import is_immediate
 
 JSON = dict[str, Any]

@@ -35,7 +35,7 @@ from dra_operator.commands.simulated.cluster import (
     reserve,
 )
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.gang import Together, together
+from dra_operator.kubectl.why.decision import Together, together
 from dra_operator.scheduling import (
     CycleState,
     Fits,

@@ -1,26 +1,216 @@
-"""``kubectl dra why``."""
+"""``kubectl dra why``: one pod, claim or workload in full, or all pods that wait, grouped by what is said of them.
+
+A viewer who may not read all that decides gets what the API server has about the object itself: conditions, events,
+and claims of the namespace.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from dra_api.core import Pod
+from dra_api.core import Event, Pod
 from dra_api.meta import Object
+from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.kubectl.answer import Answer, ExitCode, Problem, target_of
-from dra_operator.kubectl.facts import pods_of_workload
+from dra_operator.commands.simulated.cluster import gated_by_others
+from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem, target_of
+from dra_operator.kubectl.facts import makes_pods, pods_of_workload
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, Settings, TookTooLong, pipeline
+from dra_operator.kubectl.why.causes import holding
+from dra_operator.kubectl.why.changes import Fix, Report
+from dra_operator.kubectl.why.decision import together
+from dra_operator.kubectl.why.pods import idle_scheduler, not_ours, refusal_of, was_looked_at, why_claim, why_pod
+from dra_operator.kubectl.why.supposed import Supposed, refused_devices, without
+from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
+from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
-from .claims import why_claim
-from .everything import idle_schedulers, is_waiting, refused_pods, waiting_groups
-from .fixes.change import Fix
-from .limited import hidden, why_within_limits
-from .pods import why_pod
-from .report import Report
+NOT_LOOKED_AT: Final = "not looked at: the time limit was reached; kubectl dra why -A --time-limit gives more"
+END_OF_NAME: Final = r"(?![-\w]|\.\w)"
+"""No longer name has it as its beginning; the full stop of a sentence may follow."""
+
+
+class WaitingGroup(Fact, frozen=True):
+    """``reason`` in the words of the condition, or that nothing is in the way."""
+
+    reason: str
+    is_clear: bool
+    pods: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{counted(len(self.pods), 'pod')} ({listed(self.pods)}): {self.reason}"
+
+
+def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
+    """Of those pods that have no node and ask for devices; the largest group first."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    gangs: dict[str, tuple[str, bool]] = {}
+    idle: dict[tuple[str, bool, bool], str] = {}
+    is_cut = False
+    for pod in pods:
+        if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
+            text, clear = NOT_LOOKED_AT, False
+            if not is_cut:
+                try:
+                    made.pausing()
+                    text, clear = _verdict(made, pod, gangs)
+                except TookTooLong:
+                    is_cut = True
+            if clear and (trouble := _idle(made, pod, idle)):
+                text, clear = trouble, False
+            if clear and not_ours(made, pod) and (said := refusal_of(pod)):
+                text, clear = said, False
+            found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
+    groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
+    return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+
+
+def idle_schedulers(made: Pipeline, pods: Iterable[Pod]) -> list[str]:
+    """What is wrong with the schedulers of waiting pods, whatever else holds these back."""
+    known: dict[tuple[str, bool, bool], str] = {}
+    said = (_idle(made, pod, known) for pod in pods if is_waiting(pod) and pod.spec.resource_claims)
+    return list(dict.fromkeys(filter(None, said)))
+
+
+def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) -> str:
+    """What is wrong with the scheduler of a pod that nothing else holds back; ``known`` has what was said of others."""
+    alike = pod.spec.scheduler_name, is_at_gate(pod), was_looked_at(pod)
+    if alike not in known:
+        known[alike] = "; ".join(idle_scheduler(made, pod))
+    return known[alike]
+
+
+def _without_names(made: Pipeline, pod: Pod, text: str) -> str:
+    """Pods that wait for the same differ in the names of their claims."""
+    for use, _ in made.cluster.claims_of(pod):
+        name = re.escape(f"claim {pod.metadata.namespace}/{use.name}")
+        text = re.sub(f"{name}{END_OF_NAME}", "its claim", text)
+    return text.replace(f'pod "{pod.key}": ', "")
+
+
+def is_waiting(pod: Pod) -> bool:
+    """Whether it has no node yet."""
+    return not pod.spec.node_name and not pod_is_done(pod)
+
+
+def _verdict(
+    made: Pipeline, pod: Pod, gangs: dict[str, tuple[str, bool]], before: Supposed | None = None
+) -> tuple[str, bool]:
+    """``gangs`` has what was said of a gang, for its other pods; ``before``: what was thought out of its way."""
+    if pod.spec.scheduling_gates and not is_at_gate(pod):
+        return _with_the_rest(made, gated_by_others(pod), pod, None, gangs, before), False
+    found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
+    if not isinstance(found, CycleState):
+        return _with_the_rest(made, found.text, pod, found, gangs, before), False
+    known = before.templates if before is not None else {}
+    if refused := refused_devices(made, [it for it in found.resource_claims if it.key not in known]):
+        return refused, False
+    wish = made.cluster.gang_of(pod)
+    if isinstance(wish, Gang) and wish.key in gangs:
+        return gangs[wish.key]
+    if (gang := together(made, found, preempts=False)) is not None:
+        said = gangs[gang.gang.key] = "nothing holds it back" if gang.is_clear else gang.text, gang.is_clear
+        return said
+    answer = made.planned(found)
+    return ("nothing holds it back", True) if isinstance(answer, Plan) else (answer.message, False)
+
+
+def _with_the_rest(
+    made: Pipeline,
+    text: str,
+    pod: Pod,
+    found: PreFilterResult | None,
+    gangs: dict[str, tuple[str, bool]],
+    before: Supposed | None,
+) -> str:
+    with without(made, found, pod, before) as then:
+        if then is None:
+            return text
+        more, clear = _verdict(made, then.pod, gangs, then)
+        return text if clear else f"{text}; beside that: {_without_names(made, then.pod, more)}"
+
+
+def refused_pods(seen: Observed, kind: str, name: str) -> list[str]:
+    """Why a controller cannot make pods of a workload, by the last events about it or about what makes its pods."""
+    found: dict[str, Event] = {}
+    for event in seen.every(Event):
+        about = event.involved_object
+        is_itself = (about.kind.lower(), about.name) == (kind, name)
+        if about.namespace == seen.namespace and (is_itself or makes_pods(kind, name, about.kind, about.name)):
+            before = found.get(about.name, event)
+            found[about.name] = max(before, event, key=lambda it: it.when)
+    return [f"{it.involved_object.kind} {it.involved_object.name}: {it.reason}: {it.message}" for it in found.values()]
+
+
+NEEDED: Final = (
+    "nodes",
+    "deviceclasses.resource.k8s.io",
+    "resourceslices.resource.k8s.io",
+    "resourceclaims.resource.k8s.io",
+)
+"""Without one of these kinds no node can be asked; a claim that is not seen may hold any device."""
+
+
+def hidden(seen: Observed) -> list[str]:
+    """Those of them that the viewer may not read in the whole cluster."""
+    return [kind for kind in NEEDED if kind in seen.unseen]
+
+
+def why_within_limits(seen: Observed, found: Pod | ResourceClaim) -> Report:
+    """What the API server has about the object itself."""
+    report = Report()
+    if isinstance(found, Pod):
+        _pod(report, seen, found)
+    else:
+        report.say(f"claim {found.key}: {holding(found)}")
+        report.is_clear = found.status.allocation is not None
+        for pod in _pods(seen, found) if found.status.allocation is None else ():
+            _pod(report, seen, pod)
+    absent = [seen.unseen[kind] for kind in hidden(seen)]
+    if all(" holds no " in why for why in absent):
+        report.say(f"{'; '.join(absent)}: with these objects the answer goes node by node, and has changes that help")
+        return report
+    kinds = ", ".join(kind.partition(".")[0] for kind in hidden(seen))
+    role = "the ClusterRole dra-viewer (manifests/operator/viewer.yaml)"
+    report.say(f"you may not list {kinds}: with {role} the answer goes node by node, and has changes that help")
+    return report
+
+
+def _pod(report: Report, seen: Observed, pod: Pod) -> None:
+    where = f"is assigned to node {pod.spec.node_name}" if pod.spec.node_name else "has no node"
+    report.say(f"pod {pod.key} {'is done' if pod_is_done(pod) else where}")
+    if not pod.spec.node_name and not pod_is_done(pod):
+        report.is_clear = False
+    for condition in pod.status.conditions or ():
+        if condition.status == "False" and condition.message:
+            report.say(f"condition {condition.type} is False, {condition.reason}: {condition.message}", indent=2)
+    for use in claims_of_pod(pod):
+        report.say(
+            f"claim {use.name}: {holding(seen.one(ResourceClaim, f'{pod.metadata.namespace}/{use.name}'))}", indent=2
+        )
+    report.add(_events(seen, pod))
+
+
+def _events(seen: Observed, pod: Pod) -> Iterator[str]:
+    events = [event for event in seen.every(Event) if event.involved_object.uid == pod.metadata.uid]
+    for event in sorted(events, key=lambda it: it.when)[-3:]:
+        yield f"event {event.reason}: {event.message}"
+
+
+def _pods(seen: Observed, claim: ResourceClaim) -> list[Pod]:
+    def uses(pod: Pod) -> bool:
+        names = {use.name for use in claims_of_pod(pod)}
+        return pod.metadata.namespace == claim.metadata.namespace and claim.metadata.name in names
+
+    return [pod for pod in seen.every(Pod) if uses(pod)]
+
 
 OWNERS: Final = (
     *("deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),

@@ -1,21 +1,251 @@
-"""Why a pod is where it is."""
+"""Why a pod, or a claim, is where it is: without a node, with one and not started, at its end, or never looked at.
+
+What no kubelet and no scheduler can mend is told: nodes that are gone, claims that are not the pod's, drivers that do
+not run, finalizers, schedulers whose Lease nobody holds. Warnings are taken from events, the last of each reason.
+"""
 
 from __future__ import annotations
 
-from dra_api.core import Pod
-from dra_api.references import pod_is_done
-from dra_api.resource import ResourceClaim
+from collections.abc import Iterator
+from typing import Final
 
+from dra_api import api_resources as resources
+from dra_api.core import Event, Node, Pod
+from dra_api.leases import Lease
+from dra_api.references import is_reserved_for, pod_is_done
+from dra_api.resource import ResourceClaim
+from dra_api.values import format_time, parse_time
+
+from dra_operator.allocator import DeviceId
+from dra_operator.cache import evictions
 from dra_operator.commands.simulated.cluster import gated_by_others
-from dra_operator.kubectl.facts import age
+from dra_operator.kubectl.facts import age, belonging, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.scheduling.state import GATE, is_at_gate
+from dra_operator.kubectl.why.causes import driver_pods, holding
+from dra_operator.kubectl.why.changes import Report
+from dra_operator.kubectl.why.supposed import unmade
+from dra_operator.kubectl.why.waiting import why_besides, why_waiting
+from dra_operator.scheduling import NotTried, pre_filter
+from dra_operator.scheduling.claims import CLAIM_UNMADE
+from dra_operator.scheduling.state import (
+    ANNOTATION,
+    GATE,
+    IMMEDIATE,
+    annotation_fault,
+    is_at_gate,
+    is_immediate,
+    placeholder_of,
+)
 from dra_operator.wording import listed
 
-from .bound import unknown_requests, why_bound
-from .report import Report
-from .schedulers import idle_scheduler, not_ours, refusal_of
-from .waiting import why_besides, why_waiting
+FAILED: Final = "FailedPrepareDynamicResources"
+OTHERS: Final = frozenset({"FailedScheduling", "Preempted", "TaintManagerEviction", "FailedResourceClaimCreation"})
+"""Reasons of events that tell nothing of why a pod with a node does not start."""
+SHOWN_EVENTS: Final = 4
+NOT_STARTED_SECONDS: Final = 300.0
+"""After so long a pod that has its node and says nothing is looked into."""
+
+
+def why_bound(made: Pipeline, pod: Pod) -> Report:
+    """Its claims, then what is wrong."""
+    report, cluster = Report(), made.cluster
+    report.say(f"pod {pod.key} is assigned to node {pod.spec.node_name}")
+    for use, claim in cluster.claims_of(pod):
+        report.say(f"claim {use.name}: {holding(claim)}", indent=2)
+        devices = [DeviceId.of(result) for result in claim.results] if claim is not None else []
+        for line in belonging(marks_of(made.seen), devices):
+            report.say(line, indent=4)
+    if pod.metadata.deletion_timestamp is not None:
+        report.object_to(*_ending(made, pod))
+        return report
+    for line in _wrong(made, pod):
+        report.object_to(line)
+    for line in _failures(made, pod) if pod.status.phase != "Running" else ():
+        report.object_to(line)
+    eviction = evictions.eviction_of(cluster, pod, made.now, made.now)
+    if eviction is not None:
+        when = "now" if eviction.due <= made.now else f"at {format_time(eviction.due)}"
+        report.object_to(f"due to be deleted {when}: {eviction}")
+    return report
+
+
+def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """What no kubelet can mend: the node, or claims that are not the pod's."""
+    yield from _node(made, pod)
+    if pod.status.phase == "Running":
+        return
+    found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
+    if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
+        yield from unmade(made, pod)
+    preset = "the pod's manifest names the node (spec.nodeName), so no scheduler allocated devices"
+    remedy = "create the pod with nodeSelector kubernetes.io/hostname instead"
+    for use, claim in made.cluster.claims_of(pod):
+        if claim is None:
+            continue
+        if claim.status.allocation is None:
+            yield f"{preset} for claim {use.name}; {remedy}"
+        elif not is_reserved_for(pod, claim):
+            yield (
+                f"claim {use.name} is not reserved for the pod, and the kubelet waits for that: check that the "
+                "operator is running"
+            )
+
+
+def _node(made: Pipeline, pod: Pod) -> Iterator[str]:
+    name = pod.spec.node_name
+    node = made.cluster.nodes.get(name)
+    if node is None:
+        if "nodes" not in made.seen.unseen and len(made.cluster.nodes):
+            yield f"node {name} does not exist: delete the pod"
+    elif (state := ready_state(node)) != "True":
+        yield f"node {name} is not ready (its condition Ready is {state}): look at its kubelet"
+
+
+def ready_state(node: Node) -> str:
+    """The status of the condition Ready; True for a node that reports none, as in tests and files."""
+    found = [condition.status for condition in node.status.conditions or () if condition.type == "Ready"]
+    return found[0] if found else "True"
+
+
+def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """What warns of the pod last, by reason, and drivers that do not work on the node."""
+    warnings = warnings_of(made, pod.metadata.uid)
+    yield from warnings
+    node = pod.spec.node_name
+    for driver in _silent_drivers(made, pod):
+        yield f"driver {driver} publishes no ResourceSlice for node {node}: is it running there?"
+    drivers = {
+        result.driver for _, claim in made.cluster.claims_of(pod) if claim is not None for result in claim.results
+    }
+    for driver in sorted(drivers):
+        there = [it for it in driver_pods(driver, made.cluster.pods) if it.spec.node_name == node]
+        if there and not any(map(is_ready, there)):
+            names = listed(it.key for it in there)
+            yield f"driver {driver} has slices for node {node}, but its pod there is not ready: {names}"
+    since = _waits_for(made, pod)
+    if not warnings and since > NOT_STARTED_SECONDS:
+        yield f"has its node for {since / 60:.0f} min and has not started, and no event says why: look at its kubelet"
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod runs, and does not say that it is not ready."""
+    unready = any(one.type == "Ready" and one.status != "True" for one in pod.status.conditions or ())
+    return pod.status.phase == "Running" and not unready
+
+
+def _waits_for(made: Pipeline, pod: Pod) -> float:
+    """Seconds since the pod got its node; 0 if it does not say when."""
+    for one in pod.status.conditions or ():
+        if (one.type, one.status) == ("PodScheduled", "True"):
+            scheduled = parse_time(one.last_transition_time or "")
+            return (made.now - scheduled).total_seconds() if scheduled is not None else 0.0
+    return 0.0
+
+
+def warnings_of(made: Pipeline, uid: str) -> list[str]:
+    """The last event of each reason about an object, the newest first."""
+    last: dict[str, Event] = {}
+    for event in made.seen.every(Event):
+        if event.involved_object.uid == uid and event.reason not in OTHERS:
+            last[event.reason] = max(last.get(event.reason, event), event, key=lambda it: it.when)
+    newest = sorted(last.values(), key=lambda event: (event.reason == FAILED, event.when), reverse=True)
+    return [f"{it.reason}, {age(it.when, made.now) or 'a while'} ago: {it.message}" for it in newest[:SHOWN_EVENTS]]
+
+
+def _silent_drivers(made: Pipeline, pod: Pod) -> list[str]:
+    """Drivers of the pod's devices without any slice of the pool that the device is in."""
+    held = {
+        (result.driver, result.pool)
+        for _, claim in made.cluster.claims_of(pod)
+        if claim is not None
+        for result in claim.results
+    }
+    there = {(slice_.spec.driver, slice_.spec.pool.name) for slice_ in made.cluster.slices}
+    return sorted({driver for driver, pool in held - there})
+
+
+def _ending(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """A pod that is being deleted: the kubelet ends it, and then the driver takes its devices back."""
+    since = age(pod.metadata.deletion_timestamp or "", made.now)
+    yield f"is being deleted since {since or pod.metadata.deletion_timestamp}: its kubelet ends it"
+    yield from _node(made, pod)
+    for driver in _silent_drivers(made, pod):
+        gone = "the kubelet cannot end the pod before the driver has unprepared its claims: start the driver"
+        yield f"driver {driver} publishes nothing on node {pod.spec.node_name}; {gone}"
+
+
+def unknown_requests(pod: Pod, claims: dict[str, ResourceClaim]) -> Iterator[str]:
+    """Containers that name a request that their claim does not have; ``claims`` by the name of the pod's entry."""
+    for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+        for use in container.resources.claims or ():
+            claim = claims.get(use.name)
+            if claim is None or not use.request:
+                continue
+            names = [request.name for request in claim.spec.devices.requests or ()]
+            if use.request not in names:
+                known = f"which claim {claim.key} does not have; it has {', '.join(names)}"
+                yield f"container {container.name} names request {use.request}, {known}"
+
+
+DEFAULT: Final = "default-scheduler"
+INSTALL: Final = "install the operator (kubectl apply -k manifests)"
+LEASES: Final = {DEFAULT: "kube-scheduler"}
+"""By the name of the scheduler; the operator's Lease has the name in its own."""
+
+
+def not_ours(made: Pipeline, pod: Pod) -> str:
+    """Why the operator does nothing for the pod; empty if it does."""
+    controllers, cluster = made.controllers, made.cluster
+    if is_at_gate(pod):
+        gated = f"waits at the scheduling gate {GATE}, but the operator runs without the controller allocation"
+        return "" if controllers.allocation else f"{gated}; what dra-operator would do"
+    if pod.spec.scheduler_name != cluster.scheduler_name:
+        name = pod.spec.scheduler_name or DEFAULT
+        return f"is placed by {name}, not by {cluster.scheduler_name}; what dra-operator would do"
+    missing = "is not placed: the operator runs without the controller placement; what dra-operator would do"
+    return "" if controllers.placement else missing
+
+
+def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """What is wrong with the scheduler itself.
+
+    Where no Lease was read, it is not known which schedulers work. If none exists, the operator does not.
+    """
+    leases = {lease.metadata.name: lease for lease in made.seen.every(Lease)}
+    name = made.cluster.scheduler_name if is_at_gate(pod) else pod.spec.scheduler_name or DEFAULT
+    is_operators = name == made.cluster.scheduler_name or f"dra-operator-{name}" in leases
+    if not leases and not (is_operators and made.seen.is_whole and str(resources.LEASES) not in made.seen.unseen):
+        return
+    title = LEASES.get(name, f"dra-operator-{name}" if is_operators else name)
+    lease = leases.get(title)
+    if lease is not None and not lease.is_held(made.now):
+        since = age(lease.spec.renew_time or "", made.now) or "a while"
+        holder = lease.spec.holder_identity or "nobody"
+        yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
+    elif lease is None and not was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
+        kind, remedy = ("dra-operator", INSTALL) if is_operators else ("scheduler", "start that scheduler")
+        seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
+        other = "" if is_at_gate(pod) else ", or correct the pod's schedulerName"
+        yield f"apparently no {kind} serves the scheduler name {name}: {seems}; {remedy}{other}"
+
+
+def _lacks_claims(made: Pipeline, pod: Pod) -> bool:
+    """kube-scheduler does not try such a pod, and says nothing of it."""
+    claims = [claim for _, claim in made.cluster.claims_of(pod)]
+    is_short = len(claims) < len(pod.spec.resource_claims or ())
+    return is_short or any(claim is None or claim.metadata.deletion_timestamp is not None for claim in claims)
+
+
+def refusal_of(pod: Pod) -> str:
+    """What the scheduler that places the pod said when it refused it last; empty if it has not refused it."""
+    conditions = (one for one in pod.status.conditions or () if one.type == "PodScheduled" and one.status == "False")
+    said = next((one.message for one in conditions if one.reason != "SchedulingGated"), "")
+    return f"{pod.spec.scheduler_name or DEFAULT} says: {said}" if said else ""
+
+
+def was_looked_at(pod: Pod) -> bool:
+    """A scheduler has written why the pod waits."""
+    return any(one.type == "PodScheduled" and one.reason != "SchedulingGated" for one in pod.status.conditions or ())
 
 
 def why_pod(made: Pipeline, pod: Pod) -> Report:
@@ -69,3 +299,46 @@ def _claims(made: Pipeline, pod: Pod) -> dict[str, ResourceClaim]:
     """By the name of the pod's entry."""
     uses = made.cluster.claims_of(pod)
     return {use.entry.name: claim for use, claim in uses if use.entry is not None and claim is not None}
+
+
+def why_claim(made: Pipeline, claim: ResourceClaim) -> Report:
+    """Lines about one claim, and about the pods that wait with it."""
+    report = Report()
+    report.say(f"claim {claim.key}: {holding(claim)}")
+    if claim.metadata.deletion_timestamp is not None:
+        users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+        finalizers = ", ".join(claim.metadata.finalizers or ()) or "none"
+        waits = f"waits for its consumers to end: {users}" if users else f"waits for its finalizers: {finalizers}"
+        report.object_to(f"being deleted; {waits}")
+    report.take_in(_ahead(made, claim), indent=2)
+    if claim.status.allocation is not None:
+        return report
+    keys = made.cluster.pods_by_claim.keys(claim.key)
+    pods = [pod for key in keys if (pod := made.cluster.pods.get(key)) is not None]
+    if not pods and not is_immediate(claim):
+        report.say("no pod uses it; devices are allocated when one does", indent=2)
+    for pod in pods:
+        report.take_in(why_pod(made, pod), indent=2)
+    return report
+
+
+def _ahead(made: Pipeline, claim: ResourceClaim) -> Report:
+    """What the annotation of an immediate claim leads to, or what is wrong with it."""
+    report = Report()
+    if fault := annotation_fault(claim):
+        report.object_to(fault, indent=0)
+    if not is_immediate(claim):
+        return report
+    waiting = sorted(pod.metadata.name for pod in made.cluster.awaiting(claim))
+    if claim.status.allocation is not None:
+        report.say(f"keeps its devices as long as it has the annotation {ANNOTATION}: {IMMEDIATE}")
+    elif not made.controllers.allocation:
+        report.object_to(
+            "is to be allocated at once, but the operator runs without the controller allocation", indent=0
+        )
+    elif waiting:
+        report.say(f"is allocated together with a node for one of its waiting pods: {', '.join(waiting)}")
+    else:
+        report.say("is to be allocated at once")
+        report.take_in(why_waiting(made, placeholder_of(claim, made.cluster.scheduler_name), places=True))
+    return report

@@ -31,19 +31,12 @@ from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_U
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
 from dra_operator.wording import counted, listed
 
-from .claim_making import refused_devices, unmade
-from .decision import Decision, decide
-from .fixes.change import Fix
-from .fixes.search import FixSearch, outdated
-from .fixes.trial import Trial
-from .gang import Together, missing_members, together
-from .node_report import node_report
-from .preemption import victims
+from .changes import Fix, Report, Trial
+from .decision import Decision, Together, ahead_in_line, decide, missing_members, together, victims
+from .nodes import node_report, promising, unpublished, with_devices
 from .published import Published
-from .queue_place import ahead_in_line
-from .report import Report
-from .supposed import Supposed, lost_claims, names_in, similar_name, without, without_claims
-from .survey import promising, unpublished, with_devices
+from .search import FixSearch, outdated
+from .supposed import Supposed, lost_claims, names_in, refused_devices, similar_name, unmade, without, without_claims
 
 OUT_OF_TIME: Final = "the time limit was reached; kubectl dra why --time-limit gives more"
 _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"

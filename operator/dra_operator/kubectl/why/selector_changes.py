@@ -20,12 +20,10 @@ from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
+from dra_operator.kubectl.why.changes import Change, Effort, Patch
 from dra_operator.kubectl.why.published import Published, likely_meant
+from dra_operator.kubectl.why.request_changes import Wanted, every_request, named, with_request
 from dra_operator.scheduling import CycleState
-
-from .change import Change, Effort, Patch
-from .claim_remedies import named
-from .requests import Wanted, every_request, with_request
 
 TOKEN: Final = re.compile(
     r"""(?P<string>"(?:[^"\\\n])*"|'(?:[^'\\\n])*')|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)"""

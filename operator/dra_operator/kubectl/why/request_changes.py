@@ -1,12 +1,17 @@
-"""Remedies in what a claim asks for: fewer devices, less capacity, tolerations, fewer constraints."""
+"""Remedies in what a pod asks of devices: fewer, less capacity, tolerations, fewer constraints, another resource.
+
+Requests have the names that refusals use. Taints and amounts are those of the devices that match a request, be they in
+use or not: what the node has of other drivers is no matter here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
+from dra_api.core import Container, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import (
     CapacityRequestPolicy,
@@ -14,9 +19,13 @@ from dra_api.resource import (
     CapacityRequirements,
     Device,
     DeviceCapacity,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSubRequest,
     DeviceTaint,
     DeviceTaintRule,
     DeviceToleration,
+    ExactDeviceRequest,
     ResourceClaim,
     ResourceSlice,
 )
@@ -25,12 +34,84 @@ from msgspec.structs import replace
 from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking, scheduler_of
 from dra_operator.cache import Cluster
 from dra_operator.eviction import selects
-from dra_operator.scheduling import CycleState
+from dra_operator.kubectl.why.changes import Change, Effort, Patch, amount_of, containers_of, less_in, pod_change
+from dra_operator.kubectl.why.published import likely_meant
+from dra_operator.scheduling import CycleState, PodFilter
 from dra_operator.scheduling.state import LoadedNode
 
-from .change import Change, Effort, Patch
-from .fewer import fewer, left
-from .requests import Wanted, every_request, matching, with_fields, with_request, without_constraint
+Wanted = ExactDeviceRequest | DeviceSubRequest
+"""What a request, or one of its alternatives, asks for."""
+
+
+def every_request(claim: ResourceClaim) -> Iterator[tuple[str, Wanted]]:
+    """``request`` or ``request/subrequest``, and what it asks for."""
+    for request in claim.spec.devices.requests or ():
+        if request.exactly is not None:
+            yield request.name, request.exactly
+        for sub in request.first_available or ():
+            yield f"{request.name}/{sub.name}", sub
+
+
+def matching(cycle_state: CycleState, state: LoadedNode) -> dict[tuple[str, str], list[int]]:
+    """The devices of the node that match each request, by claim and request, be they in use or not.
+
+    Nothing matches a selector that fails.
+    """
+    view, program = cycle_state.allocator.inventory.view(state.node), PodFilter(cycle_state).demands.on(state).program
+    found: dict[tuple[str, str], list[int]] = {}
+    for stage in program.stages:
+        for alternative in stage.alternatives:
+            bits = view.selected(alternative.expressions, cycle_state.allocator.inventory.compiled).true & view.here
+            key = program.claims[stage.claim].key, alternative.request
+            found[key] = [number for number in range(len(view.devices)) if bits >> number & 1]
+    return found
+
+
+def with_request(claim: ResourceClaim, name: str, change: Callable[[Wanted], Wanted]) -> Patch:
+    """The claim with that request changed."""
+
+    def make(now: ResourceClaim) -> ResourceClaim:
+        requests = tuple(_changed(request, name, change) for request in now.spec.devices.requests or ())
+        return _with(now, requests=requests)
+
+    return Patch(ResourceClaim, claim.key, make)
+
+
+def with_fields(**fields: object) -> Callable[[Wanted], Wanted]:
+    """Changes these fields of a request."""
+    return lambda wanted: replace(wanted, **fields)
+
+
+def without_constraint(claim: ResourceClaim, constraint: DeviceConstraint) -> Patch:
+    """The claim without one of its constraints."""
+
+    def make(now: ResourceClaim) -> ResourceClaim:
+        left = tuple(one for one in now.spec.devices.constraints or () if one != constraint)
+        return _with(now, constraints=left or None)
+
+    return Patch(ResourceClaim, claim.key, make)
+
+
+def _changed(request: DeviceRequest, name: str, change: Callable[[Wanted], Wanted]) -> DeviceRequest:
+    if request.name == name and request.exactly is not None:
+        return replace(request, exactly=change(request.exactly))
+    subs = tuple(change(sub) if f"{request.name}/{sub.name}" == name else sub for sub in request.first_available or ())
+    return replace(request, first_available=subs or None)
+
+
+def _with(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
+    return replace(claim, spec=replace(claim.spec, devices=replace(claim.spec.devices, **fields)))
+
+
+def fewer(asked: int, refusal: Refusal) -> Sequence[int]:
+    """Less than was asked for, the most first: as many as are left, one less, half, and one."""
+    return sorted({count for count in (left(refusal), asked - 1, asked // 2, 1) if 0 < count < asked}, reverse=True)
+
+
+def left(refusal: Refusal) -> int:
+    """How many devices match and are not taken out by a check."""
+    return refusal.matching - sum(tally.devices for tally in refusal.lost)
+
 
 MOST_TAINTS: Final = 4
 """Sets of taints of single devices whose tolerations are tried."""
@@ -216,3 +297,33 @@ def _with_capacity(what: str, amount: Quantity | None) -> Callable[[Wanted], Wan
         return replace(now, capacity=CapacityRequirements(requests={**left, **more}))
 
     return make
+
+
+def extended_remedies(pod: Pod, refusal: Refusal) -> Iterator[Change]:
+    """What may make the devices of the node do for the resource that the refusal names, if it names one."""
+    resource = refusal.claim.resource
+    for field, container in containers_of(pod) if resource else ():
+        asked = amount_of(container, resource)
+        for count in fewer(asked.rounded_up(), refusal) if asked is not None else ():
+            yield less_in(pod, field, container, resource, Quantity.from_nanos(count * 10**9))
+
+
+def name_remedies(pod: Pod, resource: str, known: Iterable[str]) -> Iterator[Change]:
+    """The extended resource that was meant, where nothing offers the one that the pod asks for."""
+    for meant in likely_meant(resource, known):
+
+        def make(now: Pod, new: str = meant) -> dict[str, Any]:
+            return {
+                field: tuple(_renamed(it, resource, new) for it in getattr(now.spec, field) or ()) or None
+                for field in ("containers", "init_containers")
+            }
+
+        yield pod_change(pod, f"ask for {meant} instead of {resource} in the pod", 1, make, f"resource {resource}")
+
+
+def _renamed(container: Container, old: str, new: str) -> Container:
+    def of(amounts: dict[str, Quantity] | None) -> dict[str, Quantity] | None:
+        return {new if name == old else name: it for name, it in amounts.items()} if amounts is not None else None
+
+    its = container.resources
+    return replace(container, resources=replace(its, requests=of(its.requests), limits=of(its.limits)))

@@ -1,7 +1,7 @@
 """Remedies for rules that keep a pod from a node: taint, cordon, node selector, room, rules between pods.
 
-A node that is about to go, or has yet to come, gets none. Nor do labels that the kubelet or a cloud provider writes:
-they say what the machine is.
+A node that is about to go gets none, and one that has yet to come is waited for. Nor are labels written that the
+kubelet or a cloud provider writes: they say what the machine is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from dra_api.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import node_selectors, scheduler_of
+from dra_operator.kubectl.why.changes import Change, Effort, Patch, amount_of, containers_of, less_in, pod_change
+from dra_operator.kubectl.why.holders import OUT_OF_SERVICE
+from dra_operator.kubectl.why.request_changes import says_broken
 from dra_operator.scheduling.rules import (
     CORDONED,
     NODE_SELECTOR,
@@ -34,11 +37,6 @@ from dra_operator.scheduling.state import (
     tolerations_of,
     untolerated,
 )
-
-from .change import Change, Effort, Patch
-from .claim_remedies import says_broken
-from .holder_remedies import OUT_OF_SERVICE
-from .pod_changes import amount_of, containers_of, less_in, pod_change
 
 BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 """Resources whose amounts are written in powers of 1024."""

@@ -21,12 +21,11 @@ from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.facts import age
 from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.kubectl.why.changes import Change, Patch
+from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.state import ANNOTATION, LoadedNode, is_immediate
 from dra_operator.wording import counted, listed
-
-from .change import Change, Patch
-from .requests import matching
 
 MOST_HOLDERS: Final = 2
 """Claims that one remedy frees."""

@@ -16,18 +16,15 @@ from msgspec.structs import replace
 
 from dra_operator.allocator import Rule
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
+from dra_operator.kubectl.why.changes import Change, Fix, Patch, Trial
+from dra_operator.kubectl.why.holders import Holders, holder_remedies, release_remedies
+from dra_operator.kubectl.why.node_changes import node_remedies
 from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.request_changes import claim_remedies, extended_remedies, name_remedies
+from dra_operator.kubectl.why.selector_changes import selector_remedies
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed
 from dra_operator.scheduling.rules import NOT_OFFERED
 from dra_operator.wording import listed
-
-from .change import Change, Fix, Patch
-from .claim_remedies import claim_remedies
-from .extended_remedies import extended_remedies, name_remedies
-from .holder_remedies import Holders, holder_remedies, release_remedies
-from .node_remedies import node_remedies
-from .selector_remedies import selector_remedies
-from .trial import Trial
 
 MOST_CHANGES: Final = 4
 MOST_NODE_ANSWERS: Final = 400

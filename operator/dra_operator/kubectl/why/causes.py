@@ -1,0 +1,301 @@
+"""What stands behind the answer of a node: how much is lacking, who holds it, which rule taints, what is published.
+
+The scheduler says that a node does not do. These lines say what a person can look at or change: amounts, claims, rules
+and pools by name, and what selectors ask for beside what the devices of the whole cluster publish of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from dra_api.core import Node, NodeSelectorRequirement, Pod
+from dra_api.quantity import Quantity
+from dra_api.resource import ResourceClaim
+from dra_cel import Reference
+
+from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
+from dra_operator.cache import Cluster, newest_slices
+from dra_operator.eviction import selects
+from dra_operator.kubectl.facts import age, taint_text
+from dra_operator.kubectl.why.changes import amount_of
+from dra_operator.kubectl.why.node_changes import leaving_or_coming
+from dra_operator.kubectl.why.published import Published, requirement_text, selector_text
+from dra_operator.kubectl.why.request_changes import matching
+from dra_operator.kubectl.why.selector_changes import drivers_of, references_of
+from dra_operator.kubectl.why.supposed import similar_name
+from dra_operator.scheduling import CycleState, PodFilter
+from dra_operator.scheduling.rules import NODE_SELECTOR, NOT_OFFERED, PORT, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
+from dra_operator.wording import counted, listed
+
+_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
+
+
+def about(
+    obstacle: Obstacle,
+    cycle_state: CycleState,
+    pod_filter: PodFilter,
+    nodes: Sequence[LoadedNode],
+    elsewhere: Collection[str],
+    cluster: Cluster,
+) -> Iterator[str]:
+    """Lines about nodes with the same obstacle. ``elsewhere``: UIDs of claims that are allocated for other nodes."""
+    yield from dict.fromkeys(filter(None, (leaving_or_coming(state.node) for state in nodes)))
+    if (domains := pod_filter.rules.counts(obstacle)) is not None:
+        yield f"pods that count: {_by_domain(domains)}"
+    if obstacle.reason is NOT_OFFERED:
+        yield from _unoffered(cycle_state, obstacle.subject, cluster)
+    if obstacle.reason is RESOURCE:
+        yield _shortage(cycle_state.pod, obstacle.subject, nodes)
+    if obstacle.reason is TOO_MANY_PODS:
+        yield _slots(nodes)
+    if obstacle.reason is PORT:
+        yield _port_holder(cycle_state, nodes[0])
+    if obstacle.reason is NODE_SELECTOR:
+        yield from _unselected(cycle_state.pod, nodes[0])
+    if obstacle.reason.is_about_volumes:
+        yield from _volumes(cycle_state)
+    for claim in cycle_state.resource_claims:
+        if claim.metadata.uid in elsewhere:
+            yield f"claim {claim.metadata.name}: {holding(claim)}"
+
+
+def _unoffered(cycle_state: CycleState, resource: str, cluster: Cluster) -> Iterator[str]:
+    """Whether a feature gate is off that classes need for it, or a similar name is offered."""
+    features = cycle_state.allocator.inventory.features
+    if not features.extended_resources:
+        off = f"the feature gate DRAExtendedResource is off in Kubernetes {features.release}"
+        yield f"{off}: its API server drops extendedResourceName from device classes"
+    offered = {name for state in cycle_state.nodes for name in state.offered if "/" in name}
+    served = {name for class_ in cluster.classes if (name := class_.spec.extended_resource_name)}
+    if similar := similar_name(resource, offered | served):
+        yield similar.removeprefix("; ")
+
+
+def holding(claim: ResourceClaim | None) -> str:
+    """The claim's devices, and who uses them."""
+    if claim is None:
+        return "does not exist"
+    if claim.status.allocation is None:
+        return "not allocated"
+    devices = ", ".join(str(DeviceId.of(result)) for result in claim.results) or "no devices"
+    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+    return f"allocated ({devices}), " + (f"reserved for {users}" if users else "not reserved")
+
+
+def _unselected(pod: Pod, node: LoadedNode) -> Iterator[str]:
+    """What is asked for, and what the first of the nodes has instead."""
+    labels, wanted = node.node.metadata.labels or {}, pod.spec.node_selector or {}
+    missing = {key: value for key, value in wanted.items() if labels.get(key) != value}
+    for key, value in missing.items():
+        has = f"has {key}={labels[key]}" if key in labels else f"has no label {key}"
+        yield f"spec.nodeSelector asks for {key}={value}; {node.name} {has}"
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    for term in (required.node_selector_terms or ()) if required is not None and not missing else ():
+        yield from _asked(term.match_expressions or (), "label", labels, node.name)
+        yield from _asked(term.match_fields or (), "field", {"metadata.name": node.name}, node.name)
+
+
+def _asked(
+    requirements: Iterable[NodeSelectorRequirement], kind: str, its: Mapping[str, str], node: str
+) -> Iterator[str]:
+    """``its``: the labels or fields that the node has."""
+    for one in requirements:
+        has = f"{one.key}={its[one.key]}" if one.key in its else f"no {kind} {one.key}"
+        yield f"spec.affinity.nodeAffinity asks for {requirement_text(one)}; {node} has {has}"
+
+
+def _volumes(cycle_state: CycleState) -> Iterator[str]:
+    """The pod's claims of volumes: what is bound, and for which nodes; what is not."""
+    for held in cycle_state.volumes.bound:
+        affinity = held.volume.spec.node_affinity if held.volume is not None else None
+        if held.volume is not None and affinity is not None and affinity.required is not None:
+            where = selector_text(affinity.required)
+            yield f"PersistentVolumeClaim {held.claim.key} has PersistentVolume {held.volume.key}, for {where}"
+    for it in cycle_state.volumes.unbound:
+        class_ = it.claim.storage_class
+        yield f"PersistentVolumeClaim {it.claim.key} (StorageClass {class_ or 'none'}) is not bound"
+
+
+def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
+    """``the pod asks for 900; node-3 has the most free: 61500m of 62``; an init container that asks for all that."""
+
+    def free(node: LoadedNode) -> int:
+        return node.offered.get(resource, 0) - node.used.get(resource, 0)
+
+    def amount(nanos: int) -> str:
+        return str(Quantity.from_nanos(nanos, binary=resource.startswith(_BYTES)))
+
+    best = max(nodes, key=free)
+    wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)
+    alone = [it for it in pod.spec.init_containers or () if (its := amount_of(it, resource)) and its.nanos == wanted]
+    who = f"init container {alone[0].name}" if alone else "the pod"
+    return f"{who} asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
+
+
+def _slots(nodes: Sequence[LoadedNode]) -> str:
+    """``node-3 has the most room: 110 of 110 pods are there``."""
+
+    def amount(nanos: int) -> str:
+        return str(Quantity.from_nanos(nanos))
+
+    best = max(nodes, key=lambda node: node.offered.get(POD_SLOTS, 0) - node.used.get(POD_SLOTS, 0))
+    used, total = best.used.get(POD_SLOTS, 0), best.offered.get(POD_SLOTS, 0)
+    return f"{best.name} has the most room: {amount(used)} pods are there, and it takes {amount(total)}"
+
+
+def _port_holder(cycle_state: CycleState, node: LoadedNode) -> str:
+    """Which pods of a node hold a port that the pod asks for."""
+    asked = {(port.protocol, port.number) for port in ports_held(cycle_state.pod)}
+    pods_by_node = cycle_state.nodes.pods_by_node
+    places = (pods_by_node.at(uid) for uid, name in pods_by_node if name == node.name)
+    there = (place[0] for place in places if place is not None)
+    holders = [pod.key for pod in there if asked & {(port.protocol, port.number) for port in ports_held(pod)}]
+    return f"on {node.name} by {listed(sorted(holders))}"
+
+
+def _by_domain(pods: Mapping[str, int]) -> str:
+    """``3 in zone-a, 1 in zone-b``: topology domains, the fullest first."""
+    fullest = sorted(pods.items(), key=lambda item: (-item[1], item[0]))
+    return listed((f"{count} in {domain}" for domain, count in fullest), most=6) or "none"
+
+
+def taint_sources(refusals: Sequence[Refusal], cycle_state: CycleState, cluster: Cluster) -> Iterator[str]:
+    """A line for each rule with a taint on a device that is asked for, of a node that lost devices to taints."""
+    nodes = {refusal.node for refusal in refusals if any(lost.rule is Rule.TAINTS for lost in refusal.lost)}
+    states = [state for name in sorted(nodes) if (state := cycle_state.nodes.get(name)) is not None]
+    devices = {device for state in states if len(cluster.rules) for device in _asked_for(cycle_state, state)}
+    for rule in sorted(cluster.rules, key=lambda rule: rule.metadata.name):
+        if scheduler_of(rule.spec.taint) == cluster.scheduler_name:
+            continue  # it keeps nothing of ours away
+        if number := sum(selects(rule, device) for device in devices):
+            if (scheduler := scheduler_of(rule.spec.taint)) is not None:
+                what = f"{number} of these devices to the scheduler {scheduler}"
+                yield f"DeviceTaintRule {rule.metadata.name} gives {what}"
+                continue
+            what = f"taint {taint_text(rule.spec.taint)} on {number} of these devices"
+            yield f"{what} comes from DeviceTaintRule {rule.metadata.name}"
+
+
+def _asked_for(cycle_state: CycleState, state: LoadedNode) -> Iterator[DeviceId]:
+    view = cycle_state.allocator.inventory.view(state.node)
+    return (view.id(number) for numbers in matching(cycle_state, state).values() for number in numbers)
+
+
+def troubled_pools(refusals: Sequence[Refusal], cluster: Cluster, now: datetime) -> Iterator[str]:
+    """A line for each incomplete pool that keeps a node from serving a request."""
+    said = {text for refusal in refusals for text in refusal.pools}
+    if not said:
+        return
+    for pool, slices in sorted(newest_slices(cluster.slices).items()):
+        announced = slices[0].spec.pool.resource_slice_count
+        if len(slices) >= announced or not any(text.startswith(f"resource pool {pool} ") for text in said):
+            continue
+        last = max(slice_.metadata.creation_timestamp or "" for slice_ in slices)
+        since = f"; the last one came {age(last, now)} ago" if age(last, now) else ""
+        there = f"{len(slices)} of {counted(announced, 'slice')} of pool {pool} are there{since}"
+        yield f"{there}: wait for driver {pool.driver} to publish the others, or restart it"
+
+
+SHOWN_VALUES: Final = 4
+"""Values of one name."""
+
+
+def wanted_values(
+    refusals: Sequence[Refusal], cycle_state: CycleState, published: Published, pods: Iterable[Pod]
+) -> Iterator[str]:
+    """Lines for claims of which no device matches on some node; ``pods``: those of the cluster, drivers among them."""
+    keys = {refusal.claim.key for refusal in refusals if not refusal.matching}
+    claims = [claim for claim in cycle_state.resource_claims if claim.key in keys]
+    if not claims:
+        return
+    program = cycle_state.allocator.compile([claim for claim in claims if claim.status.allocation is None])
+    expressions = {
+        selector.expression
+        for stage in program.stages
+        for alternative in stage.alternatives
+        for selector in alternative.selectors
+    }
+    yield from _drivers(expressions, published, cycle_state, pods)
+    for name in sorted({name for expression in expressions for name in references_of(expression)}):
+        yield _values(name, published)
+
+
+def _drivers(
+    expressions: set[str], published: Published, cycle_state: CycleState, pods: Iterable[Pod]
+) -> Iterator[str]:
+    asked = {driver for expression in expressions for driver in drivers_of(expression)}
+    if known := sorted(asked & set(published.drivers)):
+        inventory = cycle_state.allocator.inventory
+        for driver in known:
+            if any(_has_some_of(driver, node.node, inventory) for node in cycle_state.nodes):
+                continue
+            number = counted(published.drivers[driver], "device")
+            places = listed(published.places(driver), SHOWN_VALUES)
+            yield f"driver {driver} publishes {number}, for none of these nodes: for {places}"
+        return
+    for driver in sorted(asked):
+        there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())
+        others = f"drivers that publish devices: {there}" if there else "no driver publishes devices"
+        yield f"driver {driver} publishes nothing: start it ({_where_it_runs(driver, pods)}); {others}"
+
+
+def _where_it_runs(driver: str, pods: Iterable[Pod]) -> str:
+    found = driver_pods(driver, pods)
+    if not found:
+        return "no pod of a DaemonSet is named after it: is it installed?"
+    return f"pods of its DaemonSet: {listed(map(_as_seen, found))}"
+
+
+def _as_seen(pod: Pod) -> str:
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    unready = [one for one in pod.status.conditions or () if one.type == "Ready" and one.status != "True"]
+    return f"{pod.key}{where}, {pod.status.phase or 'Pending'}{', not ready' if unready else ''}"
+
+
+def driver_pods(driver: str, pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods of DaemonSets that seem to run a driver: the words of its name are in theirs, or in a label.
+
+    Nothing in the API says which pods run a driver.
+    """
+    words = {word for word in re.split(r"[.\-]", driver)[:-1] if word not in ("k8s", "io", "dra", "driver", "resource")}
+    found = []
+    for pod in pods:
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != "DaemonSet":
+            continue
+        text = " ".join((pod.metadata.namespace, owner.name, *(pod.metadata.labels or {}).values()))
+        if driver in text or words <= set(re.split(r"[^a-z0-9]+", text)):
+            found.append(pod)
+    return sorted(found, key=lambda pod: pod.key)
+
+
+def _has_some_of(driver: str, node: Node, inventory: Inventory) -> bool:
+    """Whether devices of a driver are for a node, be they free or not; also if that cannot be told now."""
+    try:
+        view = inventory.view(node)
+    except AllocationError:
+        return True
+    unclear = {pool.pool.driver for pool in view.troubled} | {pool.pool.driver for pool in view.outdated}
+    return driver in unclear or any(
+        view.driver(number) == driver for number in range(len(view.devices)) if view.here >> number & 1
+    )
+
+
+def _values(name: Reference, published: Published) -> str:
+    what = f"{'attribute' if name.kind == 'attributes' else 'capacity'} {name}"
+    if values := published.values(name):
+        return f"in the whole cluster, devices publish {what}: {_counts(values)}"
+    for domain in published.domains_of(name.kind, name.id):
+        other = Reference(name.kind, domain, name.id)
+        return f"no device of the cluster publishes {what}; they publish {other}: {_counts(published.values(other))}"
+    known = listed(published.names_of(name.kind, name.domain), SHOWN_VALUES)
+    return f"no device of the cluster publishes {what}" + (f"; in {name.domain} they publish {known}" if known else "")
+
+
+def _counts(values: Mapping[str, int]) -> str:
+    return listed((f"{value} ({number})" for value, number in values.items()), SHOWN_VALUES)
