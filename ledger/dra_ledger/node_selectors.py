@@ -82,10 +82,8 @@ def _whole_number(text: str) -> int | None:
 
 
 def _label_check(requirement: NodeSelectorRequirement) -> Check:
-    from dra_api.validation.formats import (
-        label_key,
-        label_value,
-    )  # with all of validation: most clusters need none of it
+    # It comes with all of validation, which most clusters need nothing of.
+    from dra_api.validation.formats import label_key, label_value
 
     key, operator, values = requirement.key, requirement.operator, requirement.values or ()
     fault = next(chain(label_key(key), *map(label_value, values)), None)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Taint, Toleration
 from dra_api.resource import SCHEDULER_KEY, Device, DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceSlice
+from dra_api.selectors import Selector
 from msgspec import structs
 
 from .basics import DeviceId, PoolId
@@ -76,8 +77,6 @@ class Left:
     @classmethod
     def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> Left:
         """Return what the settings say: drivers separated by commas, and a label selector. Raises ValueError."""
-        from dra_api.selectors import Selector  # only settings need it
-
         names = frozenset(filter(None, map(str.strip, drivers.split(","))))
         try:
             matches = Selector.parse(nodes).matches if nodes.strip() else None

@@ -20,8 +20,8 @@ HEAVY: Final = {
     "re2",
     "yaml",
 }
-LATER: Final = {"dra_api.validation", "dra_api.selectors"}
-"""Needed for node selectors and settings alone."""
+LATER: Final = {"dra_api.validation"}
+"""Needed for node selectors alone."""
 
 
 def loaded(code: str) -> set[str]:
