@@ -312,6 +312,7 @@ class Ledger:
 
     def pools(self) -> list[PoolEntry]:
         """Return the pools, sorted."""
+        self._follow()
         found = []
         for id_ in sorted(self._inventory.pools()):
             pool = self._inventory.pool(id_)
@@ -322,11 +323,32 @@ class Ledger:
 
     def counters(self) -> list[CounterEntry]:
         """Return the shared counters, sorted by pool, in the order in which slices define them."""
+        self._follow()
         found: list[CounterEntry] = []
         for id_ in sorted(self._inventory.pools()):
             view = next((view for view in self._answer(id_).views if view.counters.names), None)
             if view is not None:
                 found += counter_entries(view, self._allocated.usage.pool(id_))
+        return found
+
+    def draws(self) -> dict[str, dict[str, int]]:
+        """Return what each device in use draws from shared counters, summed over all sets for each name, in billionths.
+
+        By the id of the device; those that draw nothing are left out.
+        """
+        self._follow()
+        found: dict[str, dict[str, int]] = {}
+        for id_ in self._inventory.pools():
+            table = next((view.counters for view in self._answer(id_).views if view.counters.names), None)
+            if table is None:
+                continue
+            for device in self._allocated.usage.pool(id_).charged:
+                sums: dict[str, int] = {}
+                for number, amount in table.charges.get(device, ()):
+                    name = table.names[number][1]
+                    sums[name] = sums.get(name, 0) + amount
+                if sums:
+                    found[f"{id_.driver}/{id_.pool}/{device}"] = sums
         return found
 
     def tally(self, by: str) -> list[Tally]:

@@ -20,6 +20,7 @@ KNOWN = {
     "dra_devcluster.cli.parser": "--snapshot",
     "dra_kubeletplugin.cli.parser": "--node-name",
     "dra_driver_test.cli.parser": "--bad-parameters",
+    "dra_ledger.cli.parser": "--limit",
 }
 
 

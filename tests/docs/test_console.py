@@ -54,8 +54,10 @@ STORIES = {
             ("docs/simulate.md", 0),
             ("docs/operator.md", 0),
             ("docs/kubectl-dra.md", 0),
+            ("docs/ledger.md", 0),
+            ("docs/ledger.md", 1),
         ),
-        check="! grep -q Traceback servers.log",
+        check="! grep -q Traceback servers.log; grep -q dra_device_info dra.prom",
         words={
             "kubectl dra why pod inline-claim": "kubectl wait pod inline-claim --for=condition=PodScheduled "
             "--timeout=60s; kubectl dra why pod inline-claim",
@@ -166,7 +168,6 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/taints.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
     ("docs/taints.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
     ("docs/taints.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
-    ("docs/ledger.md", "kubectl get"): "tests/ledger reads such a list",
     ("docs/why.md", "kubectl "): "tests/operator/test_why.py asks about pods that wait",
     ("docs/observing.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }

@@ -1,0 +1,224 @@
+"""A ledger as metrics in the text format of Prometheus: for dashboards that say who has which device.
+
+Sums by class, node and namespace are always complete. The series of single devices and claims are as many as their
+``limit`` allows; ``dra_export_left_out`` says how many have none. Of classes, nodes and namespaces the largest
+are named, the others summed up as ``(others)``. So the number of series has a bound in a cluster of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from dra_api.quantity import NANO, Quantity
+
+from .entries import DeviceEntry, Holder
+from .ledger import Ledger
+
+MOST_OBJECTS: Final = 10_000
+"""Devices, holders and claims with series of their own."""
+MOST_NAMES: Final = 1_000
+"""Classes, nodes and namespaces that are named."""
+OTHERS: Final = "(others)"
+MOST_PODS: Final = 8
+"""Pods of a claim that are named."""
+_UUID: Final = ("uuid", "UUID", "gpuUUID")
+_PCI: Final = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddress")
+_MODEL: Final = ("productName", "model", "type")
+
+Labels = Mapping[str, str]
+Groups = list[tuple[str, list[DeviceEntry]]]
+"""Devices by the name of what they belong to."""
+
+
+class _Family:
+    """One metric with its series: of two with the same labels the latter counts, as of two devices with one name."""
+
+    def __init__(self, name: str, help_: str) -> None:
+        self.name, self.help = name, help_
+        self._series: dict[str, int | float] = {}
+
+    def add(self, labels: Labels, value: int | float = 1) -> None:
+        """One series."""
+        said = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+        self._series[said] = value
+
+    def __str__(self) -> str:
+        head = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge"]
+        return "\n".join([*head, *(f"{self.name}{{{labels}}} {value!r}" for labels, value in self._series.items())])
+
+
+def prometheus(ledger: Ledger, limit: int = MOST_OBJECTS) -> str:
+    """Return all metrics, each with its help; the text ends with a line break.
+
+    ``limit``: how many devices, and how many claims, have series of their own.
+    """
+    devices = ledger.devices()
+    families = [*_single(devices, limit), *_sums(ledger, devices)]
+    return "\n".join(map(str, families)) + "\n"
+
+
+def _single(devices: list[DeviceEntry], limit: int) -> Iterator[_Family]:
+    info = _Family("dra_device_info", "A device with its state: 1")
+    allocated = _Family("dra_device_allocated", "A device and a claim that has it, or a share of it: 1")
+    claims = _Family("dra_claim_info", "A claim that has devices, and a pod for which it is reserved: 1")
+    left_out = _Family("dra_export_left_out", "Devices and claims without series of their own")
+    held: dict[str, Holder] = {}
+    shown = 0
+    for number, entry in enumerate(devices):
+        for holder in (*entry.holders, *entry.observers):
+            held.setdefault(holder.key, holder)
+            if number < limit and shown < limit:
+                shown += 1
+                allocated.add(_about(entry) | _held_as(entry, holder))
+        if number < limit:
+            info.add(_about(entry) | _details(entry))
+    for key in sorted(held)[:limit]:
+        for pod in _pods(held[key]):
+            claims.add({"namespace": held[key].namespace, "claim": held[key].claim, "pod": pod})
+    left_out.add({"kind": "device"}, max(0, len(devices) - limit))
+    left_out.add({"kind": "claim"}, max(0, len(held) - limit))
+    yield from (info, allocated, claims, left_out)
+
+
+def _about(entry: DeviceEntry) -> dict[str, str]:
+    known = _attribute(entry, _UUID)
+    return {"driver": entry.driver, "pool": entry.pool, "device": entry.name, "node": entry.node, "uuid": known}
+
+
+def _details(entry: DeviceEntry) -> dict[str, str]:
+    return {
+        "pci_bus_id": _attribute(entry, _PCI),
+        "model": _attribute(entry, _MODEL),
+        "state": entry.state,
+        "health": entry.health,
+    }
+
+
+def _held_as(entry: DeviceEntry, holder: Holder) -> dict[str, str]:
+    access = "admin" if holder.is_admin else "shared" if entry.state == "shared" else "exclusive"
+    pods = holder.pods
+    return {
+        "namespace": holder.namespace,
+        "claim": holder.claim,
+        "request": holder.request,
+        "pod": pods[0] if len(pods) == 1 else OTHERS if pods else "",
+        "share": holder.share,
+        "access": access,
+    }
+
+
+def _pods(holder: Holder) -> list[str]:
+    """The pods that are named; a claim without any has one series all the same."""
+    named = list(holder.pods[:MOST_PODS])
+    return [*named, OTHERS] if len(holder.pods) > MOST_PODS else named or [""]
+
+
+def _sums(ledger: Ledger, devices: list[DeviceEntry]) -> Iterator[_Family]:
+    draws = ledger.draws()
+    groups: dict[str, Groups] = {
+        "class": [(name, ledger.devices(device_class=name)) for name in ledger.classes],
+        "node": _grouped(devices, lambda entry: {entry.node}),
+        "namespace": _grouped(devices, lambda entry: {holder.namespace for holder in entry.holders}),
+    }
+    for by, found in groups.items():
+        yield from _sums_by(by, _largest(found), draws)
+    yield from _pool_sums(ledger)
+
+
+def _sums_by(by: str, groups: Groups, draws: Mapping[str, Mapping[str, int]]) -> Iterator[_Family]:
+    counts = _Family(f"dra_{by}_devices", f"Devices of a {by} by their state")
+    available = _Family(f"dra_{by}_devices_available", f"Devices of a {by} that a plain request could get now")
+    total = _Family(f"dra_{by}_capacity", f"Capacity of the devices of a {by}")
+    taken = _Family(f"dra_{by}_capacity_taken", f"What is taken of the capacity of the devices of a {by}")
+    drawn = _Family(f"dra_{by}_counter_drawn", f"What the devices in use of a {by} draw from shared counters")
+    for name, entries in groups:
+        said = {by: name}
+        states: dict[tuple[str, str], int] = {}
+        amounts: dict[tuple[str, str], list[int]] = {}
+        counters: dict[tuple[str, str], int] = {}
+        for entry in entries:
+            states[entry.driver, entry.state] = states.get((entry.driver, entry.state), 0) + 1
+            for capacity, (whole, used) in _capacities(entry, name if by == "namespace" else None).items():
+                pair = amounts.setdefault((entry.driver, capacity), [0, 0])
+                pair[0] += whole
+                pair[1] += used
+            for counter, amount in draws.get(entry.id, {}).items():
+                counters[entry.driver, counter] = counters.get((entry.driver, counter), 0) + amount
+        for (driver, state), number in sorted(states.items()):
+            counts.add({**said, "driver": driver, "state": state}, number)
+        if by != "namespace":
+            available.add(said, sum(entry.available for entry in entries))
+        for (driver, capacity), (whole, used) in sorted(amounts.items()):
+            about = {**said, "driver": driver, "capacity": capacity}
+            total.add(about, _number(whole))
+            taken.add(about, _number(used))
+        for (driver, counter), amount in sorted(counters.items()):
+            drawn.add({**said, "driver": driver, "counter": counter}, _number(amount))
+    yield from (counts, available, total, taken, drawn) if by != "namespace" else (counts, total, taken, drawn)
+
+
+def _pool_sums(ledger: Ledger) -> Iterator[_Family]:
+    pools = _Family("dra_pools", "Resource pools by their status")
+    counters = _Family("dra_counter", "Shared counters, summed up over the pools of a driver")
+    left = _Family("dra_counter_left", "What is left of them")
+    states: dict[tuple[str, str], int] = {}
+    for pool in ledger.pools():
+        states[pool.driver, pool.status] = states.get((pool.driver, pool.status), 0) + 1
+    for (driver, status), number in sorted(states.items()):
+        pools.add({"driver": driver, "status": status}, number)
+    sums: dict[tuple[str, str], list[int]] = {}
+    for counter in ledger.counters():
+        pair = sums.setdefault((counter.driver, counter.name), [0, 0])
+        pair[0] += Quantity(counter.total).nanos
+        pair[1] += max(0, Quantity(counter.left).nanos)
+    for (driver, name), (whole, rest) in sorted(sums.items())[:MOST_NAMES]:
+        counters.add({"driver": driver, "counter": name}, _number(whole))
+        left.add({"driver": driver, "counter": name}, _number(rest))
+    yield from (pools, counters, left)
+
+
+def _capacities(entry: DeviceEntry, namespace: str | None) -> dict[str, tuple[int, int]]:
+    """All of each capacity, and what is taken of it: of a namespace, what its own claims have."""
+    found = {}
+    own = [holder for holder in entry.holders if namespace in (None, OTHERS, holder.namespace)]
+    for name, amount in entry.capacity.items():
+        whole = Quantity(amount.total).nanos
+        shares = sum(Quantity(holder.consumed[name]).nanos for holder in own if name in holder.consumed)
+        found[name] = (whole, whole if entry.state == "taken" else shares)
+    return found
+
+
+def _grouped(devices: Iterable[DeviceEntry], names_of: Callable[[DeviceEntry], set[str]]) -> Groups:
+    groups: dict[str, list[DeviceEntry]] = {}
+    for entry in devices:
+        for name in names_of(entry):
+            groups.setdefault(name, []).append(entry)
+    return sorted(groups.items())
+
+
+def _largest(groups: Groups) -> Groups:
+    """Those with most devices, by name; a device that several others have counts once among them."""
+    if len(groups) <= MOST_NAMES:
+        return groups
+    by_size = sorted(groups, key=lambda group: (-len(group[1]), group[0]))
+    others = {entry.id: entry for _, entries in by_size[MOST_NAMES:] for entry in entries}
+    return [*sorted(by_size[:MOST_NAMES], key=lambda group: group[0]), (OTHERS, list(others.values()))]
+
+
+def _attribute(entry: DeviceEntry, names: Iterable[str]) -> str:
+    """The first of these attributes that the device publishes as text, under its bare name or the driver's domain."""
+    known = entry.attributes
+    for name in names:
+        value = known.get(name, known.get(f"{entry.driver}/{name}"))
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(nanos: int) -> int | float:
+    return nanos // NANO if nanos % NANO == 0 else nanos / NANO
