@@ -46,7 +46,7 @@ LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, Growi
 Freed devices are no more than devices were ever taken: which ones the pods of a run took is chance.
 """
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
-DEBTS = ("._fairness._paid_at", "._fairness._order", "._buckets._full_at")
+DEBTS = ("._fairness._paid_at", "._fairness._order", "._backoff._full_at")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
 ROOT = Path(__file__).parents[2]
 OPERATOR = ROOT / "operator/dra_operator"
@@ -201,7 +201,7 @@ BOUNDED = {
     "PodsByNode.namespaces": "namespaces of the cluster",
     "Fairness._paid_at": "spare entries, swept with later keys",
     "Fairness._order": "spare entries, swept with later keys",
-    "Buckets._full_at": "debts, forgotten by a later failure",
+    "KeyBackoff._full_at": "debts, forgotten by a later failure",
 }
 """Memories that end by their size, or with what administrators make; the files have the numbers."""
 

@@ -147,30 +147,18 @@ def largest(counts: Tally[str], ranks: Tally[str] | None = None) -> dict[str, in
     return {**found, OTHERS: rest} if len(ranks or counts) > NAMED_DRIVERS else found
 
 
-class ClaimCreations:
-    """Claims that were made, or could not be, whatever for, by the API group and kind of their owner (K37-MET-03)."""
+class ClaimMetrics:
+    """Counters of claims that were made, or could not be; ``registry`` is where they are scraped."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self._creates = Counter(
             "dynamic_resource_allocation_resourceclaim_creates",
             "ResourceClaims created for pods and PodGroups",
             ["status", "admin_access", "owner_api_group", "owner_api_kind"],
             registry=registry,
         )
-
-    def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
-        """Note that a claim was made for an owner of this kind, or could not be."""
-        group = "" if owner is Pod else SCHEDULING_GROUP
-        self._creates.labels(_outcome(success), _text(admin_access), group, owner.__name__).inc()
-
-
-class ClaimMetrics:
-    """Counters that the controllers feed; ``registry`` is where they are scraped."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-        self.creations = ClaimCreations(registry)
-        self._creates = Counter(
+        self._creates_from_templates = Counter(
             "resourceclaim_controller_creates",
             "ResourceClaims created from templates",
             ["status", "admin_access"],
@@ -178,9 +166,14 @@ class ClaimMetrics:
         )
 
     def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
-        """Note that a claim was made from a template for an owner of this kind, or could not be."""
-        self.creations.created(owner, success=success, admin_access=admin_access)
-        self._creates.labels(_outcome(success), _text(admin_access)).inc()
+        """Count a claim for an owner of this kind, whatever it is made from (K37-MET-03)."""
+        group = "" if owner is Pod else SCHEDULING_GROUP
+        self._creates.labels(_outcome(success), _text(admin_access), group, owner.__name__).inc()
+
+    def created_from_template(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
+        """Count a claim that was made from a template for an owner of this kind, or could not be."""
+        self.created(owner, success=success, admin_access=admin_access)
+        self._creates_from_templates.labels(_outcome(success), _text(admin_access)).inc()
 
 
 class PlacementMetrics:
@@ -190,7 +183,7 @@ class PlacementMetrics:
     """
 
     def __init__(self, claims: ClaimMetrics, profile: str) -> None:
-        self._creations, registry = claims.creations, claims.registry
+        self._claims, registry = claims, claims.registry
         attempts = Counter(
             "scheduler_schedule_attempts", "Attempts to place a pod", ["result", "profile"], registry=registry
         )
@@ -232,7 +225,7 @@ class PlacementMetrics:
 
     def created(self, *, success: bool) -> None:
         """Note that a claim for extended resources was made, or could not be."""
-        self._creations.created(Pod, success=success, admin_access=False)
+        self._claims.created(Pod, success=success, admin_access=False)
         self._creates.labels(_outcome(success)).inc()
 
 

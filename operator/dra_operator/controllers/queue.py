@@ -44,36 +44,24 @@ from dra_operator.controllers.settings import BackoffSettings
 
 PASSING_SECONDS = 10.0
 """Longest seconds between two attempts while the server does not answer; as long kube-scheduler backs off at most."""
-
-
-class Buckets:
-    """A bucket of tokens for each namespace that has failures; each may be overdrawn at the price of waiting.
-
-    All together refill at ``rate`` per second and hold ``burst`` tokens, in equal parts for those that are not full.
-    Only these are kept. A wait stays as it was said when further namespaces come, so that ``n`` of them may get up to
-    ``1 + 1/2 + ... + 1/n`` times as many tokens: a hundred five times as many.
-    """
-
-    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._full_at: dict[str, float] = {}
-
-    def draw(self, namespace: str) -> float:
-        """Take one token of the namespace; how many seconds to wait until it exists."""
-        now = self._clock()
-        self._full_at = {name: at for name, at in self._full_at.items() if at > now}
-        at = self._full_at.setdefault(namespace, now) + len(self._full_at) / self._rate
-        self._full_at[namespace] = at
-        return max(0.0, at - now - self._burst / self._rate)
+SOON_SECONDS = 0.1
+"""Seconds until a key comes back that failed, if its object has changed meanwhile."""
 
 
 class KeyBackoff:
-    """Waits per key, in seconds."""
+    """Waits per key, in seconds.
+
+    A bucket of tokens for each namespace that has failures may be overdrawn at the price of waiting. All together
+    refill at ``rate`` per second and hold ``burst`` tokens, in equal parts for those that are not full. Only these are
+    kept. A wait stays as it was said when further namespaces come, so that ``n`` of them may get up to ``1 + 1/2 + ...
+    + 1/n`` times as many tokens: a hundred five times as many.
+    """
 
     def __init__(self, clock: Callable[[], float], waits: BackoffSettings) -> None:
-        self._buckets = Buckets(waits.rate, waits.burst, clock)
-        self._waits = waits
+        self._clock, self._waits = clock, waits
         self._failures: dict[Key, int] = {}
+        self._full_at: dict[str, float] = {}
+        """When the bucket of a namespace will be full."""
 
     def failed(self, key: Key, at_most: float = math.inf) -> float:
         """Count a failure; return the seconds before the next attempt.
@@ -84,7 +72,7 @@ class KeyBackoff:
         self._failures[key] = failures + 1
         first, longest = self._waits.first, self._waits.longest
         own = longest if failures > 30 else min(first * 2**failures, longest)
-        return max(min(own, at_most), self._buckets.draw(key.namespace))
+        return max(min(own, at_most), self._draw(key.namespace))
 
     def succeeded(self, key: Key) -> None:
         """Have the key start from the shortest wait again."""
@@ -94,8 +82,13 @@ class KeyBackoff:
         """Return how often the key failed in a row."""
         return self._failures.get(key, 0)
 
-
-SOON_SECONDS = 0.1  # seconds
+    def _draw(self, namespace: str) -> float:
+        """Take one token of the namespace. Return how many seconds to wait until it exists."""
+        now = self._clock()
+        self._full_at = {name: at for name, at in self._full_at.items() if at > now}
+        at = self._full_at.setdefault(namespace, now) + len(self._full_at) / self._waits.rate
+        self._full_at[namespace] = at
+        return max(0.0, at - now - self._waits.burst / self._waits.rate)
 
 
 class WorkQueue:

@@ -138,10 +138,10 @@ class ClaimMaker:
         try:
             claim = await self._create_once(owner, entry, body)
         except KubeError as error:
-            self._metrics.created(type(owner), success=False, admin_access=admin)
+            self._metrics.created_from_template(type(owner), success=False, admin_access=admin)
             name = body["metadata"].get("name", "")
             raise GenerationFailed(f"create ResourceClaim {name}: {with_remedy(error)}") from error
-        self._metrics.created(type(owner), success=True, admin_access=admin)
+        self._metrics.created_from_template(type(owner), success=True, admin_access=admin)
         kind = "pod" if isinstance(owner, Pod) else "pod_group"
         tell(logger, logging.INFO, "claim generated", claim=claim.key, template=template_name, **{kind: owner.key})
         return claim
