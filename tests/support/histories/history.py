@@ -67,6 +67,9 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         *faults_of(stage.server, swept=False, restored=stage.server.life > 0),
     ]:
         yield finding
+    if stage.operator is not None and stage.server.life == 0:  # a restore tells no changes
+        for finding in stage.judge.bookkeeper.faults(stage.operator.control.cluster):
+            yield finding
     if stage.preempts and not stage.refuses_deletions():
         halves = stage.judge.halves() if GROUPED not in stage.traits else ()  # pods of a PodGroup end one by one
         for finding in [*faults_of_preemption(stage.server), *halves]:

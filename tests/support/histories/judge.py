@@ -16,6 +16,7 @@ from witness.rules import State, leaks, violations
 
 from .amounts import overdrawn, usual_amount
 from .attacher import not_attached
+from .bookkeeper import Bookkeeper
 from .node_rules import collisions, is_running
 from .preemptions import is_preempted, priority_of
 from .rest import devices_of, is_of_gang, waits
@@ -48,9 +49,11 @@ class Judge:
         self._same_gang: dict[str, str] = {}
         """Names of the pods of the gang that ran when one of them ended for another one, by their UID."""
         self.pardons = False
+        self.bookkeeper = Bookkeeper()
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """Another state."""
+        self.bookkeeper.changed(event, resource, obj)
         if resource is PODS and _is_too_early(self.server, obj):
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
         if resource is PODS:
