@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = ("proto/dra_api", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
 MOST_FILES: Final = 6
 BY_THE_RECIPE: Final = [field for field in REQUEST_FIELDS if field.since >= Release.V1_37]
-STRUCTS: Final = {
+STRUCTS: Final[dict[Place, type[msgspec.Struct]]] = {
     Place.REQUEST: DeviceRequest,
     Place.EXACTLY: ExactDeviceRequest,
     Place.ALTERNATIVE: DeviceSubRequest,

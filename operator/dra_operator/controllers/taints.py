@@ -48,6 +48,7 @@ from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.metrics import EvictionMetrics
 from dra_operator.eviction import Cause, Eviction, condition_of, eviction_condition
 from dra_operator.kube import DEVICE_TAINT, EventReason, RuleWriter
+from dra_operator.scheduling import InPieces
 
 REPORT_SECONDS = 10.0  # seconds between two writes
 T = TypeVar("T")
@@ -119,13 +120,10 @@ class RuleReporter:
 
 async def _in_parts(work: Generator[None, None, T]) -> T:
     """Return what the work returns. Others run whenever it yields."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+    pieces = InPieces(work)
+    for _ in pieces:
         await asyncio.sleep(0)
+    return pieces.answer
 
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Generic, TypeVar
 
 from dra_api.core import Pod
@@ -18,7 +18,7 @@ from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import DeviceId, PoolId, Usage
 from dra_operator.cache import Cluster, TimesFreed
-from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning
+from dra_operator.scheduling import CycleState, Elapsed, InPieces, NoPlace, Pause, Plan, Planning
 from dra_operator.scheduling.claims import shortage
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.rules import volumes_of
@@ -31,30 +31,29 @@ T = TypeVar("T")
 class InProgress(Generic[T]):
     """Planning in pieces; ``spent`` are the seconds of search that it took so far."""
 
-    planning: Generator[Pause, Elapsed, T]
+    planning: InitVar[Generator[Pause, Elapsed, T]]
     spent: float = 0.0
-    elapsed: Elapsed = None
-    """What the plan gets to know of them, once it has begun."""
     is_interrupted: bool = False
     """Others have run since it began."""
     is_noted: bool = False
     """The pod says that it is being planned."""
+
+    def __post_init__(self, planning: Generator[Pause, Elapsed, T]) -> None:
+        self._pieces = InPieces(planning)
 
     async def advance(self, turn: float) -> T | None:
         """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
         turn_ends = self.spent + turn
         while True:
             began = time.perf_counter()
-            try:
-                pause = self.planning.send(self.elapsed)
-            except StopIteration as end:
+            pause = next(self._pieces, None)
+            # What brings the index up to date is not the pod's to pay: other decisions gain from it.
+            if pause is not Pause.INDEXING:
                 self.spent += time.perf_counter() - began
-                answer: T = end.value
-                return answer
+            if self._pieces.is_over:
+                return self._pieces.answer
             self.is_interrupted = True
-            if pause is Pause.SEARCHING:
-                self.spent += time.perf_counter() - began
-            self.elapsed = self.spent
+            self._pieces.elapsed = self.spent
             if pause is Pause.SEARCHING and self.spent >= turn_ends:
                 return None
             await asyncio.sleep(0)

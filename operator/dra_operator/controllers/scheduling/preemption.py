@@ -42,7 +42,7 @@ from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.victims import PreemptionTurns, UnderWay, VictimEvictor
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.kube import EventReason
-from dra_operator.scheduling import CycleState, Elapsed, Pause, Plan, PostFilterResult, Unschedulable
+from dra_operator.scheduling import CycleState, Elapsed, InPieces, Pause, Plan, PostFilterResult, Unschedulable
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import (
     GangNomination,
@@ -210,18 +210,17 @@ class Preemption:
         self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
     ) -> Generator[Pause, Elapsed, T | None]:
         """Charge the time of the work to the turns, also if it is never finished."""
-        spent, elapsed = 0.0, None
+        work, spent = InPieces(searching), 0.0
         try:
-            while True:
+            while not work.is_over:
                 began = time.perf_counter()
                 try:
-                    pause = searching.send(elapsed)
-                except StopIteration as end:
-                    found: T | None = end.value
-                    return found
-                finally:
+                    pause = next(work, None)
+                finally:  # others run at the pause, at their own charge
                     spent += time.perf_counter() - began
-                elapsed = yield pause
+                if pause is not None:
+                    work.elapsed = yield pause
+            return work.answer
         finally:
             self._turns.took(pod, spent, who)
 

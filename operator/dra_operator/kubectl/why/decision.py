@@ -6,7 +6,7 @@ end for it are found by the same search as in the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from dra_operator.scheduling import (
     PodFilter,
     PostFilterResult,
     Unschedulable,
+    decided,
     pre_filter,
 )
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
@@ -225,21 +226,11 @@ def missing_members(gang: Gang, there: int) -> str:
 
 
 def _planned(made: Pipeline, gang: Gang, states: list[CycleState], same: SameValues, *, preempts: bool) -> Together:
-    answer, nominated = _in_one_go(joint_plan(states, same), made.pausing), None
+    answer, nominated = decided(joint_plan(states, same), made.pausing), None
     holds = any(is_reserved_for(state.pod, claim) for state in states for claim in state.resource_claims)
     if preempts and not holds and isinstance(answer, NoPlace) and not answer.is_error:
-        nominated = _in_one_go(preempt_for_gang(states, same, terms_of(made)), made.pausing)
+        nominated = decided(preempt_for_gang(states, same, terms_of(made)), made.pausing)
     return Together(gang, tuple(state.pod for state in states), answer, nominated)
-
-
-def _in_one_go(work: Generator[Pause, Elapsed, T], pause: Callable[[], None]) -> T:
-    while True:
-        try:
-            next(work)
-            pause()
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
 
 
 def ahead_in_line(made: Pipeline, pod: Pod) -> Iterator[str]:
