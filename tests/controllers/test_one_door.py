@@ -18,7 +18,6 @@ from fake_api import FakeApi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from objects import Make, Obj
-from prometheus_client import CollectorRegistry
 from rounds import fewer
 
 KINDS: tuple[type[Object], ...] = (Pod, ResourceClaim, Node, ResourceSlice)
@@ -117,7 +116,7 @@ def deliveries(draw: st.DrawFn) -> Told:
 def fresh() -> Control:
     inventory = Inventory(Features(), language=TinyLanguage())
     allocator = Allocator(inventory, new_share_id=lambda: "share")
-    return Control(Cluster(inventory), FakeApi(), allocator, registry=CollectorRegistry())
+    return Control(Cluster(inventory), FakeApi(), allocator)
 
 
 def bring(control: Control, source: Source, version: Version) -> None:

@@ -15,7 +15,14 @@ from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOU
 from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, Left
 from dra_operator.cache import Cluster, Controller, Source, check
-from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings, TimeSlices
+from dra_operator.controllers import (
+    Control,
+    ControlOptions,
+    OwnControllers,
+    PreemptionSettings,
+    TimeSettings,
+    TimeSlices,
+)
 from dra_operator.controllers.workers import Postponed
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.last_look import LastLook
@@ -106,18 +113,15 @@ class World:
         numbers = iter(range(1, 1000))
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
         self.registry = CollectorRegistry()
-        self.control = Control(
-            self.cluster,
-            self.api,
-            allocator,
-            registry=self.registry,
+        options = ControlOptions(
             times=self.times,
             now=lambda: datetime.fromisoformat(self.now),
-            controllers=self.controllers,
+            controllers=self.controllers or OwnControllers(),
             legacy_claim_names=self.legacy_claim_names,
             sees_others=lambda: self.sees_others,
             preemption=self.preemption,
         )
+        self.control = Control(self.cluster, self.api, allocator, options, self.registry)
         self.api.events.clear()
         self.control.load(
             convert(WATCHED[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in WATCHED

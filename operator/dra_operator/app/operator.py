@@ -34,7 +34,7 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory, Left
 from dra_operator.cache import SCHEDULER_NAME, Cluster
-from dra_operator.controllers import Control, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.controllers import Control, ControlOptions, OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
@@ -211,11 +211,7 @@ class Operator:
             budget=options.search_budget,
             order=options.device_order,
         )
-        return Control(
-            cluster,
-            api,
-            allocator,
-            registry=registry,
+        wiring = ControlOptions(
             times=options.times,
             check_invariants=self._can_judge,
             controllers=controllers,
@@ -226,6 +222,7 @@ class Operator:
             drivers=self.drivers,
             sees_others=lambda: self._is_settled() and all(map(self.watches.sees, _about_others(cluster))),
         )
+        return Control(cluster, api, allocator, wiring, registry)
 
     def _follow(self, api: Api, cluster: Cluster, resource: Resource, since: str) -> None:
         store, handler = cluster.store_of(self.kinds[resource]), HANDLERS[resource]

@@ -9,7 +9,7 @@ from dra_api.lazy_face import lazy
 
 if TYPE_CHECKING:
     from .claims.names import records_claim_of_others
-    from .control import Control
+    from .control import Control, ControlOptions
     from .errors import (
         BindingFailed,
         ControllerError,
@@ -39,6 +39,7 @@ __all__ = [
     "BackoffSettings",
     "BindingFailed",
     "Control",
+    "ControlOptions",
     "ControllerError",
     "ControllerName",
     "GenerationFailed",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -127,15 +128,30 @@ def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: Work
     registry.register(DeviceGauges(cluster))
 
 
-class Control:
-    """The controllers of one cluster. To be made inside a running event loop.
+@dataclass(frozen=True, kw_only=True)
+class ControlOptions:
+    """How the controllers work.
 
     ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
-    ``preemption``: how pods end so that others fit; None: no pod ends for another one.
-    ``placement`` says which of the nodes that fit is best; None: the first one. ``mix`` and ``drivers`` outlive the
-    process.
+    ``preemption``: how pods are preempted; None: no pod is. ``placement`` says which of the nodes that fit is best;
+    None: the first one. ``mix`` and ``drivers`` outlive the process.
     """
+
+    times: TimeSettings = TimeSettings()  # noqa: RUF009 - frozen
+    controllers: OwnControllers = field(default_factory=OwnControllers)
+    now: Callable[[], datetime] = utc_now
+    check_invariants: Callable[[], bool] = lambda: False
+    sees_others: Callable[[], bool] = lambda: True
+    legacy_claim_names: bool = False
+    preemption: PreemptionSettings | None = None
+    placement: Placement | None = None
+    mix: MixMemory | None = None
+    drivers: DriverMemory = field(default_factory=DriverMemory)
+
+
+class Control:
+    """The controllers of one cluster. To be made inside a running event loop."""
 
     deciding = ""
     """The pod that is being placed, in words."""
@@ -147,23 +163,15 @@ class Control:
         cluster: Cluster,
         client: Client,
         allocator: Allocator,
-        *,
+        options: ControlOptions | None = None,
         registry: CollectorRegistry | None = None,
-        times: TimeSettings = TimeSettings(),  # noqa: B008 - frozen
-        check_invariants: Callable[[], bool] = lambda: False,
-        now: Callable[[], datetime] = utc_now,
-        controllers: OwnControllers | None = None,
-        legacy_claim_names: bool = False,
-        sees_others: Callable[[], bool] = lambda: True,
-        preemption: PreemptionSettings | None = None,
-        placement: Placement | None = None,
-        mix: MixMemory | None = None,
-        drivers: DriverMemory | None = None,
     ) -> None:
+        options = options or ControlOptions()
+        times, now, sees_others = options.times, options.now, options.sees_others
         clock, registry = asyncio.get_running_loop().time, registry or CollectorRegistry()
-        self.cluster, self.controllers = cluster, controllers or OwnControllers()
-        self._drivers, self._grace = drivers or DriverMemory(), times.grace
-        self._sees_others, self._checks_now = sees_others, check_invariants
+        self.cluster, self.controllers = cluster, options.controllers
+        self._drivers, self._grace = options.drivers, times.grace
+        self._sees_others, self._checks_now = sees_others, options.check_invariants
         self.queues = queues = _queues(times, clock, self._rank)
         context = self._context(client, times, clock, now)
         self.events, self._claims, self._pods = context.events, context.claims, context.pods
@@ -173,7 +181,7 @@ class Control:
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
-        self.generator = ClaimGenerator(context, maker, names, legacy_names=legacy_claim_names)
+        self.generator = ClaimGenerator(context, maker, names, legacy_names=options.legacy_claim_names)
         self.group_generator = GroupClaimGenerator(context, maker)
         self.group_conditions = GroupConditions(context)
         self.releaser = ClaimReleaser(context, delayed_deletion, self._conflict_check.is_listed)
@@ -192,8 +200,9 @@ class Control:
             claim_failure=self.generator.failure,
         )
         ended_for_others = PreemptionMetrics(registry)
+        preemption = options.preemption
         makes_room = Preemption(scheduling, preemption, ended_for_others) if preemption is not None else None
-        self.placer = SchedulingCycle(scheduling, allocator, makes_room, placement, mix)
+        self.placer = SchedulingCycle(scheduling, allocator, makes_room, options.placement, options.mix)
 
         # Tainted devices, and questions about pools.
         rules = RuleReporter(context, RuleWriter(client, self._answered))

@@ -31,14 +31,13 @@ from dra_kube import (
 )
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster, Source
-from dra_operator.controllers import Control, TimeSettings
+from dra_operator.controllers import Control, ControlOptions, TimeSettings
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.initial_list import Loader
 from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
-from prometheus_client import CollectorRegistry
 
 from .script import GROUPED, TAINTED
 from .server import Server
@@ -105,17 +104,14 @@ class Incarnation:
         inventory = Inventory(features, language=TinyLanguage())
         self.cluster = Cluster(inventory)
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(server.share_numbers)}")
-        self.control = Control(
-            self.cluster,
-            server,
-            allocator,
-            registry=CollectorRegistry(),
+        options = ControlOptions(
             times=TimeSettings(workers=FEW),
             check_invariants=checks,
             now=now,
             sees_others=sees_others,
             preemption=PreemptionSettings() if preempts else None,
         )
+        self.control = Control(self.cluster, server, allocator, options)
         api = cast(Api, server)
         malformed_objects = MalformedObjects(self.control.hold)
         self.audit = _WatchedAudit(api, self.control, malformed_objects, kinds, lambda _: went_back(), AUDITS)
