@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from .claims.device_status import DeviceStatus, report_devices
     from .commands.command import run
+    from .controller import Controller, control, run_controller
     from .driver import ClaimRef, DeviceHealth, Driver, Prepared, PreparedDevice, results_for
     from .errors import (
         AttributeUnknown,
@@ -100,6 +101,7 @@ __all__ = [
     "ClaimRef",
     "ClaimReplaced",
     "ContainerEdits",
+    "Controller",
     "CountersInUse",
     "DeviceConfig",
     "DeviceHealth",
@@ -144,6 +146,7 @@ __all__ = [
     "attribute",
     "check_resources",
     "configs_for",
+    "control",
     "counter_set",
     "decode_metadata",
     "decode_parameters",
@@ -161,5 +164,6 @@ __all__ = [
     "request_id",
     "results_for",
     "run",
+    "run_controller",
     "serve",
 ]

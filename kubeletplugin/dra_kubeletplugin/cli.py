@@ -113,6 +113,11 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         "folder", metavar="FOLDER", nargs="?", type=Path, help="folder to write to (the name up to its first dot)"
     )
+    new.add_argument(
+        "--network-attached",
+        action="store_true",
+        help="for devices that belong to no node: with a controller that publishes and attaches them",
+    )
 
 
 if __name__ == "__main__":

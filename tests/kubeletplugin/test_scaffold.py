@@ -178,3 +178,43 @@ def test_a_name_that_no_driver_can_have_is_refused(tmp_path: Path, name: str) ->
     with pytest.raises(SettingsError, match="driver name"):
         create(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+# --- devices of a network ---
+
+
+def test_a_new_driver_of_a_network_has_a_controller_and_its_tests_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "--network-attached", "net.example.com"]) == 0
+    *paths, _ = capsys.readouterr().out.splitlines()
+    assert "net/net_driver_controller.py" in paths
+    checked = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "net")],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--select", "E,F,I,UP,B", "net"]
+    checked = subprocess.run([*ruff, "--line-length", "120"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_rights_of_a_network_driver_are_split_between_its_parts(tmp_path: Path) -> None:
+    create("net.example.com", tmp_path, network_attached=True)
+    items = list(yaml.safe_load_all((tmp_path / "net_driver.yaml").read_text()))
+    roles = {item["metadata"]["name"]: item["rules"] for item in items if item["kind"] == "ClusterRole"}
+    assert roles["net-driver"] == [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    ]
+    assert {resource for rule in roles["net-driver-controller"] for resource in rule["resources"]} == {
+        "resourceclaims",
+        "resourceclaims/status",
+        "resourceclaims/driver",
+        "resourceslices",
+    }
+    names = [(item["kind"], item["metadata"]["name"]) for item in items]
+    assert len(set(names)) == len(names)
+    assert {"DaemonSet", "Deployment", "DeviceClass"} <= {kind for kind, _ in names}
+    assert "$" not in (tmp_path / "Dockerfile").read_text()
+    assert "net_driver_controller.py" in (tmp_path / "Dockerfile").read_text()

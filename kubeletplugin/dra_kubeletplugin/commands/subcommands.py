@@ -64,7 +64,7 @@ def _hostdev(options: argparse.Namespace) -> None:
 
 
 def _new(options: argparse.Namespace) -> None:
-    paths = create(options.name, options.folder)
+    paths = create(options.name, options.folder, network_attached=options.network_attached)
     print(*paths, sep="\n")
     driver, tests = (path_word(path) for path in paths[:2])
     print(f"Now: {shell('pytest', tests)}, then {shell('python', driver, '--help')}")

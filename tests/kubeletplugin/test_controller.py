@@ -1,0 +1,191 @@
+"""The controller part of a driver for devices of a network: election, claims, conditions beside those of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.meta import Condition
+from dra_api.resource import ResourceClaim
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import LEASES, NAMESPACES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    Controller,
+    DeviceStatus,
+    Pool,
+    control,
+    device,
+    report_devices,
+    results_for,
+)
+from waiting import becomes
+
+NAME = "net.example.com"
+POOLS = {"rack-1": Pool.of([device("port-0"), device("port-1")], all_nodes=True)}
+
+
+@dataclass
+class Switch(Controller):
+    """Notes what it is told; ``fails`` is how often ``attach`` fails first."""
+
+    calls: list[str] = field(default_factory=list)
+    fails: int = 0
+
+    async def attach(self, claim: ResourceClaim) -> Iterable[DeviceStatus]:
+        ports = [result.device for result in results_for(NAME, claim)]
+        self.calls.append(f"attach {claim.metadata.name}: {' '.join(ports)}")
+        if self.fails:
+            self.fails -= 1
+            raise ClaimError("the switch is busy")
+        ready = Condition(type="Attached", status="True", reason="Up", message="")
+        return [DeviceStatus.of(result, conditions=[ready]) for result in results_for(NAME, claim)]
+
+    async def detach(self, claim: ClaimRef) -> None:
+        self.calls.append(f"detach {claim.name}")
+
+    async def started(self, claims: Sequence[ResourceClaim]) -> None:
+        self.calls.append(f"started with {len(claims)}")
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    async with DevApiServer() as server:
+        async with Api(connection(server.write_kubeconfig(tmp_path / "kubeconfig"))) as client:
+            yield client
+
+
+async def make(api: Api, name: str, *ports: str, driver: str = NAME) -> ClaimRef:
+    """A claim that is allocated these ports."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "net"}}]}}
+    made = await api.create(RESOURCE_CLAIMS, {"metadata": {"name": name}, "spec": spec}, "default")
+    await allocate(api, made, *ports, driver=driver)
+    return ClaimRef("default", name, made["metadata"]["uid"])
+
+
+async def allocate(api: Api, claim: dict[str, Any], *ports: str, driver: str = NAME) -> None:
+    results = [{"request": "r", "driver": driver, "pool": "rack-1", "device": port} for port in ports]
+    status = {"allocation": {"devices": {"results": results}}} if ports else {"allocation": None}
+    await api.patch(RESOURCE_CLAIMS, claim["metadata"]["name"], {"status": status}, "default", subresource="status")
+
+
+async def conditions(api: Api, name: str) -> dict[str, list[str]]:
+    """By device the types of its conditions."""
+    claim = await api.get(RESOURCE_CLAIMS, name, "default")
+    return {
+        entry["device"]: sorted(each["type"] for each in entry.get("conditions") or ())
+        for entry in claim["status"].get("devices", ())
+    }
+
+
+async def has(api: Api, name: str, expected: dict[str, list[str]]) -> None:
+    async with asyncio.timeout(30):
+        while await conditions(api, name) != expected:  # noqa: ASYNC110  # on a server
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running(switch: Switch, api: Api) -> AsyncIterator[None]:
+    task = asyncio.create_task(control(switch, NAME, POOLS, api))
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_claims_are_attached_and_detached_and_say_so(api: Api) -> None:
+    first = await make(api, "first", "port-0")
+    await make(api, "foreign", "gpu-0", driver="gpu.example.com")
+    switch = Switch()
+    async with running(switch, api):
+        await has(api, "first", {"port-0": ["Attached"]})
+        ready = Condition(type="Ready", status="True", reason="Up", message="")
+        await report_devices(
+            api, NAME, first, [DeviceStatus(pool="rack-1", device="port-0", conditions=[ready])], part="worker-1"
+        )
+        await has(api, "first", {"port-0": ["Attached", "Ready"]})
+        await make(api, "second", "port-1")
+        await has(api, "second", {"port-1": ["Attached"]})
+        await api.delete(RESOURCE_CLAIMS, "first", "default")
+        await becomes(lambda: "detach first" in switch.calls)
+        await allocate(api, await api.get(RESOURCE_CLAIMS, "second", "default"))
+        await becomes(lambda: "detach second" in switch.calls)
+        slices, _ = await api.list(RESOURCE_SLICES)
+        assert [each["spec"].get("allNodes") for each in slices] == [True]
+        assert switch.calls == [
+            "started with 1",
+            "attach first: port-0",
+            "attach second: port-1",
+            "detach first",
+            "detach second",
+        ]
+    async with running(next_one := Switch(), api):
+        await becomes(lambda: bool(next_one.calls))
+        assert next_one.calls == ["started with 0"]
+
+
+async def test_what_fails_is_tried_again_and_holds_up_no_other_claim(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_kubeletplugin.controller._FIRST_RETRY_SECONDS", 0.01)
+    await make(api, "a", "port-0")
+    await make(api, "b", "port-1")
+    switch = Switch(fails=3)
+    async with running(switch, api):
+        await has(api, "a", {"port-0": ["Attached"]})
+        await has(api, "b", {"port-1": ["Attached"]})
+        assert switch.calls.count("attach a: port-0") + switch.calls.count("attach b: port-1") == 5
+
+
+PROGRAM = """
+import dra_kubeletplugin as dra
+
+class Switch(dra.Controller):
+    async def attach(self, claim):
+        return []
+
+dra.run_controller(Switch(), "net.example.com", {"rack-1": dra.Pool.of([dra.device("p")], all_nodes=True)})
+"""
+
+
+async def test_one_process_leads_and_the_next_takes_over(api: Api, tmp_path: Path) -> None:
+    await api.create(NAMESPACES, {"metadata": {"name": "net"}})
+    (tmp_path / "controller.py").write_text(PROGRAM)
+
+    async def start() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, str(tmp_path / "controller.py"), "--kubeconfig", str(tmp_path / "kubeconfig"),
+            env={**os.environ, "POD_NAMESPACE": "net"},
+        )  # fmt: skip
+
+    async def holder() -> str:
+        leases, _ = await api.list(LEASES)
+        return next((str(lease["spec"].get("holderIdentity") or "") for lease in leases), "")
+
+    async def leads(other_than: str) -> str:
+        async with asyncio.timeout(60):
+            while (found := await holder()) in ("", other_than):  # noqa: ASYNC110  # on a server
+                await asyncio.sleep(0.05)
+        return found
+
+    processes = [await start()]
+    try:
+        first = await leads("")
+        processes.append(await start())
+        processes[0].send_signal(signal.SIGTERM)
+        assert await processes[0].wait() == 0
+        assert await leads(first) != first
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
