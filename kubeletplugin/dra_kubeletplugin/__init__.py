@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         device,
         marked_for,
     )
+    from .webhook import ParametersWebhook, run_webhook, serve_webhook
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -124,6 +125,7 @@ __all__ = [
     "Mount",
     "NetDevice",
     "Owner",
+    "ParametersWebhook",
     "PluginError",
     "PluginSettings",
     "Pool",
@@ -165,5 +167,7 @@ __all__ = [
     "results_for",
     "run",
     "run_controller",
+    "run_webhook",
     "serve",
+    "serve_webhook",
 ]

@@ -1,0 +1,192 @@
+"""A validating webhook for parameters of a driver: mistakes are told when a claim is created, not when a pod starts.
+
+The API server stores opaque parameters as they are. This server is asked for each claim, template and class that has
+parameters of the driver, decodes them as ``configs_for`` does, and refuses what the driver would refuse. What is stored
+already can still be updated: only parameters that change are looked at. The certificate is read again when its file
+changes, as that of a Secret does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from dra_kube import KubeError
+
+from .commands.command import failed, set_up_logging
+from .commands.flags import FLAGS
+from .ending import run_to_the_end
+from .errors import PluginError, SettingsError, StartError
+from .monitoring import address_of
+from .parameters import decode_parameters
+
+log = logging.getLogger(__name__)
+
+_LARGEST_REVIEW_BYTES: Final = 8 * 2**20
+"""Bytes of a question: it has an object of at most 1.5 MiB twice, perhaps written out less densely."""
+_LOOK_AT_CERTIFICATE_SECONDS: Final = 30.0
+_CONFIGS: Final = {
+    "ResourceClaim": ("spec", "devices", "config"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
+    "DeviceClass": ("spec", "config"),
+}
+"""By kind, where the configuration is, in all versions of the API."""
+
+Check = Callable[[Any], None]
+"""Raises ValueError for parameters that do not go together."""
+
+
+class ParametersWebhook:
+    """Answers the questions of an API server about parameters of the driver ``driver``, which are of type ``kind``."""
+
+    def __init__(self, driver: str, kind: Any, *, check: Check = lambda parameters: None) -> None:
+        self._driver, self._kind, self._check = driver, kind, check
+
+    def app(self) -> web.Application:
+        """Return the HTTP paths: ``/validate``, and ``/healthz`` for probes."""
+        app = web.Application(client_max_size=_LARGEST_REVIEW_BYTES)
+        app.add_routes([web.post("/validate", self._validate), web.get("/healthz", _alive)])
+        return app
+
+    def review(self, question: Any) -> dict[str, Any]:
+        """Return the AdmissionReview that answers one. Raises ValueError for what is no AdmissionReview."""
+        try:
+            request = question["request"]
+            uid, kind = request["uid"], request["kind"]["kind"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is no AdmissionReview: {error!r}") from error
+        stored = [raw for _, raw in self._parameters(kind, request.get("oldObject"))]
+        for path, raw in self._parameters(kind, request.get("object")):
+            if raw not in stored and (fault := self._fault(raw)):
+                message = f"{path}: invalid for driver {self._driver}: {fault}"
+                return _answer(question, uid, {"code": 422, "reason": "Invalid", "message": message})
+        return _answer(question, uid, None)
+
+    def _parameters(self, kind: str, obj: Any) -> Iterator[tuple[str, bytes]]:
+        """Yield the parameters of the driver, with their places."""
+        configs, steps = obj, _CONFIGS.get(kind, ())
+        for step in steps:
+            configs = configs.get(step) if isinstance(configs, dict) else None
+        for index, config in enumerate(configs if steps and isinstance(configs, list) else ()):
+            opaque = config.get("opaque") if isinstance(config, dict) else None
+            if isinstance(opaque, dict) and opaque.get("driver") == self._driver:
+                path = f"{'.'.join(steps)}[{index}].opaque.parameters"
+                yield path, msgspec.json.encode(opaque.get("parameters"), order="deterministic")
+
+    def _fault(self, raw: bytes) -> str:
+        try:
+            self._check(decode_parameters(raw, self._kind))
+        except (ValueError, TypeError, RecursionError) as error:
+            return str(error) or type(error).__name__
+        return ""
+
+    async def _validate(self, request: web.Request) -> web.Response:
+        try:
+            answer = self.review(msgspec.json.decode(await request.read()))
+        except (ValueError, RecursionError) as error:
+            return web.Response(status=400, text=str(error))
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+async def _alive(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+def _answer(question: dict[str, Any], uid: str, refusal: dict[str, Any] | None) -> dict[str, Any]:
+    response: dict[str, Any] = {"uid": uid, "allowed": refusal is None}
+    if refusal:
+        response["status"] = refusal
+    return {
+        "apiVersion": question.get("apiVersion", "admission.k8s.io/v1"),
+        "kind": "AdmissionReview",
+        "response": response,
+    }
+
+
+async def serve_webhook(webhook: ParametersWebhook, *, endpoint: str, certificate: Path, key: Path) -> None:
+    """Serve until cancelled. Raises SettingsError for files or an endpoint that cannot be used, and StartError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, certificate, key)
+    host, port = address_of(endpoint)
+    runner = web.AppRunner(webhook.app(), access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            raise StartError(f"cannot serve HTTPS on {endpoint}: {error}; choose another --endpoint") from error
+        log.info("parameters are validated on %s", runner.addresses)
+        loaded = _version(certificate, key)
+        while True:
+            await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
+            if (found := _version(certificate, key)) != loaded:
+                try:
+                    _load(context, certificate, key)  # connections that begin from now on have it
+                    loaded = found
+                except SettingsError as error:  # half of a Secret
+                    log.warning("%s", error)
+    finally:
+        await runner.cleanup()
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"cannot use the certificate {certificate} with the key {key}: {error}; mount the Secret of the webhook"
+        ) from error
+
+
+def _version(*files: Path) -> list[int]:
+    try:
+        return [file.stat().st_mtime_ns for file in files]
+    except OSError:
+        return []
+
+
+def run_webhook(
+    name: str, kind: Any, arguments: Sequence[str] | None = None, *, check: Check = lambda parameters: None
+) -> None:
+    """The main program of a webhook for parameters of the driver ``name``, until SIGTERM.
+
+    ``kind`` is the type that ``configs_for`` gets, ``check`` may raise ValueError for values that do not go together.
+    An error ends the process with one line, as for ``run``.
+    """
+    parser = argparse.ArgumentParser(description=f"Validate parameters of driver {name}. Defaults in parentheses.")
+    for flag in ("--log-level", "--log-format"):
+        parser.add_argument(flag, **FLAGS[flag])
+    parser.add_argument("--endpoint", default=":8443", help="HOST:PORT to serve HTTPS on (:8443)")
+    for flag, file in (("--tls-cert", "tls.crt"), ("--tls-key", "tls.key")):
+        parser.add_argument(flag, type=Path, default=Path("/tls", file), metavar="FILE", help=f"(/tls/{file})")
+    options = parser.parse_args(arguments)
+    set_up_logging(options.log_level, options.log_format)
+    webhook = ParametersWebhook(name, kind, check=check)
+
+    async def serve() -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        work = asyncio.create_task(
+            serve_webhook(webhook, endpoint=options.endpoint, certificate=options.tls_cert, key=options.tls_key)
+        )
+        end = asyncio.create_task(stopped.wait())
+        await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if work.done():
+            work.result()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    try:
+        run_to_the_end(serve())
+    except (PluginError, KubeError) as error:
+        raise SystemExit(failed(name, error, options.log_format)) from None

@@ -1,0 +1,235 @@
+"""The validating webhook for parameters: what it refuses, over HTTPS, and as a real API server asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import envtest
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from dra_kube import RESOURCE_CLAIMS, Api, ApiError, connection
+from dra_kubeletplugin import ParametersWebhook, SettingsError, serve_webhook, webhook
+
+NAME = "paint.example.com"
+
+
+@dataclass
+class Paint:
+    color: Literal["red", "green"] = "red"
+    coats: int = 1
+
+
+def few(paint: Paint) -> None:
+    if paint.coats > 3:
+        raise ValueError(f"{paint.coats} coats do not dry in time: use at most 3")
+
+
+WEBHOOK = ParametersWebhook(NAME, Paint, check=few)
+
+
+def config(parameters: Any, driver: str = NAME) -> list[dict[str, Any]]:
+    return [{"opaque": {"driver": driver, "parameters": parameters}}]
+
+
+def claim(configs: Any) -> dict[str, Any]:
+    return {"spec": {"devices": {"config": configs}}}
+
+
+def asked(kind: str, obj: Any, old: Any = None) -> dict[str, Any]:
+    question = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "u", "kind": {"kind": kind}, "object": obj, "oldObject": old},
+    }
+    answer: dict[str, Any] = WEBHOOK.review(question)["response"]
+    assert answer["uid"] == "u"
+    return answer
+
+
+BAD = {"colour": "green"}
+QUESTIONS: list[tuple[str, str, Any, Any, str]] = [
+    ("a claim", "ResourceClaim", claim(config({"color": "green"})), None, ""),
+    ("a misspelt field", "ResourceClaim", claim(config(BAD)), None,
+     "spec.devices.config[0].opaque.parameters: invalid for driver paint.example.com: unknown field `colour`"),
+    ("a wrong value", "ResourceClaim", claim([*config({}), *config({"color": "blue"})]), None,
+     "spec.devices.config[1].opaque.parameters: invalid"),
+    ("values that do not go together", "ResourceClaim", claim(config({"coats": 9})), None, "9 coats do not dry"),
+    ("no object", "ResourceClaim", claim(config(7)), None, "invalid"),
+    ("another driver", "ResourceClaim", claim(config(BAD, "gpu.example.com")), None, ""),
+    ("a template", "ResourceClaimTemplate", {"spec": claim(config(BAD))}, None, "spec.spec.devices.config[0]"),
+    ("a class", "DeviceClass", {"spec": {"config": config(BAD)}}, None, "spec.config[0].opaque.parameters: invalid"),
+    ("what is stored already", "ResourceClaim", claim(config(BAD)), claim(config(BAD)), ""),
+    ("what is added to it", "DeviceClass", {"spec": {"config": [*config(BAD), *config({"coats": 4})]}},
+     {"spec": {"config": config(BAD)}}, "spec.config[1]"),
+    ("what is deleted", "ResourceClaim", None, claim(config(BAD)), ""),
+    ("another kind", "Pod", {"spec": {}}, None, ""),
+    ("no spec", "ResourceClaim", {}, None, ""),
+    ("wrong shapes", "ResourceClaim", {"spec": {"devices": {"config": ["x", {"opaque": 3}]}}}, None, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "obj", "old", "refusal"), [c[1:] for c in QUESTIONS], ids=[c[0] for c in QUESTIONS])
+def test_what_the_driver_would_refuse_is_refused(kind: str, obj: Any, old: Any, refusal: str) -> None:
+    answer = asked(kind, obj, old)
+    assert answer["allowed"] == (not refusal)
+    if refusal:
+        assert answer["status"]["code"] == 422
+        assert refusal in answer["status"]["message"]
+
+
+@pytest.mark.parametrize("question", [None, [], {}, {"request": {}}, {"request": {"uid": 1, "kind": 3}}])
+def test_what_is_no_review_is_an_error(question: Any) -> None:
+    with pytest.raises(ValueError, match="no AdmissionReview"):
+        WEBHOOK.review(question)
+
+
+# --- over HTTPS ---
+
+
+def certificate(folder: Path, name: str = "webhook") -> tuple[Path, Path]:
+    """A certificate for this machine, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "tls.crt", folder / "tls.key"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+@asynccontextmanager
+async def serving(folder: Path, port: int) -> AsyncIterator[str]:
+    cert, key = folder / "tls.crt", folder / "tls.key"
+    task = asyncio.create_task(serve_webhook(WEBHOOK, endpoint=f"127.0.0.1:{port}", certificate=cert, key=key))
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                if task.done():
+                    task.result()
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.close()
+                    break
+                except OSError:
+                    await asyncio.sleep(0.01)
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_renewed_certificate_is_served(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "_LOOK_AT_CERTIFICATE_SECONDS", 0.02)
+    certificate(tmp_path)
+    async with serving(tmp_path, unused_tcp_port) as url:
+
+        async def answers() -> bool:
+            trusted = ssl.create_default_context(cafile=str(tmp_path / "tls.crt"))
+            try:
+                async with aiohttp.ClientSession() as http, http.get(f"{url}/healthz", ssl=trusted) as answer:
+                    return answer.status == 200
+            except aiohttp.ClientError:
+                return False
+
+        assert await answers()
+        (tmp_path / "tls.key").write_text("half of a Secret")
+        await asyncio.sleep(0.1)
+        assert await answers()
+        certificate(tmp_path, "renewed")
+        async with asyncio.timeout(30):
+            while not await answers():  # noqa: ASYNC110  # on a server
+                await asyncio.sleep(0.02)
+
+
+async def test_what_cannot_be_served_is_an_error_with_a_remedy(tmp_path: Path, unused_tcp_port: int) -> None:
+    with pytest.raises(SettingsError, match="mount the Secret of the webhook"):
+        async with serving(tmp_path, unused_tcp_port):
+            pass
+
+
+# --- a real API server ---
+
+
+@pytest.mark.skipif(envtest.assets() is None, reason="set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
+async def test_a_real_api_server_refuses_what_the_webhook_refuses(tmp_path: Path, unused_tcp_port: int) -> None:
+    cert, _ = certificate(tmp_path)
+    binaries = envtest.assets()
+    assert binaries is not None
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["resourceclaims", "resourceclaimtemplates", "deviceclasses"],
+    }
+    with envtest.real_api_server(binaries, folder) as kubeconfig:
+        async with serving(tmp_path, unused_tcp_port) as url, Api(connection(kubeconfig)) as api:
+            hook = {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingWebhookConfiguration",
+                "metadata": {"name": "paint"},
+                "webhooks": [
+                    {
+                        "name": NAME,
+                        "clientConfig": {
+                            "url": f"{url}/validate",
+                            "caBundle": base64.b64encode(cert.read_bytes()).decode(),
+                        },
+                        "rules": [rule],
+                        "sideEffects": "None",
+                        "admissionReviewVersions": ["v1"],
+                    }
+                ],
+            }
+            await api._transport.json(
+                "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", body=hook
+            )
+            request = {"name": "r", "exactly": {"deviceClassName": "paint"}}
+
+            def body(name: str, parameters: Any) -> dict[str, Any]:
+                devices = {"requests": [request], "config": config(parameters)}
+                return {"metadata": {"name": name}, "spec": {"devices": devices}}
+
+            async def refusal() -> str:
+                try:
+                    await api.create(RESOURCE_CLAIMS, body("bad", BAD), "default")
+                except ApiError as error:
+                    return error.message
+                await api.delete(RESOURCE_CLAIMS, "bad", "default")
+                return ""
+
+            async with asyncio.timeout(60):
+                while not (text := await refusal()):  # noqa: ASYNC110  # taken up by the server after a while
+                    await asyncio.sleep(0.1)
+            assert "unknown field `colour`" in text
+            await api.create(RESOURCE_CLAIMS, body("good", {"color": "green"}), "default")
