@@ -46,8 +46,8 @@ from .slices import Resources, SlicePublisher
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY_SECONDS: Final = 1.0
-_LONGEST_RETRY_SECONDS: Final = 60.0
+_FIRST_ATTACH_PAUSE_SECONDS: Final = 1.0
+_LONGEST_ATTACH_PAUSE_SECONDS: Final = 60.0
 
 
 class Controller(ABC):
@@ -172,20 +172,20 @@ class _Claims:
 
     async def _settle(self, uid: str) -> None:
         """Attach or detach a claim, again after each change and each failure, until there is nothing to do."""
-        pause, changed = _FIRST_RETRY_SECONDS, self._changed[uid]
+        pause, changed = _FIRST_ATTACH_PAUSE_SECONDS, self._changed[uid]
         try:
             while changed.is_set():
                 changed.clear()
                 try:
                     await self._do(uid)
-                    pause = _FIRST_RETRY_SECONDS
+                    pause = _FIRST_ATTACH_PAUSE_SECONDS
                 except Exception as error:
                     expected = isinstance(error, PluginError | KubeError)
                     log.warning("claim with the uid %s: %s", uid, error, exc_info=None if expected else error)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await changed.wait()
-                    pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
+                    pause = min(2 * pause, _LONGEST_ATTACH_PAUSE_SECONDS)
                     changed.set()
         finally:
             del self._tasks[uid]

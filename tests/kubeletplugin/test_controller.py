@@ -136,7 +136,7 @@ async def test_claims_are_attached_and_detached_and_say_so(api: Api) -> None:
 
 
 async def test_what_fails_is_tried_again_and_holds_up_no_other_claim(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.controller._FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.controller._FIRST_ATTACH_PAUSE_SECONDS", 0.01)
     await make(api, "a", "port-0")
     await make(api, "b", "port-1")
     switch = Switch(fails=3)
