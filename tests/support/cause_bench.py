@@ -9,16 +9,17 @@ whom the answer tells to create, start or wait for something. Proven fixes are f
 from __future__ import annotations
 
 import argparse
+import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from literal_advice import World, follow
+from literal_advice import World, follow, node_of_pod
 from scheduling_causes import DRIVER, asks, cel, claim, device_class, node, pod, slice_
-from told import Json, Told, told
+from told import Json, after_edits, told
 
 CASES: Final = 140
 MODEL: Final = f'device.attributes["{DRIVER}"].model'
@@ -327,6 +328,28 @@ def _neighbours(scene: Scene) -> str:
     return "anti-affinity"
 
 
+def _full(what: str) -> Break:
+    def apply(scene: Scene) -> str:
+        ports: Json = {"container": {"ports": [{"containerPort": 80, "hostPort": 80}]}}
+        cpu: Json = {"container": {"resources": {"requests": {"cpu": "6"}}}}
+        more: Json = {"ports": ports, "cpu": cpu}.get(what, {})
+        for it in scene.nodes():
+            name = it["metadata"]["name"]
+            if what == "slots":
+                it["status"]["allocatable"]["pods"] = "1"
+            other = pod(f"busy-{name}", nodeName=name, **copy.deepcopy(more))
+            other["status"] = {"phase": "Running"}
+            scene.world.add(other)
+        container = scene.pod["spec"]["containers"][0]
+        if what == "ports":
+            container["ports"] = [{"containerPort": 80, "hostPort": 80}]
+        if what == "cpu":
+            container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = "4"
+        return {"slots": "too many pods", "ports": "host port 80", "cpu": "Insufficient cpu"}[what]
+
+    return apply
+
+
 # --- pods and claims ---
 
 
@@ -426,7 +449,7 @@ def _extended(scene: Scene) -> str:
     wants = scene.pod["spec"]["containers"][0].setdefault("resources", {})
     for kind in ("requests", "limits"):
         wants.setdefault(kind, {})["example.com/gpus"] = "1"
-    return "cannot fit resource example.com/gpus"
+    return "example.com/gpus"
 
 
 SELECTORS: Final[dict[str, Break]] = {
@@ -484,6 +507,9 @@ NODES: Final[dict[str, Break]] = {
     "too much memory": _room("memory", "64Gi"),
     "too much cpu in an init container": _room("cpu", "12", init=True),
     "a neighbour that is not wanted": _neighbours,
+    "pods on every slot": _full("slots"),
+    "a port that is taken": _full("ports"),
+    "cpu that others use": _full("cpu"),
 }
 PODS: Final[dict[str, Break]] = {
     "a scheduling gate": _gate,
@@ -498,12 +524,12 @@ PODS: Final[dict[str, Break]] = {
 }
 KINDS: Final = (SELECTORS, DEVICES, NODES, PODS)
 ALONE: Final = [(title, broken) for kind in KINDS for title, broken in kind.items()]
-HIDING: Final = {
+HIDING: Final[dict[str, tuple[Collection[str], ...]]] = {
     "a claim or template that is missing": (SELECTORS, DEVICES),
     "a class that is missing": (SELECTORS, DEVICES),
     "a driver that is not there": (DEVICES,),
     "a pool that is published in part": (DEVICES,),
-    "a mistyped extended resource": (DEVICES,),
+    "a mistyped extended resource": (DEVICES, {"a driver that is not there", "a pool that is published in part"}),
     "all devices, some in use": (SELECTORS,),
 }
 """Causes that hide others, with these: what a claim asks for that is not there, or what a device would publish.
@@ -574,6 +600,8 @@ def faults(it: Case) -> list[str]:
         if not got or (fix is not None and not it.scene.mends and got != fix["node"]):
             what = fix["text"] if fix is not None else "what the answer says"
             wrong.append(f"the pod gets {got or 'no node'}, not {fix['node'] if fix else 'one'}, after: {what}")
+        if fix is not None and not it.scene.mends and node_of_pod(after_edits(found.seen, fix)) != fix["node"]:
+            wrong.append(f"the pod does not get {fix['node']} by the edits of: {fix['text']}")
     return [*wrong, found.text] if wrong else []
 
 
@@ -594,6 +622,5 @@ def main() -> int:
     return int(bool(counts["wrong"]))
 
 
-__all__ = ["CASES", "Any", "Told", "case", "faults"]
 if __name__ == "__main__":
     raise SystemExit(main())

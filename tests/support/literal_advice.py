@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dra_api.core import Pod
+from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.whatif.outcome import Placed
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -63,12 +64,16 @@ class World:
                 it["status"] = {}
 
     def node_of_pod(self) -> str:
-        """Where the operator places the pod, whose claims it makes; empty if nowhere."""
-        seen = seen_of(copy.deepcopy(self.objects()))
-        pod = seen.one(Pod, "ns/waits")
-        assert pod is not None
-        outcome = Overlay(pipeline(seen)).place(pod)
-        return outcome.node if isinstance(outcome, Placed) else ""
+        """Where the operator places the pod; empty if nowhere."""
+        return node_of_pod(seen_of(copy.deepcopy(self.objects())))
+
+
+def node_of_pod(seen: Observed) -> str:
+    """Where the operator places the pod that waits, whose claims it makes; empty if nowhere."""
+    pod = seen.one(Pod, "ns/waits")
+    assert pod is not None
+    outcome = Overlay(pipeline(seen)).place(pod)
+    return outcome.node if isinstance(outcome, Placed) else ""
 
 
 def follow(world: World, advice: str) -> None:
@@ -295,5 +300,5 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (r"ask for (\S+) instead of (\S+) in the pod", _other_resource),
     (r"delete claim (.+) and create it again, so that it gets other devices", _again),
     (r"wait until device ([^/]+)/([^/]+)/(\S+) is repaired \((.+)\)", _repair),
-    (r"(.+) \(frees .+\)", _end),
+    (r"(.+) \((?:frees|makes room on) .+\)", _end),
 ]

@@ -62,7 +62,7 @@ def told(objects: Iterable[Json] | Observed, target: str = f"pod/{POD}", **more:
     return Told(lines, found.value.get("fixes", []), int(found.code), seen)
 
 
-def after(seen: Observed, fix: Json) -> Observed:
+def after_edits(seen: Observed, fix: Json) -> Observed:
     """The cluster in which the fix was made."""
     edits = [_edit(seen, each) for each in fix["edits"]]
     return replace(seen, objects=applied(seen.objects, edits))

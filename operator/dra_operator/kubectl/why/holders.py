@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Final
 
 from dra_api.command_line import kubectl, with_command
-from dra_api.core import Node, Pod
+from dra_api.core import MIRROR_ANNOTATION, Node, Pod
 from dra_api.references import is_pod_group, pod_is_done
 from dra_api.resource import ResourceClaim, ResourceClaimStatus
 from msgspec.structs import replace
@@ -24,7 +24,8 @@ from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.changes import Change, Patch
 from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.scheduling import CycleState
-from dra_operator.scheduling.state import ANNOTATION, LoadedNode, is_immediate
+from dra_operator.scheduling.rules import PORT, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.state import ANNOTATION, LoadedNode, Obstacle, is_immediate, pod_requests, ports_held
 from dra_operator.wording import counted, listed
 
 MOST_HOLDERS: Final = 2
@@ -33,6 +34,8 @@ MOST_TRIED_HOLDERS: Final = 12
 """Holders that are looked at, those that are easiest to end first."""
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+MOST_ENDED_PODS: Final = 3
+"""Pods of a node whose end is tried to make room."""
 SERVICES: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Owners that make a pod again when it ends."""
 
@@ -82,6 +85,34 @@ def holder_remedies(made: Pipeline, cycle_state: CycleState, state: LoadedNode) 
         for some in combinations(found.tried, size):
             devices = [device for claim in some for device in found.devices[claim.key]]
             yield _Ending(made, cycle_state.pod, some).change(devices)
+
+
+def room_remedies(made: Pipeline, cycle_state: CycleState, state: LoadedNode, obstacle: Obstacle) -> Iterator[Change]:
+    """Pods that could end where room, a slot or a port is lacking; of low priority and with claims first."""
+    if obstacle.reason not in (TOO_MANY_PODS, RESOURCE, PORT):
+        return
+    resource, pod = obstacle.subject, cycle_state.pod
+    left = state.offered.get(resource, 0) - state.used.get(resource, 0)
+    excess = pod_requests(pod).get(resource, 0) - left if obstacle.reason is RESOURCE else 0
+    ports = {(it.protocol, it.number) for it in ports_held(pod)} if obstacle.reason is PORT else set()
+
+    def helps(other: Pod) -> bool:
+        owner, annotations = other.metadata.controller, other.metadata.annotations or {}
+        stays = (owner is not None and owner.kind == "DaemonSet") or MIRROR_ANNOTATION in annotations
+        if other.spec.node_name != state.name or pod_is_done(other) or stays:
+            return False
+        if ports:
+            return bool(ports & {(it.protocol, it.number) for it in ports_held(other)})
+        return not excess or pod_requests(other).get(resource, 0) >= excess
+
+    def ease(other: Pod) -> tuple[int, bool, str]:
+        return other.spec.priority or 0, not other.spec.resource_claims, other.key
+
+    for other in sorted(filter(helps, made.cluster.pods), key=ease)[:MOST_ENDED_PODS]:
+        its = [claim for _, claim in made.cluster.claims_of(other) if claim is not None]
+        claims = [claim for claim in its if users(made.cluster, claim) == [other]]
+        devices = [DeviceId.of(result) for claim in claims for result in claim.results]
+        yield _Ending(made, pod, claims, [other]).change(devices, f"makes room on {state.name}")
 
 
 def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Collection[str]) -> Iterator[Change]:
@@ -145,15 +176,16 @@ def _ease(cluster: Cluster, claim: ResourceClaim) -> tuple[int, int, str]:
 class _Ending:
     """What has to happen so that claims are released, by the state of their pods."""
 
-    def __init__(self, made: Pipeline, waiting: Pod, claims: Sequence[ResourceClaim]) -> None:
+    def __init__(self, made: Pipeline, waiting: Pod, claims: Sequence[ResourceClaim], pods: Sequence[Pod] = ()) -> None:
         self._made, self._waiting, self._claims = made, waiting, claims
         self._pods = {pod.key: pod for claim in claims for pod in users(made.cluster, claim)}
+        self._pods.update({pod.key: pod for pod in pods})
         self._effort = 3 + len(claims) + len(self._pods)
 
-    def change(self, devices: Sequence[DeviceId]) -> Change:
-        """All of it in one sentence."""
+    def change(self, devices: Sequence[DeviceId], otherwise: str = "") -> Change:
+        """All of it in one sentence; ``otherwise``: what it is for, if for no devices."""
         parts = [*self._kept(), *self._finished(), *self._lost(), *self._running(), *self._unused()]
-        text = f"{' and '.join(parts)} (frees {listed(map(str, devices))})"
+        text = f"{' and '.join(parts)} ({otherwise or f'frees {listed(map(str, devices))}'})"
         patches = [Patch(ResourceClaim, claim.key, _gone) for claim in self._claims]
         patches += [Patch(Pod, key, _gone) for key in self._pods]
         higher = any((pod.spec.priority or 0) > (self._waiting.spec.priority or 0) for pod in self._pods.values())

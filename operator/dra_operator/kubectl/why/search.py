@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dra_operator.allocator import Rule
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.changes import Change, Fix, Patch, Trial
-from dra_operator.kubectl.why.holders import Holders, holder_remedies, release_remedies
+from dra_operator.kubectl.why.holders import Holders, holder_remedies, release_remedies, room_remedies
 from dra_operator.kubectl.why.node_changes import node_remedies
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import claim_remedies, extended_remedies, name_remedies
@@ -162,6 +162,7 @@ class FixSearch:
                     served = {name for it in trial.cluster.classes if (name := it.spec.extended_resource_name)}
                     yield from name_remedies(trial.pod, obstacle.subject, served | set(state.offered))
                 yield from node_remedies(obstacle, trial.pod, state)
+                yield from room_remedies(trial.pipeline, cycle_state, state, obstacle)
                 yield from release_remedies(trial.cluster, cycle_state, elsewhere)
             case Faulty():
                 yield from selector_remedies(trial.cluster, cycle_state, self._published, failing=True)

@@ -155,18 +155,16 @@ def _with_class(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: E
     likely = likely_meant(obstacle.detail, (it.metadata.name for it in cluster.classes))
     if not likely:
         return _without_claim(cluster, claim.metadata.name, before, undoing)
-    patches = tuple(
-        with_request(claim, name, with_fields(device_class_name=likely[0]))
-        for name, wanted in every_request(claim)
-        if wanted.device_class_name == obstacle.detail
-    )
-    name = next(name for name, wanted in every_request(claim) if wanted.device_class_name == obstacle.detail)
-    text = f"write deviceClassName {likely[0]} instead of {obstacle.detail} in {named(claim, name)}"
     changed: Any = claim
-    for patch in patches:
-        changed = patch.make(changed)
+    changes = []
+    for name, wanted in every_request(claim):
+        if wanted.device_class_name == obstacle.detail:
+            patch = with_request(claim, name, with_fields(device_class_name=likely[0]))
+            changed = patch.make(changed)
+            text = f"write deviceClassName {likely[0]} instead of {obstacle.detail} in {named(claim, name)}"
+            changes.append(Change(text, (patch,), 1))
     _put(cluster, changed, undoing)
-    return _standing(cluster, before, pod, undoing, Change(text, patches, 1))
+    return _standing(cluster, before, pod, undoing, *changes)
 
 
 def _with_claims(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: ExitStack) -> Supposed | None:
