@@ -336,7 +336,8 @@ def _full(what: str) -> Break:
         for it in scene.nodes():
             name = it["metadata"]["name"]
             if what == "slots":
-                it["status"]["allocatable"]["pods"] = "1"
+                there = [it for it in scene.world.of_kind("Pod") if it["spec"].get("nodeName") == name]
+                it["status"]["allocatable"]["pods"] = str(len(there) + 1)
             other = pod(f"busy-{name}", nodeName=name, **copy.deepcopy(more))
             other["status"] = {"phase": "Running"}
             scene.world.add(other)

@@ -228,6 +228,7 @@ def _apart(
         trial = Trial(made, then.pod, then.templates)
         rest = decide(made, state, places=False) if (state := trial.cycle_state()) is not None else None
         said = [one for one in rest.said if one.state.name in where] if rest is not None else []
+        said = with_devices(said, made.allocator.inventory)
         good = [one.state.name for one in said if isinstance(one.said.answer, Fits)]
         if good and then.changes:
             report.fixes = [Fix(good[0], then.changes, trial.edits(then.changes))]
