@@ -36,9 +36,9 @@ from dra_operator.controllers.scheduling.gang import (
     fingerprint,
 )
 from dra_operator.controllers.scheduling.gang_binding import GangBinding, MemberBinding
-from dra_operator.controllers.scheduling.planning import same_values
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter

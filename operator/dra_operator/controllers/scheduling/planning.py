@@ -1,4 +1,4 @@
-"""A plan in the making, which may be put aside and taken up again; and what a plan has to keep to.
+"""A plan in the making, which may be put aside and taken up again.
 
 A plan looks at one state of the devices, from its beginning to its end. While it is put aside, other plans take
 devices. So when it is done at last, ``is_current`` says whether what it chose is still as it was; where a pool or a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import InitVar, dataclass
 from typing import Generic, TypeVar
 
@@ -20,9 +20,8 @@ from dra_operator.allocator import DeviceId, PoolId, Usage
 from dra_operator.cache import Cluster, TimesFreed
 from dra_operator.scheduling import CycleState, Elapsed, InPieces, NoPlace, Pause, Plan, Planning
 from dra_operator.scheduling.claims import shortage
-from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.rules import volumes_of
-from dra_operator.scheduling.state import Gang, Obstacle
+from dra_operator.scheduling.state import Obstacle
 
 T = TypeVar("T")
 
@@ -117,13 +116,3 @@ def is_promised(cycle_state: CycleState, plan: Plan, cluster: Cluster) -> bool:
 
 def _pools(allocations: Iterable[AllocationResult]) -> set[PoolId]:
     return {DeviceId.of(result).pool_id for allocation in allocations for result in allocation.results}
-
-
-def same_values(cluster: Cluster, gang: Gang, running: Sequence[Pod]) -> SameValues:
-    """Return what the gang asks for, and what these pods of it already have of that."""
-    nodes = (cluster.nodes.get(cluster.node_of(pod)) for pod in running if gang.topology)
-    labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
-    label = next((it for it in labels if it is not None), None)
-    claims = (claim for pod in running if gang.attribute for _, claim in cluster.claims_of(pod))
-    held = (claim.status.allocation for claim in claims if claim is not None)
-    return SameValues(gang.topology, gang.attribute, label, tuple(it for it in held if it is not None))

@@ -16,7 +16,7 @@ from dra_api.references import is_reserved_for, pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId, NodeSelectionError
-from dra_operator.controllers.scheduling.planning import same_values
+from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.nodes import NodeSaid, survey
 from dra_operator.kubectl.why.supposed import refused_devices
