@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import Api, connection
-from dra_operator.app.operator import Options
+from dra_operator.app.settings.settings import OperatorSettings
 from faults import FaultProxy
 from kopf.testing import KopfRunner
 from live_cluster import LiveCluster
@@ -78,7 +78,7 @@ async def proxy(kubeconfig: Path) -> AsyncIterator[FaultProxy]:
 def supervising(proxy: FaultProxy, tmp_path: Path) -> Supervising:
     """The operator as ``dra-operator run`` runs it, behind the proxy."""
 
-    def run(options: Options | None = None) -> AbstractAsyncContextManager[Site]:
-        return supervised(proxy, tmp_path, options)
+    def run(settings: OperatorSettings | None = None) -> AbstractAsyncContextManager[Site]:
+        return supervised(proxy, tmp_path, settings)
 
     return run

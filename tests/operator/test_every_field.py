@@ -25,9 +25,9 @@ from dra_kube import (
     RESOURCE_SLICES,
     Api,
 )
-from dra_operator.app.operator import Options
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.gates import OPERATOR
-from supervised import QUICK, Supervising
+from supervised import Supervising, gates_text
 from waiting import until
 
 Json = dict[str, Any]
@@ -129,7 +129,7 @@ async def test_a_claim_with_every_field_is_allocated(furnished: Api, supervising
     container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "c"}]}}
     spec = {"schedulerName": "dra-scheduler", "containers": [container], "resourceClaims": [used]}
     await api.create(PODS, {"metadata": {"name": "p", "namespace": "ns"}, "spec": spec})
-    async with supervising(Options(gates=all_of(OPERATOR.gates), limits=QUICK)) as site:
+    async with supervising(OperatorSettings(feature_gates=gates_text(all_of(OPERATOR.gates)))) as site:
         await site.ready()
 
         async def bound() -> bool:

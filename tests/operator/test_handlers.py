@@ -147,7 +147,7 @@ async def test_dra_operator_run_and_kopf_run_call_the_same_handler_of_each_kind(
         await cluster.api.delete(resource, "new-one", namespace, grace_seconds=0 if resource == PODS else None)
     await cluster.api.delete(PODS, "heard", "ns", grace_seconds=0)
     called.clear()
-    async with supervising(all_kinds.OPTIONS) as site:
+    async with supervising(all_kinds.SETTINGS) as site:
         await site.ready()
         await handlers_of_each_kind_are_called(cluster, called)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, NotLeading, connection
-from dra_operator.app.operator import Operator, Options
+from dra_operator.app.operator import Operator
+from dra_operator.app.settings.settings import OperatorSettings
 from live_cluster import LiveCluster
 from waiting import becomes, until
 
@@ -43,7 +44,7 @@ async def test_a_leader_whose_lease_is_overdue_judges_its_view_only_when_it_has_
             raise NotLeading("the lease was last renewed 60 s ago")
         return 10.0
 
-    operator = Operator(Options(check_invariants=True), guard=guard)
+    operator = Operator(OperatorSettings(check_invariants=True), guard=guard)
     with caplog.at_level(logging.ERROR):
         await operator.start(connection(kubeconfig), watches=True)
         try:

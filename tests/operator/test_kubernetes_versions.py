@@ -10,9 +10,9 @@ from bare_client import Client, Json, client_of
 from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from dra_operator.app.operator import Options
+from dra_operator.app.settings.settings import OperatorSettings
 from pages import BY_NAME
-from supervised import QUICK, Supervising
+from supervised import Supervising, gates_text
 from waiting import until
 
 GROUP = "resource.k8s.io"
@@ -58,7 +58,7 @@ async def test_a_pod_gets_its_device_and_loses_it_to_a_taint(
     said to be one, and all else goes on. A rule that is served ends the pod."""
     known = (TABLE["DRADeviceTaintRules"].at(played.release), TABLE["DRADeviceTaints"].at(played.release))
     gates = {} if played.release >= Release.V1_37 else {"DRADeviceTaintRules": True, "DRADeviceTaints": True}
-    options = Options(gates=gates if all(known) else {}, limits=QUICK)
+    options = OperatorSettings(feature_gates=gates_text(gates if all(known) else {}))
     async with client_of(server) as client, supervising(options) as site:
         await site.ready()
         is_missing = bool(all(known)) and played.rules is None

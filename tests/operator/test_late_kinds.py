@@ -21,7 +21,7 @@ from dra_kube import (
     TypedList,
     Unreachable,
 )
-from dra_operator.app.operator import Options
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import initial_list
 from dra_operator.sources.initial_list import Loader
 from dra_operator.sources.kind_table import OF_STORAGE
@@ -29,7 +29,7 @@ from dra_operator.sources.kinds import REQUIRED, WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
-from supervised import QUICK, Supervising
+from supervised import Supervising, gates_text
 from volume_lab import uses, volume, volume_claim
 from waiting import until
 
@@ -48,7 +48,7 @@ async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
     await cluster.furnish(template=True)
     absent = ExitStack()
     absent.enter_context(proxy.suffering(Refuse(Target(resource=GROUP), code=404)))
-    async with supervising(Options(check_invariants=True)) as site:
+    async with supervising() as site:
         await site.unready("resourceclaims.resource.k8s.io: not served", "deviceclasses.resource.k8s.io: not served")
         assert site.is_live()
         assert "the API server does not serve" in caplog.text
@@ -156,7 +156,7 @@ async def test_device_taint_rules_are_heard_of_only_with_their_gate(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     await cluster.furnish()
-    async with supervising(Options(gates={"DRADeviceTaintRules": False}, limits=QUICK)) as site:
+    async with supervising(OperatorSettings(feature_gates="DRADeviceTaintRules=false")) as site:
         await site.ready()
         assert DEVICE_TAINT_RULES not in site.operator.kinds
     calls = {entry.call.resource for entry in proxy.journal.entries}
@@ -180,7 +180,7 @@ async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_ta
     taint = {"key": "bad", "effect": "NoSchedule"}
     spec = {"deviceSelector": {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}, "taint": taint}
     await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
-    async with supervising(Options(gates=gates, release=release, limits=QUICK)) as site:
+    async with supervising(OperatorSettings(feature_gates=gates_text(gates), kubernetes_version=str(release))) as site:
         await site.ready()
         await cluster.place("pod")
     (claim,) = await cluster.claims()

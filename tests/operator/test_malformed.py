@@ -19,14 +19,15 @@ from dra_api.meta import ObjectVersion
 from dra_api.resource import FINALIZER, AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Change
 from dra_operator.allocator import Features, Usage
-from dra_operator.app.operator import Operator, Options
+from dra_operator.app.operator import Operator
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import audit
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
 from live_cluster import LiveCluster
 from objects import Make
-from supervised import QUICK, Supervising
+from supervised import Supervising
 from waiting import until
 
 CLAIMS = Target(verbs=("list",), resource="resourceclaims")
@@ -157,7 +158,7 @@ async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
         "spec": {},
         "status": {"allocation": {"devices": {"results": results}}},
     }
-    async with supervising(Options(limits=QUICK)) as site:
+    async with supervising(OperatorSettings()) as site:
         await site.ready()
         site.operator.take(Change.of("ADDED", claim, RESOURCE_CLAIMS))
         await cluster.add_pod("pod")

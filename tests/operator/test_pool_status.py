@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api
-from dra_operator.app.operator import Options
+from dra_operator.app.settings.settings import OperatorSettings
 from live_cluster import LiveCluster
 from objects import Obj
-from supervised import QUICK, Supervising
+from supervised import Supervising
 from waiting import until
 
-OPTIONS = Options(check_invariants=True, limits=QUICK, gates={"DRAResourcePoolStatus": True})
+OPTIONS = OperatorSettings(check_invariants=True, feature_gates="DRAResourcePoolStatus=true")
 
 
 async def ask(api: Api, name: str, **spec: str) -> Obj:

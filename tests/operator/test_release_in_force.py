@@ -11,8 +11,8 @@ from dra_api.releases.release import NEWEST, Release
 from dra_devcluster.apiserver.served import discovery
 from dra_operator.allocator import Features
 from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce
-from dra_operator.app.operator import Options
-from supervised import QUICK, Supervising
+from dra_operator.app.settings.settings import OperatorSettings
+from supervised import Supervising
 
 
 def said(minor: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ async def test_a_server_that_is_newer_than_we_know_is_told_in_the_log_and_by_the
     made = discovery.version_of
     monkeypatch.setattr(discovery, "version_of", lambda release: made(release) | {"emulationMinor": "99"})
     note = f"the API server is Kubernetes 1.99; it is treated as {NEWEST}, the newest known here"
-    async with supervising(Options(limits=QUICK)) as site:
+    async with supervising(OperatorSettings()) as site:
         await site.ready()
         notes = {check.name: check.note for check in site.supervisor.health.readiness()}
     assert notes["kubernetes"] == note

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from dra_api.releases.release import Release
-from dra_operator.app import run as run_command
-from dra_operator.app.operator import Options
-from dra_operator.app.run import options_of
+from dra_operator.app import operator, run
+from dra_operator.app.operator import Operator, times_of
 from dra_operator.app.settings.chart_schema import schema as chart_schema
 from dra_operator.app.settings.command_line import CommandLine, strangers
 from dra_operator.app.settings.settings import FORMER_NAMES, OperatorSettings, Setting, described, value_of
@@ -391,45 +390,44 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
         kubernetes-version: 1.36
         """
     )
-    assert options_of(read("--config", file)) == Options(
-        "mine",
-        {"DRADeviceTaintRules": True},
-        Release.V1_36,
-        check_invariants=True,
-        controllers=frozenset({"placement"}),
-        times=TimeSettings(
-            workers={
-                "templates": 12,
-                "release": 13,
-                "placement": 14,
-                "eviction": 29,
-                "pod-groups": 4,
-                "group-conditions": 4,
-                "taint-rules": 1,
-                "pool-status": 1,
-            },
-            retries=BackoffSettings(15, 16, 17, 18),
-            placement_retries=BackoffSettings(19, 20, 21, 22),
-            time_slices=TimeSlices(2.4, 25),
-            grace=27,
-            binding_timeout=26,
-        ),
-        search_budget=2300,
-        audit_interval=28,
-        request_timeout=11,
+    settings = read("--config", file)
+    assert times_of(settings) == TimeSettings(
+        workers={
+            "templates": 12,
+            "release": 13,
+            "placement": 14,
+            "eviction": 29,
+            "pod-groups": 4,
+            "group-conditions": 4,
+            "taint-rules": 1,
+            "pool-status": 1,
+        },
+        retries=BackoffSettings(15, 16, 17, 18),
+        placement_retries=BackoffSettings(19, 20, 21, 22),
+        time_slices=TimeSlices(2.4, 25),
+        grace=27,
+        binding_timeout=26,
     )
+    assert (settings.search_budget, settings.audit_interval, settings.request_timeout) == (2300, 28, 11)
+    made = Operator(settings)
+    assert made.in_force._chosen == Release.V1_36
+    assert made.in_force._gates == {"DRADeviceTaintRules": True}
 
 
 def test_every_setting_goes_to_some_room() -> None:
     """One that is only declared would be accepted and have no effect."""
     read_here = {
-        node.attr for node in ast.walk(ast.parse(inspect.getsource(run_command))) if isinstance(node, ast.Attribute)
+        node.attr
+        for module in (run, operator)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Attribute)
     }
     assert [setting.path[0] for setting in described() if setting.path[0] not in read_here] == []
 
 
 def test_without_anything_the_rooms_get_their_own_defaults() -> None:
-    assert options_of(read()) == Options()
+    assert times_of(read()) == TimeSettings()
+    assert read() == OperatorSettings()
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -450,11 +448,11 @@ def test_the_reference_page_is_up_to_date() -> None:
 def test_a_mix_that_cannot_be_read_ends_the_command(
     text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_command, "configure_logs", lambda *_: None)
+    monkeypatch.setattr(run, "configure_logs", lambda *_: None)
     file = tmp_path / "mix.yaml"
     if text is not None:
         file.write_text(text)
-    assert run_command.main(OperatorSettings(placement_mix=str(file))) == 2
+    assert run.main(OperatorSettings(placement_mix=str(file))) == 2
     err = capsys.readouterr().err
     assert "--placement-mix" in err
     assert said in err

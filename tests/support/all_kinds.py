@@ -1,11 +1,13 @@
 """For ``kopf run`` in tests: the operator of ``operator/main.py`` with each kind that it can watch."""
 
-from dra_api.releases.release import Release
-from dra_operator.app.operator import Operator, Options
-from dra_operator.controllers import PreemptionSettings
+from dra_operator.app.operator import Operator
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources.handlers import register
 
-GATES = {"DRADeviceTaintRules": True, "DRAResourcePoolStatus": True, "GenericWorkload": True}
-OPTIONS = Options(gates=GATES, release=Release.V1_37, preemption=PreemptionSettings())
+SETTINGS = OperatorSettings(
+    feature_gates="DRADeviceTaintRules=true,DRAResourcePoolStatus=true,GenericWorkload=true",
+    kubernetes_version="1.37",
+    preemption=True,
+)
 
-register(Operator(OPTIONS))
+register(Operator(SETTINGS))

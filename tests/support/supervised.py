@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from dra_kube import connection
-from dra_operator.app.operator import Operator, Options
+from dra_operator.app.operator import Operator
 from dra_operator.app.probes import obstacles
 from dra_operator.app.run import Supervisor
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources.watches import Limits
 from faults import FaultProxy
 from waiting import until
@@ -66,14 +67,14 @@ class Site:
 
 
 Supervising = Callable[..., AbstractAsyncContextManager[Site]]
-"""Runs the operator for a block; takes its options, or none for the usual ones."""
+"""Runs the operator for a block; takes its settings, or none for the usual ones."""
 
 
 @asynccontextmanager
-async def supervised(proxy: FaultProxy, folder: Path, options: Options | None = None) -> AsyncIterator[Site]:
+async def supervised(proxy: FaultProxy, folder: Path, settings: OperatorSettings | None = None) -> AsyncIterator[Site]:
     """The operator starts with the block, and is stopped with it as by a signal; it must not end before."""
     own = connection(proxy.write_kubeconfig(folder / "own", client="own"))
-    operator = Operator(options or Options(check_invariants=True, limits=QUICK))
+    operator = Operator(settings or OperatorSettings(check_invariants=True), limits=QUICK)
     supervisor = Supervisor(operator, own)
     task = asyncio.create_task(supervisor.run())
     try:
@@ -82,3 +83,8 @@ async def supervised(proxy: FaultProxy, folder: Path, options: Options | None = 
     finally:
         supervisor.stop()
         await task
+
+
+def gates_text(gates: Mapping[str, bool]) -> str:
+    """Return feature gates as a setting has them."""
+    return ",".join(f"{name}={str(is_on).lower()}" for name, is_on in gates.items())

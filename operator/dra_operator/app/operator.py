@@ -12,10 +12,10 @@ import gc
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dra_api.meta import ObjectVersion
-from dra_api.releases.release import Release
+from dra_api.releases.release import chosen
 from dra_kube import (
     DEVICE_TAINT_RULES,
     PODS,
@@ -32,12 +32,23 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Allocator, Inventory, Left
-from dra_operator.cache import SCHEDULER_NAME, Cluster
-from dra_operator.controllers import Control, ControlOptions, OwnControllers, PreemptionSettings, TimeSettings
+from dra_operator.allocator import Allocator, Inventory, Left
+from dra_operator.cache import Cluster
+from dra_operator.controllers import (
+    WORKERS,
+    BackoffSettings,
+    Control,
+    ControlOptions,
+    OwnControllers,
+    PreemptionSettings,
+    TimeSettings,
+    TimeSlices,
+    controllers_of,
+)
 from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
-from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES, Placement
+from dra_operator.gates import parse_gates
+from dra_operator.scheduling import Placement
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.initial_list import Loader
@@ -50,41 +61,12 @@ from dra_operator.sources.watches import Limits, Watches
 
 from .control_plane import ControllerManager, ReleaseInForce
 from .rights import RightsWatch, Work
+from .settings.settings import OperatorSettings
 from .telemetry import AppMetrics, Requests
 
 logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 2.0  # seconds that writes in flight have to be answered when the operator stops
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What can be set on the operator; times are in seconds. ``check_invariants`` costs time in big clusters.
-
-    ``controllers`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
-    ``legacy_claim_names``: see ``ClaimGenerator``.
-    ``gates`` are changes to the feature gates of ``release``; None: of the API server's release.
-    ``preemption``: how pods end for others; None: none does.
-    ``leaves``: devices that are left to other schedulers.
-    ``search_budget`` are the steps after which the decision about one node gives up.
-    """
-
-    scheduler_name: str = SCHEDULER_NAME
-    gates: Mapping[str, bool] = field(default_factory=dict)
-    release: Release | None = None
-    check_invariants: bool = False
-    controllers: frozenset[str] | None = None
-    legacy_claim_names: bool = False
-    limits: Limits = field(default_factory=Limits)
-    times: TimeSettings = field(default_factory=TimeSettings)
-    search_budget: int = DEFAULT_BUDGET_STEPS
-    leaves: Left = field(default_factory=Left)
-    scoring_strategy: str = STRATEGIES[0]
-    device_order: str = DEVICE_ORDERS[0]
-    preemption: PreemptionSettings | None = None
-    placement_strategy: str = PLACEMENT_STRATEGIES[0]
-    audit_interval: float = 300.0
-    request_timeout: float = 30.0
 
 
 class Operator:
@@ -98,23 +80,24 @@ class Operator:
 
     def __init__(
         self,
-        options: Options | None = None,
+        settings: OperatorSettings | None = None,
         registry: CollectorRegistry | None = None,
         guard: Guard = unguarded,
         requests: Requests | None = None,
         mix: MixMemory | None = None,
         is_settled: Callable[[], bool] = lambda: True,
         drivers: DriverMemory | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.options = options or Options()
+        self.settings = settings = settings or OperatorSettings()
         self._guard, self._is_settled = guard, is_settled
         self.registry = registry or CollectorRegistry()
         self.requests = requests or Requests(self.registry)
         """Called for each request to the API server."""
-        self.watches = Watches(self.options.limits)
+        self.watches = Watches(limits)
         self.metrics = AppMetrics(self.registry, self.watches)
         self.in_force = ReleaseInForce(
-            self.options.gates, self.options.release, preemption=self.options.preemption is not None
+            parse_gates(settings.feature_gates), chosen(settings.kubernetes_version), preemption=settings.preemption
         )
         self.drivers = drivers or DriverMemory()
         """Which drivers other schedulers allocate, as far as that outlives this process."""
@@ -134,7 +117,9 @@ class Operator:
         self._has_watches = watches
         self.went_back = ""
         self.outdated.clear()
-        api = await Api(to, timeout=self.options.request_timeout, guard=self._guard, observe=self.requests).__aenter__()
+        api = await Api(
+            to, timeout=self.settings.request_timeout, guard=self._guard, observe=self.requests
+        ).__aenter__()
         try:
             self.in_force.decide(await api.raw_get("/version"))
             parts = self._make(api)
@@ -161,13 +146,13 @@ class Operator:
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)
 
     def _make(self, api: Api) -> _Parts:
-        options, registry = self.options, CollectorRegistry()
-        chosen = options.controllers
-        controllers = OwnControllers() if chosen is None else OwnControllers.of(chosen)
+        settings, registry = self.settings, CollectorRegistry()
+        named = controllers_of(settings.controllers)
+        controllers = OwnControllers() if named is None else OwnControllers.of(named)
         control = self._make_control(api, registry, controllers)
         cluster = control.cluster
         controller_manager = None
-        if chosen is None:
+        if named is None:  # all but what kube-controller-manager does, where one is at work
             common = self.in_force.heard
             controller_manager = ControllerManager(
                 api, controllers, control.look_at_everything, common, control.records_claim
@@ -178,7 +163,7 @@ class Operator:
             return store.knows(version.key, version.uid, version.resource_version)
 
         malformed_objects = MalformedObjects(control.hold, self.metrics.malformed, is_known)
-        audit = Audit(api, control, malformed_objects, self.kinds, self._restored, options.audit_interval)
+        audit = Audit(api, control, malformed_objects, self.kinds, self._restored, settings.audit_interval)
 
         intake = Intake(control, malformed_objects, audit, self.kinds)
 
@@ -191,33 +176,32 @@ class Operator:
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
         if controller_manager is not None:
             intake.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
-        is_preempting = options.preemption is not None
-        rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, is_preempting))
+        rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, settings.preemption))
         return _Parts(api, control, registry, malformed_objects, audit, loader, intake, controller_manager, rights)
 
     def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:
-        options = self.options
+        settings = self.settings
         inventory = Inventory(self.in_force.features, language=CelSelectors(self.in_force.features))
         inventory.compiled.patient = False
         cluster = Cluster(
             inventory,
-            scheduler_name=options.scheduler_name,
-            scoring_strategy=options.scoring_strategy,
-            leaves=options.leaves,
+            scheduler_name=settings.scheduler_name,
+            scoring_strategy=settings.scoring_strategy,
+            leaves=Left.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
         )
         allocator = Allocator(
             inventory,
             new_share_id=lambda: str(uuid.uuid4()),
-            budget=options.search_budget,
-            order=options.device_order,
+            budget=settings.search_budget,
+            order=settings.device_order,
         )
         wiring = ControlOptions(
-            times=options.times,
+            times=times_of(settings),
             check_invariants=self._can_judge,
             controllers=controllers,
-            legacy_claim_names=options.legacy_claim_names,
-            preemption=options.preemption,
-            placement=Placement(options.placement_strategy, options.device_order),
+            legacy_claim_names=settings.legacy_claim_names,
+            preemption=_preemption_of(settings),
+            placement=Placement(settings.placement_strategy, settings.device_order),
             mix=self.mix,
             drivers=self.drivers,
             sees_others=lambda: self._is_settled() and all(map(self.watches.sees, _about_others(cluster))),
@@ -249,7 +233,7 @@ class Operator:
         A leader whose lease is overdue may have a successor. Its own last plans stand beside what that one did then,
         although nothing is wrong on the server.
         """
-        if not self.options.check_invariants:
+        if not self.settings.check_invariants:
             return False
         try:
             self._guard()
@@ -372,6 +356,35 @@ class _Parts:
     intake: Intake
     controller_manager: ControllerManager | None
     rights: RightsWatch
+
+
+def times_of(settings: OperatorSettings) -> TimeSettings:
+    """Return what the controllers are given of the settings: workers, retries, limits of time."""
+    retry, placement_retry = settings.retry, settings.placement_retry
+    return TimeSettings(
+        workers={
+            **WORKERS,
+            "templates": settings.template_workers,
+            "release": settings.release_workers,
+            "placement": settings.placement_workers,
+            "eviction": settings.eviction_workers,
+        },
+        retries=BackoffSettings(retry.first, retry.longest, retry.rate, retry.burst),
+        placement_retries=BackoffSettings(
+            placement_retry.first, placement_retry.longest, placement_retry.rate, placement_retry.burst
+        ),
+        time_slices=TimeSlices(settings.planning_turn, settings.planning_rest),
+        grace=settings.conflict_check_grace,
+        filter_timeout=settings.filter_timeout,
+        binding_timeout=settings.binding_timeout,
+        volume_binding_timeout=settings.volume_binding_timeout,
+    )
+
+
+def _preemption_of(settings: OperatorSettings) -> PreemptionSettings | None:
+    if not settings.preemption:
+        return None
+    return PreemptionSettings(settings.preempt_other_schedulers, settings.preemption_patience)
 
 
 def settle_memory() -> None:

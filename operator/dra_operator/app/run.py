@@ -31,7 +31,6 @@ from typing import Any, Self, TypeVar
 from dra_api.codec import encode
 from dra_api.leases import MIX, SETTINGS, SHARED, PublishedSettings
 from dra_api.releases.gates import GateError
-from dra_api.releases.release import chosen
 from dra_kube import (
     Api,
     Connection,
@@ -50,23 +49,13 @@ from dra_kube import (
 from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from dra_operator.allocator import Left
 from dra_operator.app.lease import CannotElect, Leader, lease_name
-from dra_operator.app.operator import Operator, Options
+from dra_operator.app.operator import Operator
 from dra_operator.app.probes import Answers, CannotServe, Health, MainLoop, serve
-from dra_operator.app.settings.settings import OperatorSettings, RetrySettings
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.app.telemetry import LeaderGauge, Requests, configure_logs
-from dra_operator.controllers import (
-    WORKERS,
-    BackoffSettings,
-    PreemptionSettings,
-    TimeSettings,
-    TimeSlices,
-    controllers_of,
-)
 from dra_operator.controllers.scheduling.mix import Asked, MixMemory, read_mix
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
-from dra_operator.gates import parse_gates
 from dra_operator.kube import RIGHTS
 from dra_operator.sources.handlers import CannotStart, start, stop
 
@@ -307,7 +296,7 @@ async def _supervise(settings: OperatorSettings, to: Connection, mix: MixMemory)
     def is_settled() -> bool:
         return leader is None or leader.is_settled
 
-    operator = Operator(options_of(settings), registry, allowance, requests, mix, is_settled, drivers)
+    operator = Operator(settings, registry, allowance, requests, mix, is_settled, drivers)
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
 
 
@@ -327,56 +316,6 @@ def published(settings: OperatorSettings) -> PublishedSettings:
         leave_drivers=settings.leave_drivers,
         leave_nodes=settings.leave_nodes,
     )
-
-
-def options_of(settings: OperatorSettings) -> Options:
-    """The settings in the terms of the operator's rooms."""
-    return Options(
-        settings.scheduler_name,
-        parse_gates(settings.feature_gates),
-        chosen(settings.kubernetes_version),
-        check_invariants=settings.check_invariants,
-        controllers=controllers_of(settings.controllers),
-        legacy_claim_names=settings.legacy_claim_names,
-        times=_times(settings),
-        search_budget=settings.search_budget,
-        leaves=Left.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
-        scoring_strategy=settings.scoring_strategy,
-        device_order=settings.device_order,
-        preemption=_preemption(settings),
-        placement_strategy=settings.placement_strategy,
-        audit_interval=settings.audit_interval,
-        request_timeout=settings.request_timeout,
-    )
-
-
-def _preemption(given: OperatorSettings) -> PreemptionSettings | None:
-    if not given.preemption:
-        return None
-    return PreemptionSettings(given.preempt_other_schedulers, given.preemption_patience)
-
-
-def _times(given: OperatorSettings) -> TimeSettings:
-    return TimeSettings(
-        workers={
-            **WORKERS,
-            "templates": given.template_workers,
-            "release": given.release_workers,
-            "placement": given.placement_workers,
-            "eviction": given.eviction_workers,
-        },
-        retries=_waits(given.retry),
-        placement_retries=_waits(given.placement_retry),
-        time_slices=TimeSlices(given.planning_turn, given.planning_rest),
-        grace=given.conflict_check_grace,
-        filter_timeout=given.filter_timeout,
-        binding_timeout=given.binding_timeout,
-        volume_binding_timeout=given.volume_binding_timeout,
-    )
-
-
-def _waits(given: RetrySettings) -> BackoffSettings:
-    return BackoffSettings(given.first, given.longest, given.rate, given.burst)
 
 
 def _fail(log_format: str, text: str, code: int) -> int:

@@ -273,6 +273,8 @@ def register(operator: Operated, registry: kopf.OperatorRegistry | None = None) 
         # is named here, because Kopf asks a selector that is a function about all that the server has, and would wait
         # for every API of the cluster, also for those whose own server is down.
         configure(settings)
+        if not operator.is_running:
+            return  # Kopf calls all of these before it ends because one has failed
         for resource, version in operator.served.items():
             group, plural = resource.group, resource.plural
             attach = kopf.on.event(
