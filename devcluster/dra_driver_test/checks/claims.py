@@ -61,6 +61,20 @@ async def with_an_unknown_device_is_refused(bench: Bench) -> None:
     await bench.refused(claim, "whose device 'no-such-device' it does not have")
 
 
+async def _bad(bench: Bench) -> Claim:
+    """A claim that the driver refuses by itself: the library of a driver may fail a call for claims without allocation.
+
+    Raises Skipped if none is known.
+    """
+    if await bench.is_published_here():
+        return await bench.claim(await _unknown(bench))
+    if bench.parameters.bad is None:
+        raise Skipped("its devices are published for all nodes, and no bad parameters are known (--bad-parameters)")
+    opaque = {"driver": bench.name, "parameters": bench.parameters.bad}
+    config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
+    return await bench.claim((await bench.devices(2))[1], config=config)
+
+
 @check("KM-14", "plugin-helper.md 2.1", level=Level.SHOULD)
 async def that_are_bad_fail_alone(bench: Bench) -> None:
     """In a call with a good and a bad claim, the error is the bad claim's and the call itself succeeds.
@@ -68,10 +82,7 @@ async def that_are_bad_fail_alone(bench: Bench) -> None:
     The user then reads which claim of the pod is at fault.
     """
     good = await bench.claim(await bench.device())
-    if await bench.is_published_here():
-        bad = await bench.claim(await _unknown(bench))
-    else:
-        bad = await bench.server.claim(Use(await bench.device()), allocated=False)
+    bad = await _bad(bench)
     try:
         await bench.prepare(good, bad)
     except Finding as finding:

@@ -17,8 +17,48 @@ OTHER = "other.driver-test.example.com"
 UNKNOWN_FIELD = "noSuchField"
 
 
-MOST_GUESSES = 12
+MOST_GUESSES = 48
 """Values that are tried for parameters of which one set is known."""
+TOLD_ATTEMPTS = 2
+"""Refusals of which the words are tried: a driver may say which values it knows."""
+COMMON = [
+    "red",
+    "green",
+    "blue",
+    "yellow",
+    "black",
+    "white",
+    "on",
+    "off",
+    "true",
+    "false",
+    "yes",
+    "no",
+    "auto",
+    "none",
+    "default",
+    "low",
+    "medium",
+    "high",
+    "small",
+    "large",
+    "fast",
+    "slow",
+    "Default",
+    "Short",
+    "Medium",
+    "Long",
+    "TimeSlicing",
+    "SpacePartitioning",
+    "MPS",
+    "Shared",
+    "Exclusive",
+    "a",
+    "b",
+    "1",
+    "2",
+]
+"""Values that parameters of drivers often have."""
 _WORD = re.compile(r"[\w.:-]+")
 
 
@@ -161,7 +201,8 @@ async def _last_wins(bench: Bench, source: str) -> None:
 
 async def _others(bench: Bench, use: Use, effect: Content) -> AsyncIterator[tuple[Json, Content]]:
     """Other parameters that the driver accepts, with what they bring instead."""
-    words: list[str] = []
+    words: list[str] = [*COMMON]
+    told = 0
     tried: set[str] = set()
     without = await _content(bench, use)
     guesses = [*bench.parameters.more, *_changed(_good(bench), words)]
@@ -173,10 +214,11 @@ async def _others(bench: Bench, use: Use, effect: Content) -> AsyncIterator[tupl
         try:
             changed = await _content(bench, use, config=[_config(bench.name, other, "FromClaim", "req")]) - without
         except Finding as refusal:
-            # The driver may say which values it knows: they are tried as well.
-            if new := [word for word in _WORD.findall(str(refusal)) if word not in words]:
+            told += 1
+            if told <= TOLD_ATTEMPTS:
+                new = [word for word in _WORD.findall(str(refusal)) if word not in words]
                 words += new
-                guesses = [*_changed(_good(bench), new[::-1]), *guesses]
+                guesses = [*guesses, *_changed(_good(bench), new[::-1])]
             await bench.unprepare(*bench.server.made())
             continue
         if changed - effect and effect - changed:
@@ -195,8 +237,8 @@ def _changed(parameters: Json, words: Sequence[str]) -> Iterator[Json]:
         elif isinstance(value, int | float):
             yield from ({**parameters, key: value + step} for step in (1, -1))
         elif isinstance(value, str):
-            yield from ({**parameters, key: word} for word in words if word != value)
             yield {**parameters, key: f"{value}2"}
+            yield from ({**parameters, key: word} for word in words if word != value)
 
 
 @check("TD-01", "KM-17")
