@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+import time
 import uuid
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -228,6 +230,8 @@ class ClaimWork:
             raise Refused("failed before")
         if has("each claim leaks memory"):
             self._hoard.append(os.urandom(1 << 16))
+        if has("each claim leaves a thread"):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
         if has("each claim leaves a file"):
             (self._node.folder / f"seen-{claim.uid}").touch()
         if len(claim.namespace) > 40 and has("long namespaces are refused"):
@@ -322,7 +326,9 @@ class ClaimWork:
                     await self._node.save({**state, f"{claim.uid}-failed": self._entry(claim, results[:1])})
                 raise Refused(f"device {result['device']} is in use")
         held = [one for uid, known in state.items() if uid != claim.uid for one in known["devices"]]
-        if drawn(self._node, [*held, *results]) and not has("it overdraws counters", "it lends a device twice"):
+        forgets = has("a restart forgets counters in use") and self._node.starts > 1
+        lends = forgets or has("it overdraws counters", "it lends a device twice")
+        if drawn(self._node, [*held, *results]) and not lends:
             raise Refused("its devices draw more on counters than there is")
         if has("it has no lock for its state"):
             await asyncio.sleep(0.2)
@@ -500,6 +506,14 @@ class ClaimWork:
         async with self._lock:
             if known and not has("it never gives a device back") and not lost:
                 state = {uid: one for uid, one in self._node.state().items() if uid != claim.uid}
+                if any(one.get("adminAccess") for one in held) and has(
+                    "unprepare of an administrator frees the device"
+                ):
+                    names = {one["device"] for one in held}
+                    state = {
+                        uid: {**one, "devices": [it for it in one["devices"] if it["device"] not in names]}
+                        for uid, one in state.items()
+                    }
                 if held[1:] and has("unprepare frees the first device"):
                     state[f"{claim.uid}-rest"] = self._entry(claim, held[1:])
                 self.last_state = state

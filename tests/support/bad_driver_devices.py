@@ -80,6 +80,8 @@ def _plain(node: BadNode) -> list[Json]:
     root = "0000:00" if node.has("a standard attribute has an odd form") else "pci0000:00"
     if node.has("instances fight over slices"):
         root = f"pci0000:0{node.starts}"
+    if node.has("a restart changes attributes") and node.starts > 1:
+        root = "pci0000:99"
     numa = {"int": -1 if node.has("a NUMA node is -1") else 0}
     if node.has("variant: nothing tells devices apart"):
         return [{"name": name} for name in PLAIN]

@@ -145,6 +145,12 @@ FAULTS = [
         ("unprepare frees the first device", "unprepare.frees-each-device", "in use"),
         ("it counts preparations", "unprepare.undoes-repeated-preparations", "still describe"),
         ("unprepare reads the claim", "unprepare.needs-no-server", "failed for ResourceClaim"),
+        (
+            "unprepare of an administrator frees the device",
+            "unprepare.of-an-administrator-keeps-the-device-taken",
+            "looked at it",
+        ),
+        ("each claim leaves a thread", "unprepare.leaks-no-threads", "more threads"),
         # --- concurrency ---
         ("two calls for a claim collide", "concurrency.of-calls-for-one-claim", "being prepared"),
         ("calls mix up their claims", "concurrency.of-calls-for-different-claims", "prepared ["),
@@ -270,6 +276,7 @@ FAULTS = [
         ("it publishes at its first start", "slices.come-back-at-a-start", "not within"),
         ("it stops publishing when a request fails", "slices.come-back-after-failed-requests", "not within"),
         ("it keeps the uid of its Node", "slices.follow-a-new-node", "not within"),
+        ("a restart changes attributes", "slices.survive-a-restart", "pools and devices were"),
         # --- restart ---
         ("it ignores SIGTERM", "restart.ends-in-time", "SIGTERM"),
         ("its ids change at each start", "restart.prepares-the-same-again", "after a restart"),
@@ -304,6 +311,7 @@ FAULTS = [
             "restart.may-come-while-the-server-fails",
             "not registered",
         ),
+        ("a restart forgets counters in use", "restart.remembers-counters-in-use", "draws on the counters"),
         # --- reboot ---
         ("it does not start after a reboot", "reboot.lets-the-driver-register", "does not fit"),
         ("it trusts its state", "reboot.brings-cdi-files-back", "unresolvable"),

@@ -266,11 +266,12 @@ async def do_not_overdraw_counters(bench: Bench) -> None:
     pair = too_much_together(await bench.published())
     if pair is None:
         raise Skipped("the driver published no two devices that exclude each other by counters")
-    first, second = pair
-    await bench.prepare(await bench.claim(first))
-    await bench.refused(
-        await bench.claim(second), f"with the device {second.name}, which draws on the counters of {first.name} in use"
-    )
+    for first, second in (pair, pair[::-1]):
+        holder = await bench.claim(first)
+        await bench.prepare(holder)
+        why = f"with the device {second.name}, which draws on the counters of {first.name} in use"
+        await bench.refused(await bench.claim(second), why)
+        await bench.unprepare(holder)
 
 
 def _untouched(claim: Json, driver: str, *, with_marks: bool) -> Json:

@@ -8,6 +8,7 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.crashes import Moment, ended_amid, moments
+from dra_driver_test.harness.devices import too_much_together
 from dra_driver_test.harness.server import Claim, Use
 
 START_SHARE = (0.3, 0.7, 0.95)
@@ -314,3 +315,25 @@ async def may_come_while_the_server_fails(bench: Bench) -> None:
     else:
         await bench.arrived(before)
     await bench.check_same_again(claim, first, "after a start while the API server failed")
+
+
+@check("plugin-helper.md 2.1", "plugin-helper.md 4.3", level=Level.SHOULD, restarts=True)
+async def remembers_counters_in_use(bench: Bench) -> None:
+    """After a restart a device is not prepared that draws on counters which a claim of before has used up.
+
+    It applies to drivers that refuse such a device at all.
+    """
+    pair = too_much_together(await bench.published())
+    if pair is None:
+        raise Skipped("the driver published no two devices that exclude each other by counters")
+    first, second = pair
+    await bench.prepare(await bench.claim(first))
+    other = await bench.claim(second)
+    try:
+        await bench.prepare(other)
+    except Finding:
+        await bench.restart(kill=True)
+        why = f"after a restart, with the device {second.name}, which draws on the counters of {first.name} in use"
+        await bench.refused(other, why)
+    else:
+        raise Skipped("the driver prepares devices that draw too much even without a restart")

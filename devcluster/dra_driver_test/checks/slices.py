@@ -301,13 +301,15 @@ async def survive_a_restart(bench: Bench) -> None:
     Deleting and publishing them again would hide the devices from schedulers for a while.
     """
     await _pools(bench)
-    before = _identities(await bench.slices())
+    before, content = _identities(await bench.slices()), _content(await bench.slices())
     for kill in (False, True):
         await bench.restart(kill=kill)
         await bench.quiet()
         after = _identities(await bench.slices())
         if before != after:
             raise Finding(f"uid and generation of the slices were {sorted(before)}, after a restart {sorted(after)}")
+        if (now := _content(await bench.slices())) != content:
+            raise Finding(f"pools and devices were {content}, after a restart {now}")
 
 
 def _identities(slices: list[Json]) -> set[tuple[str, int]]:

@@ -120,6 +120,26 @@ async def of_an_administrator_leaves_the_device(bench: Bench) -> None:
     await _outlives(bench, watcher, await bench.claim(device))
 
 
+@check("KM-18", "api.md 2", level=Level.SHOULD)
+async def of_an_administrator_keeps_the_device_taken(bench: Bench) -> None:
+    """After a claim with admin access was unprepared, the device is still that of the claim which holds it.
+
+    It applies to drivers that refuse a device in use at all.
+    """
+    device = await bench.device()
+    await bench.refuses_devices_in_use(device)
+    await bench.prepare(await bench.claim(device))
+    watching = Use(device, fields=(("adminAccess", True),))
+    watcher = await bench.server.claim(watching, namespace=await bench.server.admin_namespace())
+    try:
+        await bench.prepare(watcher)
+    except Finding as finding:
+        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.unprepare(watcher)
+    why = f"with the device {device.name}, which a claim holds, when an administrator had looked at it"
+    await bench.refused(await bench.claim(device), why)
+
+
 async def _outlives(bench: Bench, gone: Claim, kept: Claim) -> None:
     """Prepare two claims on one device, and unprepare one. Raises Finding if the other loses anything.
 
@@ -231,6 +251,20 @@ async def leaks_no_memory(bench: Bench) -> None:
         if grown[-1] < MEMORY_BYTES:
             return
     raise Finding(f"of {2 * LEAK_CLAIMS} claims that came and went, the driver kept {grown} bytes, time after time")
+
+
+@check("KM-19", "NOD-011", level=Level.SHOULD)
+async def leaks_no_threads(bench: Bench) -> None:
+    """A driver that prepared and unprepared many claims has no more threads than before."""
+    grown = 0
+    await come_and_go(bench)
+    for _ in range(LEAK_ATTEMPTS):
+        before = bench.process().threads()
+        await come_and_go(bench)
+        grown = bench.process().threads() - before
+        if grown <= LEAK_CLAIMS // 2:
+            return
+    raise Finding(f"{LEAK_CLAIMS} claims came and went, and the driver has {grown} more threads")
 
 
 @check("KM-19", "NOD-011", level=Level.SHOULD)

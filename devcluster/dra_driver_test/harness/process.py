@@ -38,6 +38,13 @@ class ProcessView:
         except OSError as error:
             raise Skipped(f"the open files of the driver's process {self.pid} cannot be read: {error}") from error
 
+    def threads(self) -> int:
+        """How many threads it has. Raises Skipped."""
+        try:
+            return len(os.listdir(f"/proc/{self.pid}/task"))
+        except OSError as error:
+            raise Skipped(f"the threads of the driver's process {self.pid} cannot be read: {error}") from error
+
     def memory(self) -> int:
         """The bytes that it has in memory for itself. Raises Skipped."""
         if self.is_ours:
