@@ -24,7 +24,7 @@ from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Connection, connection
 
 from dra_devcluster.apiserver.identity.certificates import NAME
-from dra_devcluster.apiserver.served.api_versions import API_SERVER
+from dra_devcluster.apiserver.served.registry import API_SERVER
 
 from .agent import AgentSettings, NodeAgent
 from .agent.settings import NODE_GATES, settings_for

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import NodeSelector, NodeSelectorTerm
-from dra_devcluster.apiserver.kinds.pods.rules import validate_update
+from dra_devcluster.apiserver.kinds.pod_rules import validate_update
 from dra_ledger.node_selectors import matches
 from dra_operator.kube.pods import open_gate
 from hypothesis import given

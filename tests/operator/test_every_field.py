@@ -13,7 +13,7 @@ from dra_api.api_resources import Resource
 from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.served.api_versions import API_SERVER
+from dra_devcluster.apiserver.served.registry import API_SERVER
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,

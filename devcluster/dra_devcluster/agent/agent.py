@@ -26,7 +26,7 @@ from .claims.manager import DraManager
 from .containers.container import Node
 from .containers.runtime import LocalRuntime
 from .events import EventRecorder
-from .host_paths import HostPaths
+from .files import HostPaths
 from .node import NodePresence
 from .plugins.metrics import NodeMetrics, PluginSocketCount
 from .plugins.registration import Registrar

@@ -29,7 +29,7 @@ from dra_kube.door import MOST_CONNECTIONS, open_door
 from dra_kube.request_log import request_log
 
 from dra_devcluster.apiserver.identity.certificates import NAME, kubeconfig, write_kubeconfig
-from dra_devcluster.apiserver.served.api_versions import API_SERVER
+from dra_devcluster.apiserver.served.registry import API_SERVER
 from dra_devcluster.background import in_thread
 
 from . import snapshot as snapshots

@@ -15,8 +15,7 @@ from typing import Any
 
 import grpc
 from dra_api.releases.release import Release
-from dra_devcluster.agent.plugins.plugin import describe
-from dra_devcluster.agent.plugins.plugin_instances import HEALTH_SERVICES
+from dra_devcluster.agent.plugins.plugin import HEALTH_SERVICES, describe
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped

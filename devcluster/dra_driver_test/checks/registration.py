@@ -7,8 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from dra_devcluster.agent.plugins.plugin import open_channel
-from dra_devcluster.agent.plugins.plugin_instances import HEALTH_SERVICES
+from dra_devcluster.agent.plugins.plugin import HEALTH_SERVICES, open_channel
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 
 from dra_driver_test.check import Level, check

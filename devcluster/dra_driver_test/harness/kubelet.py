@@ -18,8 +18,15 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.plugin import ClaimRef, DraPlugin, PreparedDevice, describe, open_channel
-from dra_devcluster.agent.plugins.plugin_instances import PluginInstances, choose_service
+from dra_devcluster.agent.plugins.plugin import (
+    ClaimRef,
+    DraPlugin,
+    PluginInstances,
+    PreparedDevice,
+    choose_service,
+    describe,
+    open_channel,
+)
 from dra_devcluster.agent.plugins.registration import Registrar
 from dra_devcluster.agent.settings import AgentSettings, Backoff
 from dra_proto.health.v1 import api_pb2 as health_pb2

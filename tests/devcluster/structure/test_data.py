@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from corpus import API_SCHEMA, needs_api_schema
 from dra_api.releases.release import Release
-from dra_devcluster.apiserver.served.api_versions import exists_in
+from dra_devcluster.apiserver.served.registry import exists_in
 from dra_devcluster.apiserver.structure import Structure, load_data
 from dra_devcluster.apiserver.tables.cells import CELLS
 

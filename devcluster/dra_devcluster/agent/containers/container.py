@@ -42,7 +42,7 @@ from dra_devcluster.agent.containers.probes import Prober
 from dra_devcluster.agent.containers.runtime import ContainerRecord, LocalRuntime, Waiting
 from dra_devcluster.agent.errors import ClaimError, ContainerError
 from dra_devcluster.agent.events import EventRecorder
-from dra_devcluster.agent.host_paths import HostPaths
+from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.agent.settings import AgentSettings
 from dra_devcluster.agent.spec.environment import basic_environment, expand, pod_environment

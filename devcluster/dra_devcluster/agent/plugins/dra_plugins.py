@@ -23,9 +23,9 @@ from dra_kube import NODES, RESOURCE_SLICES, Api, KubeError, NotFound
 
 from dra_devcluster.agent.plugins.health import HealthMonitor, Key
 from dra_devcluster.agent.plugins.metrics import NodeMetrics
-from dra_devcluster.agent.plugins.plugin import DraPlugin
-from dra_devcluster.agent.plugins.plugin_instances import (
+from dra_devcluster.agent.plugins.plugin import (
     HEALTH_SERVICES,
+    DraPlugin,
     PluginInstances,
     choose_health_service,
     choose_legacy_service,

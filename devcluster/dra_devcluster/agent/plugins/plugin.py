@@ -4,9 +4,12 @@ What a call of a driver names and returns: references to claims, and prepared de
 
 The connection to one plugin instance: its state, and the calls of the DRA service.
 
-One channel per instance is used for everything, connects at once and again after every loss (KM-07). The
-messages of v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all,
-so one code path serves both of each.
+One channel per instance is used for everything, connects at once and again after every loss (KM-07). The messages of
+v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all, so one
+code path serves both of each.
+
+A driver may have several instances at the same time: during a rolling update the new one registers before the old one
+goes (KM-06 to KM-09).
 """
 
 from __future__ import annotations
@@ -15,18 +18,112 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
+from dra_api.releases.release import Release
 from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.health.v1 import api_pb2 as health
 
-from dra_devcluster.agent.errors import ClaimError, HealthNotServed, HealthStreamEnded
+from dra_devcluster.agent.errors import ClaimError, HealthNotServed, HealthStreamEnded, RegistrationError
 from dra_devcluster.agent.plugins.metrics import NodeMetrics, code_name
-from dra_devcluster.agent.plugins.plugin_instances import LEGACY_SERVICE
+
+SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+_NO_SERVICES = "empty list of supported gRPC services (aka supported versions)"
+LEGACY_SERVICE = "v1alpha3.NodeService"
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+
+def choose_service(offered: Sequence[str]) -> str:
+    """The first service in the plugin's order that we speak (KM-06). Raises RegistrationError."""
+    if not offered:
+        raise RegistrationError(_NO_SERVICES)
+    for service in offered:
+        if service in SERVICES:
+            return service
+    raise RegistrationError(
+        f"none of the supported gRPC services of the plugin ({', '.join(offered)}) "
+        f"is supported by the node ({', '.join(SERVICES)})"
+    )
+
+
+def choose_legacy_service(offered: Sequence[str]) -> str:
+    """What a kubelet of Kubernetes 1.32 chooses: its own newest, and the legacy service of plugins that offer none.
+
+    Old plugins gave version numbers instead of services. Raises RegistrationError.
+    """
+    if not offered:
+        raise RegistrationError(_NO_SERVICES)
+    return "v1beta1.DRAPlugin" if "v1beta1.DRAPlugin" in offered else LEGACY_SERVICE
+
+
+def choose_health_service(offered: Sequence[str], release: Release) -> str:
+    """The newest health service that the plugin offers and a kubelet of the release knows; empty if there is none.
+
+    Kubelets before 1.37 know the alpha version only (KM-22, K37-HEALTH-08).
+    """
+    known = HEALTH_SERVICES if release >= Release.V1_37 else HEALTH_SERVICES[-1:]
+    return next((service for service in known if service in offered), "")
+
+
+class Instance(Protocol):
+    """One running copy of a driver's plugin."""
+
+    @property
+    def driver(self) -> str: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def connected(self) -> bool: ...
+
+
+InstanceT = TypeVar("InstanceT", bound=Instance)
+
+
+class PluginInstances(Generic[InstanceT]):
+    """The registered instances of all drivers, each driver's in the order of registration."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, list[InstanceT]] = {}
+
+    def check_free(self, driver: str, endpoint: str) -> None:
+        """Raises RegistrationError when the driver has an instance at this endpoint already (KM-07)."""
+        if any(instance.endpoint == endpoint for instance in self._instances.get(driver, ())):
+            raise RegistrationError(f"endpoint {endpoint} already registered for DRA driver plugin {driver}")
+
+    def add(self, instance: InstanceT) -> None:
+        """Register. Raises RegistrationError for a taken endpoint."""
+        self.check_free(instance.driver, instance.endpoint)
+        self._instances.setdefault(instance.driver, []).append(instance)
+
+    def remove(self, driver: str, endpoint: str) -> InstanceT | None:
+        """Take out exactly that instance (KM-08); None when there is none."""
+        instances = self._instances.get(driver, [])
+        for instance in instances:
+            if instance.endpoint == endpoint:
+                instances.remove(instance)
+                if not instances:
+                    del self._instances[driver]
+                return instance
+        return None
+
+    def get(self, driver: str) -> InstanceT:
+        """The latest instance that is connected, else the latest (KM-09). Raises ClaimError for no instance."""
+        instances = self._instances.get(driver)
+        if not instances:
+            raise ClaimError(f"DRA driver {driver} is not registered")
+        return next((instance for instance in reversed(instances) if instance.connected), instances[-1])
+
+    def is_usable(self, driver: str) -> bool:
+        """Whether at least one instance of the driver is connected."""
+        return any(instance.connected for instance in self._instances.get(driver, ()))
+
+    def instances(self) -> list[InstanceT]:
+        """All instances of all drivers."""
+        return [instance for instances in self._instances.values() for instance in instances]
 
 
 class ClaimRef(NamedTuple):

@@ -17,7 +17,7 @@ import grpc
 from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 
 from dra_devcluster.agent.errors import RegistrationError
-from dra_devcluster.agent.host_paths import HostPaths
+from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins.watcher import PluginSockets, Registered
 from dra_devcluster.agent.settings import AgentSettings
 

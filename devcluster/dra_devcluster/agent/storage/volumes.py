@@ -34,7 +34,7 @@ from typing import NamedTuple
 from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, Resource
 
 from dra_devcluster.agent.errors import ContainerError, VolumeError
-from dra_devcluster.agent.host_paths import HostPaths
+from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.sandbox import Mount
 from dra_devcluster.agent.spec.environment import PodObjects, config_error, expand, pod_field, resource_field
 from dra_devcluster.agent.spec.pod import (

@@ -20,8 +20,7 @@ from dra_devcluster.apiserver.errors import Json, StatusError, invalid_options, 
 from dra_devcluster.apiserver.faults import too_long, unsupported
 from dra_devcluster.apiserver.identity.tokens import Tokens
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.served.api_versions import deprecations
-from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.served.registry import Registry, deprecations
 from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, prefix_of, to_served
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource

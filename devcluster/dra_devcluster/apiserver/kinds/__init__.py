@@ -9,7 +9,7 @@ from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
 from .events import CoreEvents, NewEvents
 from .namespaces import NamespaceKind
-from .pods.kind import PodKind
+from .pod import PodKind
 from .rbac import RBAC
 from .simple import SIMPLE
 from .storage import STORAGE

@@ -1,19 +1,27 @@
-"""Nodes: taints, amounts and addresses that can be, and the node's server, whose key no object shows."""
+"""Nodes: taints, amounts and addresses that can be, and the node's server, whose key no object shows.
+
+Devices that bring or cost resources of nodes are published only for nodes that declare the feature (K37-NA-24). What
+the admission plugin NodeDeclaredFeatureValidator of 1.37 does for ResourceSlices, with the gates NodeDeclaredFeatures
+(which is locked) and DRANodeAllocatableResources.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
+
+from dra_api.releases.release import Release
 
 from dra_devcluster.apiserver import faults
-from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.kinds.pods.pod_resources import validate_amount
+from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
 from dra_devcluster.apiserver.served.registry import NodeServer
 from dra_devcluster.apiserver.storage import metadata
+from dra_devcluster.apiserver.storage.selectors import selects
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
-
-from .base import Kind, Write
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -84,3 +92,42 @@ def _taints(taints: Sequence[Json]) -> Iterator[Fault]:
         if (key, effect) in seen:
             yield faults.duplicate(path, taint)
         seen.add((key, effect))
+
+
+FEATURE: Final = "DRANodeAllocatableResources"
+
+
+def check_declared_features(slice_: Json, write: Write) -> None:
+    """Raises a 403 if a node on which such a device can be used does not declare the feature."""
+    if write.registry.release < Release.V1_37 or not write.registry.gates.node_allocatable_resources:
+        return
+    spec = slice_["spec"]
+    for device in spec.get("devices") or ():
+        if device.get("nodeAllocatableResources"):
+            for why in _refusals(device if spec.get("perDeviceNodeSelection") else spec, write):
+                raise forbidden("resource.k8s.io", "resourceslices", slice_["metadata"].get("name", ""), why)
+
+
+def _refusals(where: Json, write: Write) -> Iterator[str]:
+    """``where`` has the fields that choose nodes: the slice, or the device. A choice that no node matches is fine."""
+    nodes = write.registry.store.collection("", "nodes")
+    if where.get("nodeName"):
+        stored = nodes.get("", where["nodeName"])
+        if stored is None or not _declares(stored.decode()):
+            yield _text(where["nodeName"])
+    elif where.get("allNodes") or where.get("nodeSelector"):
+        for stored in nodes.all():
+            node = stored.decode()
+            is_meant = where.get("allNodes") or selects(where["nodeSelector"], node)
+            if is_meant and not _declares(node):
+                yield _text(node["metadata"]["name"])
+    else:
+        yield f"a device with nodeAllocatableResources is for no node, so that none supports {FEATURE}"
+
+
+def _declares(node: Json) -> bool:
+    return FEATURE in ((node.get("status") or {}).get("declaredFeatures") or ())
+
+
+def _text(node: str) -> str:
+    return f'node "{node}" does not support {FEATURE} feature'

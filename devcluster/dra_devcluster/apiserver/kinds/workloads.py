@@ -13,8 +13,8 @@ from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
-from .pods.defaults import default_spec
-from .pods.rules import validate_spec
+from .pod_defaults import default_spec
+from .pod_rules import validate_spec
 
 _ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}}
 

@@ -1,13 +1,22 @@
-"""The served resources and their storage: the one object that all handlers share."""
+"""The served resources with their storage, versions and gates: the one object that all handlers share.
+
+Each release of Kubernetes has its versions of ``resource.k8s.io`` and ``scheduling.k8s.io``; answers to requests for
+a deprecated one carry a warning. Gates decide which fields exist, and who may write them. New expressions are
+checked: whether they compile, and what they may cost. Spec: api.md sections 1 and 9, K37-TAINT-01, kubernetes-1.37.md
+section 8.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from dra_api.releases.gates import FeatureGates
+from dra_api.releases.gates import GATE_OF, Component, FeatureGates
 from dra_api.releases.release import NEWEST, Release
+from dra_api.strategy import GATED_FIELDS
+from dra_api.validation import SelectorCheck, SelectorVerdict
+from dra_cel import CompileError, DerivedAttribute, compile, derived_attributes, device_selectors
 
 from dra_devcluster.apiserver.authorization import Authorization, Mode
 from dra_devcluster.apiserver.errors import Json, PathNotFound, ServerError, no_such_resource
@@ -15,8 +24,106 @@ from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire.bodies import Target
 
-from .api_versions import OF_WORKLOADS, exists_in
-from .cel_selectors import derived_check, selector_check
+_SINCE: Final = {"v1": Release.V1_34, "v1beta2": Release.V1_33, "v1beta1": Release.V1_32}
+_SINCE_OF_KIND: Final = {
+    ("v1", "devicetaintrules"): Release.V1_37,
+    ("v1beta2", "devicetaintrules"): Release.V1_36,
+    ("v1alpha3", "devicetaintrules"): Release.V1_33,
+    ("v1alpha3", "resourcepoolstatusrequests"): Release.V1_36,
+}
+OF_WORKLOADS: Final = frozenset({("scheduling.k8s.io", "podgroups"), ("scheduling.k8s.io", "workloads")})
+"""Served only with the gate GenericWorkload; in Kubernetes the API version has to be switched on as well."""
+_POD_GROUPS: Final = {"v1beta1": (Release.V1_37, None), "v1alpha2": (Release.V1_36, Release.V1_37)}
+"""Of PodGroups and Workloads: the first release with the version, and the first one without it."""
+
+
+def exists_in(release: Release, group: str, version: str, plural: str) -> bool:
+    """Whether a server of the release knows this version of the kind; those of other groups are as old as all."""
+    if group == "scheduling.k8s.io" and version in _POD_GROUPS:
+        first, gone = _POD_GROUPS[version]
+        return release >= first and (gone is None or release < gone)
+    if group != "resource.k8s.io":
+        return True
+    since = _SINCE_OF_KIND.get((version, plural), _SINCE.get(version))
+    return since is None or release >= since
+
+
+_DRA = "resource.k8s.io"
+# Group and version: deprecated since, gone in.
+_LEAVING = {
+    (_DRA, "v1beta1"): (Release.V1_35, "1.38"),
+    (_DRA, "v1beta2"): (Release.V1_36, "1.39"),
+    (_DRA, "v1alpha3"): (Release.V1_36, "1.39"),
+}
+# Kinds that have no newer version, or are new themselves.
+_STAYING = frozenset({("v1beta2", "devicetaintrules"), ("v1alpha3", "resourcepoolstatusrequests")})
+
+
+def deprecations(resource: Resource, release: Release) -> list[str]:
+    """The texts of the warnings, if any, that a server of the release gives to requests for this version."""
+    leaving = _LEAVING.get((resource.group, resource.version))
+    if leaving is None or (resource.version, resource.plural) in _STAYING:
+        return []
+    since, gone = leaving
+    if release < since:
+        return []
+    return [f"{resource.api_version} {resource.kind} is deprecated in v{since}+, unavailable in v{gone}+"]
+
+
+_ATTRIBUTES: Final = {attribute for fields in GATED_FIELDS.values() for attribute in fields}
+
+API_SERVER: Final = Component(
+    "the API server",
+    frozenset(GATE_OF[attribute] for attribute in _ATTRIBUTES & GATE_OF.keys())
+    # Binding conditions take two gates, one of which has fields of its own.
+    | {"DRADeviceBindingConditions", "DRAResourceClaimGranularStatusAuthorization"}
+    # What ranges may say, and fields that are refused without their gate.
+    | {"DRAFractionalCapacityRange", "DRAPartitionableDevicesType"}
+    # Whether PodGroups are served, and pods name them; up to 1.36 whether they have a priority and say how they end.
+    | {"GenericWorkload", "WorkloadAwarePreemption"}
+    # No field has it: the gate before needs it.
+    | {"GangScheduling"},
+)
+
+
+def selector_check(gates: FeatureGates) -> SelectorCheck:
+    """The check for these gates; stored selectors may use more than new ones."""
+    features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_attributes}
+    environments = {stored: device_selectors(new=not stored, **features) for stored in (False, True)}
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        try:
+            return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
+
+    return check
+
+
+def derived_check(gates: FeatureGates) -> SelectorCheck:
+    """The same for derived attributes (K37-DA-03)."""
+    features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_attributes}
+    environments = {stored: derived_attributes(new=not stored, **features) for stored in (False, True)}
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        try:
+            return SelectorVerdict(max_cost=DerivedAttribute(expression, environments[stored]).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
+
+    return check
+
+
+def _listing(error: CompileError) -> str:
+    """All complaints as the real server shows them: each with its line and a mark below."""
+    lines = error.expression.split("\n")
+    return "\n".join(
+        f"ERROR: <input>:{issue.line}:{issue.column}: {issue.message}\n"
+        f" | {lines[issue.line - 1] if issue.line <= len(lines) else ''}\n"
+        f" | {'.' * (issue.column - 1)}^"
+        for issue in error.issues
+    )
+
 
 # Two views of one storage.
 _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}

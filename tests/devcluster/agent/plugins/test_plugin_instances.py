@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from dra_api.releases.release import Release
 from dra_devcluster.agent.errors import ClaimError, RegistrationError
-from dra_devcluster.agent.plugins.plugin_instances import PluginInstances, choose_health_service, choose_service
+from dra_devcluster.agent.plugins.plugin import PluginInstances, choose_health_service, choose_service
 from dra_devcluster.agent.plugins.watcher import PluginSockets, Registered
 from dra_devcluster.agent.settings import Backoff
 

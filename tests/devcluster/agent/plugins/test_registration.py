@@ -14,8 +14,9 @@ from typing import Any, Self, cast
 import pytest
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.errors import RegistrationError
-from dra_devcluster.agent.host_paths import HostPaths
-from dra_devcluster.agent.plugins import folder_events, registration
+from dra_devcluster.agent.files import HostPaths
+from dra_devcluster.agent.plugins import registration
+from dra_devcluster.agent.plugins import watcher as watching
 from dra_devcluster.agent.plugins.dra_plugins import SliceWiper
 from dra_devcluster.agent.plugins.registration import Registrar
 from dra_kube import Api, KubeError, NotFound, Resource, ServerError, Unauthorized, Unreachable
@@ -60,7 +61,7 @@ async def registrar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Registrar]:
     if request.param == "no inotify":
-        monkeypatch.setattr(folder_events, "inotify_simple", None)
+        monkeypatch.setattr(watching, "inotify_simple", None)
     registrar = registrar_at(short_path, handler, fast)
     task = asyncio.create_task(registrar.run())
     yield registrar

@@ -1,8 +1,8 @@
-"""What a server refuses in a pod, its hooks and its probes.
+"""What a server refuses in a pod: its containers, hooks and probes, its rules about other pods, and its updates.
 
-Probes and hooks of containers: each has one handler, and numbers that make sense.
-
-Validates pods, and the changes that an update may make.
+Gates may only go, and where a gated pod may run may only be narrowed. The owner of a gate may choose the pod's node
+before it removes the gate: it may add labels to ``spec.nodeSelector``, and append requirements to the terms of the
+required node affinity. A pod without such terms may get any. After the last gate is gone none of this may change.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from ipaddress import ip_address
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.kinds.pods import inter_pod
-from dra_devcluster.apiserver.kinds.pods.defaults import containers_of
-from dra_devcluster.apiserver.kinds.pods.gated import validate_gates, validate_gates_update, without_choice_of_nodes
-from dra_devcluster.apiserver.kinds.pods.pod_resources import validate_resources
+from dra_devcluster.apiserver.kinds.pod_defaults import containers_of
+from dra_devcluster.apiserver.kinds.pod_resources import validate_resources
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
@@ -111,7 +109,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
-    yield from inter_pod.validate(spec)
+    yield from affinity_and_spread(spec)
 
 
 def _system(spec: Json) -> Iterator[Fault]:
@@ -286,3 +284,139 @@ def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
         for container in fixed.get(key) or ():
             container.pop("image", None)
     return fixed
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
+_POLICIES = ("Honor", "Ignore")
+_EMPTY = "can not be empty"
+_POSITIVE = "must be greater than zero"
+
+
+def affinity_and_spread(spec: Json) -> Iterator[Fault]:
+    """Faults of a pod's spec."""
+    for kind in ("podAffinity", "podAntiAffinity"):
+        affinity = metadata.dig(spec, f"affinity.{kind}") or {}
+        path = f"spec.affinity.{kind}"
+        for number, term in enumerate(affinity.get(_REQUIRED) or ()):
+            yield from _term(term, f"{path}.{_REQUIRED}[{number}]")
+        for number, weighted in enumerate(affinity.get(_PREFERRED) or ()):
+            here = f"{path}.{_PREFERRED}[{number}]"
+            if not 0 < weighted.get("weight", 0) <= 100:
+                yield faults.invalid(f"{here}.weight", weighted.get("weight", 0), "must be in the range 1-100")
+            yield from _term(weighted.get("podAffinityTerm") or {}, f"{here}.podAffinityTerm")
+    seen: set[tuple[str, str]] = set()
+    for number, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
+        yield from _constraint(constraint, f"spec.topologySpreadConstraints[{number}]", seen)
+
+
+def _term(term: Json, path: str) -> Iterator[Fault]:
+    yield from _selector(term.get("labelSelector"), f"{path}.labelSelector")
+    yield from _selector(term.get("namespaceSelector"), f"{path}.namespaceSelector")
+    if not term.get("topologyKey"):
+        yield faults.required(f"{path}.topologyKey", _EMPTY)
+    elif why := metadata.qualified_name(term["topologyKey"]):
+        yield faults.invalid(f"{path}.topologyKey", term["topologyKey"], why)
+
+
+def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iterator[Fault]:
+    key, action = constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")
+    if constraint.get("maxSkew", 0) < 1:
+        yield faults.invalid(f"{path}.maxSkew", constraint.get("maxSkew", 0), _POSITIVE)
+    if not key:
+        yield faults.required(f"{path}.topologyKey", _EMPTY)
+    if action not in _ACTIONS:
+        yield faults.unsupported(f"{path}.whenUnsatisfiable", action, _ACTIONS)
+    if (key, action) in seen:
+        yield faults.duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
+    seen.add((key, action))
+    if (domains := constraint.get("minDomains")) is not None:
+        if domains < 1:
+            yield faults.invalid(f"{path}.minDomains", domains, _POSITIVE)
+        if action != "DoNotSchedule":
+            why = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+            yield faults.invalid(f"{path}.minDomains", domains, why)
+    for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
+        if constraint.get(field) not in (None, *_POLICIES):
+            yield faults.unsupported(f"{path}.{field}", constraint[field], _POLICIES)
+    yield from _selector(constraint.get("labelSelector"), f"{path}.labelSelector")
+
+
+def _selector(selector: Json | None, path: str) -> Iterator[Fault]:
+    for number, wish in enumerate((selector or {}).get("matchExpressions") or ()):
+        here, operator, values = f"{path}.matchExpressions[{number}]", wish.get("operator", ""), wish.get("values")
+        if operator in ("In", "NotIn"):
+            if not values:
+                yield faults.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+        elif operator in ("Exists", "DoesNotExist"):
+            if values:
+                text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                yield faults.forbidden(f"{here}.values", text)
+        else:
+            yield faults.invalid(f"{here}.operator", operator, "not a valid selector operator")
+        if why := metadata.qualified_name(wish.get("key", "")):
+            yield faults.invalid(f"{here}.key", wish.get("key", ""), why)
+
+
+_TERMS = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+
+
+def validate_gates(spec: Json) -> Iterator[Fault]:
+    """Faults of the names of a pod's gates."""
+    seen: set[str] = set()
+    for index, gate in enumerate(spec.get("schedulingGates") or ()):
+        name, path = gate.get("name", ""), f"spec.schedulingGates[{index}]"
+        if why := metadata.qualified_name(name):
+            yield faults.invalid(path, name, why)
+        if name in seen:
+            yield faults.duplicate(path, name)
+        seen.add(name)
+
+
+def validate_gates_update(spec: Json, old: Json) -> Iterator[Fault]:
+    """Faults of what an update does to gates, and to the choice of nodes of a pod that has some."""
+    gates = {gate.get("name") for gate in old.get("schedulingGates") or ()}
+    for index, gate in enumerate(spec.get("schedulingGates") or ()):
+        if gate.get("name") not in gates:
+            text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
+            yield faults.forbidden(f"spec.schedulingGates[{index}].name", text)
+    if gates:
+        yield from _node_selector(spec.get("nodeSelector") or {}, old.get("nodeSelector") or {})
+        yield from _node_affinity(_terms(spec), _terms(old))
+
+
+def without_choice_of_nodes(spec: Json) -> Json:
+    """The spec of a gated pod without the fields that may change while it is gated."""
+    rest = {field: value for field, value in spec.items() if field not in ("nodeSelector", "affinity")}
+    others = {field: value for field, value in (spec.get("affinity") or {}).items() if field != "nodeAffinity"}
+    return {**rest, "affinity": others} if others else rest
+
+
+def _terms(spec: Json) -> list[Json]:
+    required = metadata.dig(spec, f"affinity.nodeAffinity.{_REQUIRED}") or {}
+    return required.get("nodeSelectorTerms") or []
+
+
+def _node_selector(new: Json, old: Json) -> Iterator[Fault]:
+    if any(new.get(label) != value for label, value in old.items()):
+        why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        yield faults.invalid("spec.nodeSelector", new, why)
+
+
+def _node_affinity(new: list[Json], old: list[Json]) -> Iterator[Fault]:
+    if old and len(new) != len(old):
+        yield faults.invalid(_TERMS, new, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+        return
+    for index, (term, former) in enumerate(zip(new, old, strict=False)):
+        if not _has_only_additions(term, former):
+            why = "only additions are allowed (no mutations or deletions)"
+            yield faults.invalid(f"{_TERMS}[{index}]", term, why)
+
+
+def _has_only_additions(new: Json, old: Json) -> bool:
+    """A term without requirements selects no node, and must stay so."""
+    fields = ("matchExpressions", "matchFields")
+    if not any(old.get(field) for field in fields):
+        return not any(new.get(field) for field in fields)
+    return all((new.get(field) or [])[: len(before)] == before for field in fields if (before := old.get(field)))

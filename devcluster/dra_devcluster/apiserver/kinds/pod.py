@@ -1,15 +1,12 @@
-"""Pods as a kind: what changes are allowed, and the health of devices.
+"""Pods as a kind: graceful deletion, and the health of their devices.
 
-The health of devices in a pod's status (``allocatedResourcesStatus``): its names and its words.
+A pod that has a node is marked first; the node agent ends its containers and deletes it with a grace of 0. A pod
+without a node, or one that has finished, goes at once.
 
+The health of devices in ``allocatedResourcesStatus`` has a name for each:
 ``claim:NAME`` or ``claim:NAME/REQUEST`` for the claims of the container, or a resource that it requests. From 1.37 on
 also ``claim:CLAIM/REQUEST`` for a claim that serves extended resources, if the pod's status records that it does so for
 this container (K37-EXT-02).
-
-Pods: defaults, what may change, and graceful deletion.
-
-A pod that has a node is marked first; the node agent ends its containers and deletes it with a grace of 0.
-A pod without a node, or one that has finished, goes at once.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from dra_api.validation import FieldError, validate_pod_claim_status, validate_p
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.kinds.base import Kind, Write
-from dra_devcluster.apiserver.kinds.pods.defaults import admit_pod, default_pod, default_spec
-from dra_devcluster.apiserver.kinds.pods.pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
-from dra_devcluster.apiserver.kinds.pods.rules import status_faults, validate_new, validate_spec, validate_update
+from dra_devcluster.apiserver.kinds.pod_defaults import admit_pod, default_pod, default_spec
+from dra_devcluster.apiserver.kinds.pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
+from dra_devcluster.apiserver.kinds.pod_rules import status_faults, validate_new, validate_spec, validate_update
 from dra_devcluster.apiserver.kinds.priority import admit_priority
 from dra_devcluster.apiserver.storage.selectors import has_ended
 from dra_devcluster.apiserver.structure import Fault

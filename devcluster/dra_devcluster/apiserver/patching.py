@@ -1,17 +1,88 @@
-"""Strategic merge patch: a merge patch that knows, from the schema, which lists are merged and by which key.
+"""The three patch formats of the API, as pure functions from document and patch to a new document.
 
-A list with patch strategy `merge` is merged item by item (objects by their merge key, scalars as a set); other lists
-are replaced. Directives inside the patch say more: `$patch: replace|delete|merge` on an object or list item,
-`$retainKeys` (keys of the object that survive), `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>`.
-Resulting order: items named by the patch stand in its order (or that of `$setElementOrder`); items only the server
-has keep their place before those they preceded; new items come first, as the real server puts them.
+    merge_patch(document, patch)                      RFC 7386, application/merge-patch+json
+    json_patch(document, operations)                  RFC 6902, application/json-patch+json
+    strategic_merge_patch(document, patch, schema)    application/strategic-merge-patch+json (built-in kinds only)
+
+None of them changes its arguments; results may share unchanged parts with them. A patch that cannot be applied
+raises PatchRefused with the text for the client (the only exception of this package; the server answers 422 for
+JSON patches and 400 for the others).
 """
 
+from __future__ import annotations
+
+from copy import deepcopy
 from typing import Any
+
+import jsonpatch
+import jsonpointer
 
 from dra_devcluster.apiserver.structure.schema import ANY, Json, Schema
 
-from .errors import PatchRefused
+
+class PatchRefused(ValueError):
+    """The patch is malformed or does not fit the document; the text is meant for the client."""
+
+
+# The real server's limit on the number of operations of one patch.
+_MOST_OPERATIONS = 10_000
+_UNFIT = (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, KeyError, RecursionError)
+
+
+def json_patch(document: Any, operations: Any) -> Any:
+    """A changed copy of `document`; raises PatchRefused when an operation is malformed, misses its target or a
+    `test` fails."""
+    if operations is None:
+        return document
+    if not isinstance(operations, list):
+        raise PatchRefused("a JSON patch is a list of operations")
+    if len(operations) > _MOST_OPERATIONS:
+        raise PatchRefused(f"the JSON patch has {len(operations)} operations, more than {_MOST_OPERATIONS}")
+    try:
+        changed = deepcopy(document)
+        for operation in operations:
+            if (strict := _strict(changed, operation)) is not None:
+                changed = jsonpatch.JsonPatch([strict]).apply(changed, in_place=True)
+        return changed
+    except _UNFIT as fault:
+        # As on the real server, the text does not name the operation.
+        raise PatchRefused("the server rejected our request due to an error in our request") from fault
+
+
+def _strict(document: Any, operation: dict[str, Any]) -> dict[str, Any] | None:
+    """The operation as RFC 6902 would write it; None for one that changes nothing."""
+    what = operation["op"]
+    if what in ("add", "replace", "test"):
+        operation = {"value": None, **operation}
+    if what not in ("replace", "test", "copy"):
+        return operation
+    holder, key = jsonpointer.JsonPointer(operation["from" if what == "copy" else "path"]).to_last(document)
+    if not isinstance(holder, dict) or key is None or key in holder:
+        return operation
+    if what == "test":
+        return operation if operation["value"] is not None else None
+    return {"op": "add", "path": operation["path"], "value": operation.get("value")}
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """`document` with `patch` applied; neither is changed, unchanged parts are shared. Raises PatchRefused."""
+    try:
+        return _merge(document, patch)
+    except RecursionError as fault:
+        raise PatchRefused("the patch is nested too deeply") from fault
+
+
+def _merge(document: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

@@ -1,1 +1,0 @@
-"""Pods, and the templates of pods in workloads: defaults, rules, what an update may change."""
