@@ -13,7 +13,7 @@ PURE := allocator api cache cdi cel eviction layout ledger scheduling
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py alphas.py candidates.py refusals.py fixes.py pools.py \
   search.py taint_rules.py extended.py hard_problems.py all_different.py device_orders.py) \
-  tests/scheduling/test_strategies.py
+  tests/ledger/test_drawn.py tests/ledger/test_ledger.py tests/scheduling/test_strategies.py
 
 # Images often set it; then hundreds of processes that tests start would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
