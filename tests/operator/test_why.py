@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dra_api.api_resources import LEASES
+from dra_api.api_resources import EVENTS, LEASES
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
     DEVICE_CLASSES,
@@ -387,3 +387,22 @@ async def test_a_kubeconfig_that_is_missing_is_named(tmp_path: Path, capsys: pyt
     code, output = await ask(capsys, tmp_path / "none", "pod", "pod")
     assert code == 2
     assert f"{tmp_path}/none does not exist" in output
+
+
+async def test_warnings_about_a_pod_are_read(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And of the events that tell of a scheduler's attempts, none."""
+    await cluster.furnish(nodes=1, devices=1)
+    spec = {"nodeName": "node-0", "containers": [{"name": "main", "image": "nosuch"}]}
+    pod = await cluster.api.create(PODS, {"metadata": {"name": "bound", "namespace": "ns"}, "spec": spec})
+    about = {"kind": "Pod", "namespace": "ns", "name": "bound", "uid": pod["metadata"]["uid"]}
+    for reason, kind in (("Failed", "Warning"), ("FailedScheduling", "Warning"), ("Pulling", "Normal")):
+        body: dict[str, Any] = {"metadata": {"name": f"bound.{reason.lower()}", "namespace": "ns"}}
+        body |= {"involvedObject": about, "reason": reason, "message": f"said by {reason}", "type": kind}
+        await cluster.api.create(EVENTS, body)
+    code, output = await ask(capsys, kubeconfig, "pod/bound")
+    assert code == 3
+    assert "said by Failed\n" in output
+    assert "said by FailedScheduling" not in output
+    assert "said by Pulling" not in output
