@@ -33,7 +33,7 @@ def main() -> None:
     sys.path.insert(0, folder)
     from dra_operator.kubectl.start import main as run
 
-    sys.exit(run())
+    run()
 
 
 def tag_here() -> str:

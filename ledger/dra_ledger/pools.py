@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Node
 from dra_api.quantity import Quantity
-from dra_api.resource import Device
+from dra_api.resource import Device, ResourceSlice
 
 from .basics import DeviceId, Memo, PoolId
 from .capacity import Requests
@@ -371,3 +371,16 @@ class Pool:
             view = PoolView(self.id, relevant, others, counters=self._partitionable, drawn=self._drawn)
             self._views[key] = view
         return view
+
+
+def newest_slices(slices: Iterable[ResourceSlice]) -> dict[PoolId, list[ResourceSlice]]:
+    """By pool. Whether a pool is complete does not matter."""
+    pools: dict[PoolId, list[ResourceSlice]] = {}
+    for slice_ in slices:
+        newest = pools.setdefault(PoolId.of(slice_), [])
+        ahead = slice_.spec.pool.generation - newest[0].spec.pool.generation if newest else 0
+        if ahead > 0:
+            newest.clear()
+        if ahead >= 0:
+            newest.append(slice_)
+    return pools

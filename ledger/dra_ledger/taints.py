@@ -85,6 +85,15 @@ class Left:
         return cls(names, matches, unmarked)
 
 
+def rule_selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    """Return whether the rule selects the device, which need not be published (any more)."""
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(want is None or want == has for want, has in zip(wanted, device, strict=True))
+
+
 def territory_taint(scheduler: str) -> DeviceTaint:
     """Return the taint that gives a device to a scheduler."""
     return DeviceTaint(key=SCHEDULER_KEY, value=scheduler, effect="NoSchedule")

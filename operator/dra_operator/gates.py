@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from dra_api.releases.gates import Component, FeatureGates, GateError
 from dra_api.releases.release import BUILT, NEWEST, Release
-
-from dra_operator.allocator import GATES, Features
+from dra_ledger.features import GATES, Features
 
 REMEDY: Final = "write NAME=true or NAME=false, separated by commas"
 OPERATOR: Final = Component("the operator", GATES)

@@ -13,7 +13,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.kubectl.lint.answer import findings
 from dra_operator.kubectl.lint.manifest import Manifest
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.settings import Settings
 from objects import Make
 
 GPU = 'device.driver == "gpu.example.com"'

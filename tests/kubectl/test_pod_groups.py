@@ -17,7 +17,8 @@ from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.doctor.devices import device_troubles
 from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.taint import losses
 from dra_operator.kubectl.whatif.drain import drained
 from dra_operator.kubectl.whatif.movable import movable_pods

@@ -31,11 +31,12 @@ from dra_kube import NODES, Api, connection
 from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main, parser
-from dra_operator.kubectl.pipeline import Settings, TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.serve import desk as clerk
 from dra_operator.kubectl.serve import server
 from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, address_of, running
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Copies

@@ -13,8 +13,10 @@ from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass
 from dra_operator.app.run import published
 from dra_operator.app.settings.settings import OperatorSettings
-from dra_operator.kubectl.observed import Observed, without_secrets
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.sanitized import without_secrets
+from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION as STRATEGY
 from msgspec.structs import replace
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from dra_api.releases.release import Release
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"

@@ -18,7 +18,8 @@ from dra_api.core import Pod
 from dra_operator.commands.object_files import KINDS, decoded
 from dra_operator.kubectl import snapshot
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.observed import READ_ANNOTATIONS, Observed, without_secrets
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.sanitized import READ_ANNOTATIONS, without_secrets
 from dra_operator.scheduling import state
 from histories import history
 from histories.stage import Stage

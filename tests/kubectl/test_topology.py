@@ -14,7 +14,8 @@ from dra_api.codec import convert
 from dra_api.resource import ResourceSlice
 from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Branch, Topology
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 UNWANTED = {"aiohttp", "asyncio", "grpc", "kopf", "kubernetes", "prometheus_client", "requests"}
 ROOMS = {"dra_operator.allocator", "dra_operator.cache"}
 PROBE = """
@@ -35,7 +37,7 @@ CLAIM = """
 """
 
 
-def loaded(module: str, *words: str) -> set[str]:
+def loaded(module: str, *words: str, answers: bool = True) -> set[str]:
     """The top-level modules, and the large rooms, that a command has imported when it ends."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, module, "command", *words],
@@ -44,7 +46,7 @@ def loaded(module: str, *words: str) -> set[str]:
         timeout=60,
         check=False,
     )
-    assert done.stdout, done.stderr
+    assert bool(done.stdout) == answers, done.stderr
     names: list[str] = json.loads(done.stderr.splitlines()[-1])
     return {name.partition(".")[0] for name in names} | ROOMS.intersection(names)
 
@@ -63,3 +65,22 @@ def test_a_question_about_a_snapshot_loads_no_client(tmp_path: Path) -> None:
     snapshot.write_text(CLAIM)
     words = ("why", "claim/c", "-n", "default", "--from", str(snapshot))
     assert not loaded("dra_operator.kubectl.cli", *words) & UNWANTED
+
+
+@pytest.mark.parametrize("command", ["top", "devices", "pools", "claims"])
+def test_tables_of_devices_load_neither_client_nor_allocator_nor_cel(command: str, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshot.yaml"
+    snapshot.write_text(f"{CLAIM}---{SLICES}")
+    found = loaded("dra_operator.kubectl.cli", command, "--from", str(snapshot))
+    assert not found & {*UNWANTED, *ROOMS, "dra_cel", "dra_kube"}
+
+
+def test_a_kubeconfig_without_plugins_is_read_without_the_kubernetes_package(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(
+        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], clusters: [{name: k, cluster: "
+        "{server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}]}"
+    )
+    found = loaded("dra_operator.kubectl.cli", "top", "--kubeconfig", str(file), answers=False)
+    assert "aiohttp" in found
+    assert not found & {*ROOMS, "dra_cel", "kubernetes", "requests", "grpc", "kopf"}

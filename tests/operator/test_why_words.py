@@ -15,7 +15,8 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix import MixLearner
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Pipeline, Settings
+from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.pods import why_claim, why_pod
 from dra_operator.scheduling import Placement
 from objects import meta, user

@@ -23,8 +23,9 @@ from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import decoded
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.serve.desk import Desk, question_of
+from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import Plan
 from dra_simulator.attempts import attempts
 from msgspec.structs import replace

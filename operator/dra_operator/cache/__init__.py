@@ -1,6 +1,7 @@
 """The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
 from dra_ledger.allocated import AllocatedDevices, AssumedAllocation, DeviceTaken
+from dra_ledger.pools import newest_slices
 
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
@@ -8,7 +9,7 @@ from .duplicates import by_entry, counting_claim, duplicates, is_in_use
 from .hints import is_unprotected
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Controller, Hint, Key, Keys, Source, Weak, Wide
-from .pools import incomplete_pools, newest_slices, pool_answer
+from .pools import incomplete_pools, pool_answer
 from .storage import StorageView
 from .store import (
     Change,

@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 from dra_api.core import Pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_ledger.pools import newest_slices
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.key import NOTHING, Key, Keys
-from dra_operator.cache.pools import newest_slices
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects

@@ -26,24 +26,11 @@ from dra_api.resource import (
     ShareableCapacityStatus,
     ShareableSummaryStatus,
 )
+from dra_ledger.pools import newest_slices
 from msgspec import structs
 
 from dra_operator.allocator import Features, PoolId, Usage, blocking, lookup
 from dra_operator.wording import counted
-
-
-def newest_slices(slices: Iterable[ResourceSlice]) -> dict[PoolId, list[ResourceSlice]]:
-    """By pool. Whether a pool is complete does not matter."""
-    pools: dict[PoolId, list[ResourceSlice]] = {}
-    for slice_ in slices:
-        newest = pools.setdefault(PoolId.of(slice_), [])
-        ahead = slice_.spec.pool.generation - newest[0].spec.pool.generation if newest else 0
-        if ahead > 0:
-            newest.clear()
-        if ahead >= 0:
-            newest.append(slice_)
-    return pools
-
 
 SUMMARY_ENTRIES: Final = 32
 """Entries that a summary may have."""

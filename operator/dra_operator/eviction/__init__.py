@@ -3,7 +3,9 @@
 In this package, a section without a page is a section of scheduling.md.
 """
 
-from .due import Cause, Eviction, claim_eviction, evicts, may_evict, pod_eviction, selects
+from dra_ledger.taints import rule_selects as selects
+
+from .due import Cause, Eviction, claim_eviction, evicts, may_evict, pod_eviction
 from .rule_status import EVICTION_IN_PROGRESS, RuleCounts, condition_of, eviction_condition
 from .taints import DeviceTaints, TaintOfDevice
 

@@ -23,6 +23,7 @@ from dra_api.resource import (
     ResourceClaim,
 )
 from dra_api.values import parse_time
+from dra_ledger.taints import rule_selects as selects
 
 from dra_operator.allocator import DeviceId, tolerates
 from dra_operator.eviction.taints import NO_EXECUTE, DeviceTaints
@@ -86,15 +87,6 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 def evicts(rule: DeviceTaintRule) -> bool:
     """Return whether the rule's taint ends pods; without a selector it selects no device (PRJ-010)."""
     return rule.spec.taint.effect == NO_EXECUTE and rule.spec.device_selector is not None
-
-
-def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
-    """Return whether the rule selects the device, which need not be published (any more)."""
-    selector = rule.spec.device_selector
-    if selector is None:
-        return False
-    wanted = (selector.driver, selector.pool, selector.device)
-    return all(want is None or want == has for want, has in zip(wanted, device, strict=True))
 
 
 def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: Rules) -> bool:

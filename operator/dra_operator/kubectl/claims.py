@@ -9,8 +9,8 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
+from dra_ledger.basics import DeviceId
 
-from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.answer import Answer, Column, Fact, Table
 from dra_operator.kubectl.facts import age, pods_of
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require, selecting

@@ -164,6 +164,7 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
     add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
+    parser.set_defaults(of_devices=True)
 
 
 def way(text: str) -> str:
@@ -186,6 +187,7 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
     add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
+    parser.set_defaults(of_devices=True)
 
 
 def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -200,6 +202,7 @@ def _who_arguments(parser: argparse.ArgumentParser) -> None:
     add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
+    parser.set_defaults(of_devices=True)
 
 
 def _who(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -230,6 +233,7 @@ def _pools_arguments(parser: argparse.ArgumentParser) -> None:
     add_namespace_argument(parser, is_looked_in=False)
     add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
+    parser.set_defaults(of_devices=True)
 
 
 def _pools(seen: Observed, options: argparse.Namespace) -> Answer:

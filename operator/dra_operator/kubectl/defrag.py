@@ -21,8 +21,10 @@ from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.fit import read_wanted
 from dra_operator.kubectl.live import NO_LIMIT_SECONDS, where
-from dra_operator.kubectl.observed import MOVABLE, SHOWN, Observed, joined, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.observed import SHOWN, Observed, joined, notes_on, require, selecting
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.sanitized import MOVABLE
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import SVG
 from dra_operator.kubectl.whatif.defrag_picture import before_and_after
 from dra_operator.kubectl.whatif.defragmentation import (

@@ -11,9 +11,9 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, devices_of, labels_of_node
+from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, devices_of, labels_of_node, shelves
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.settings import Settings
 
 COLOURS: Final = {"free": "green", "shared": "yellow", "tainted": "red", "unusable": "red"}
 
@@ -25,7 +25,7 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
     found = [
         device
-        for device in devices_of(pipeline(seen, Settings.of(options)))
+        for device in devices_of(shelves(seen, Settings.of(options)))
         if (options.node in (None, device.node))
         and options.driver in (None, device.driver)
         and options.state in (None, device.state)
@@ -74,7 +74,7 @@ class Holding(Fact, frozen=True):
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Who has it. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
-    devices = devices_of(pipeline(seen, Settings.of(options)))
+    devices = devices_of(shelves(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
     columns: list[Column[Holding]] = [

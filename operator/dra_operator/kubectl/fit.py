@@ -19,7 +19,7 @@ from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, 
 from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
-from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.outcome import PodFact
 from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods

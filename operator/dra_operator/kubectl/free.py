@@ -26,7 +26,8 @@ from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, published
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.settings import Settings
 
 
 class Offer(Fact, frozen=True):

@@ -20,13 +20,21 @@ from typing import Any, Final, TextIO
 
 import msgspec
 from dra_api.api_resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Resource
-from dra_api.core import Event
+from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
 from dra_api.meta import Object, ObjectMeta
 from dra_api.quota import ResourceQuota
 from dra_api.releases.gates import defaults_of
 from dra_api.releases.release import release_of
-from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimStatus
+from dra_api.resource import (
+    AllocationResult,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourceSlice,
+)
+from dra_api.scheduling import PodGroup
 from dra_kube import (
     Api,
     Connection,
@@ -41,11 +49,9 @@ from dra_kube import (
     namespace_of,
 )
 
-from dra_operator.cache import without_bulk
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.observed import Observed, kept
 from dra_operator.sources.kind_table import TABLE, Kinds
-from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.wording import counted
 
 QUIET_SECONDS: Final = 1.0
@@ -106,16 +112,22 @@ in events, and what a kubelet repeats has a first event of another reason."""
 LEASE_NAMESPACE: Final = "kube-system"
 
 
-async def observe(where: Connection, timeout: float, namespace: str) -> Observed:
-    """All that the viewer may read. Raises KubeError if the server cannot be used."""
+OF_DEVICES: Final = frozenset({ResourceSlice, DeviceTaintRule, ResourceClaim, DeviceClass, Pod, PodGroup, Node, Lease})
+"""Kinds that say which devices there are and who has them."""
+
+
+async def observe(where: Connection, timeout: float, namespace: str, kinds: Kinds = KINDS) -> Observed:
+    """All that the viewer may read of these kinds. Raises KubeError if the server cannot be used."""
     async with Api(where, timeout=timeout) as api:
         version = await api.raw_get("/version")
-        with progress(len(KINDS)) as told:
+        with progress(len(kinds)) as told:
             reader = _Reader(api, namespace, told)
-            lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in KINDS.items()))
+            lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in kinds.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
-    return Observed(objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates, True)
+    return Observed(
+        objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates, kinds is KINDS
+    )
 
 
 @dataclass
@@ -161,12 +173,14 @@ class _Reader:
     async def _page(
         self, resource: Resource, kind: type[Object], namespace: str | None, **selectors: str
     ) -> list[Object]:
-        listed = await self.api.list_as(resource, kind, namespace, keep=without_bulk, **selectors)
+        listed = await self.api.list_as(resource, kind, namespace, keep=kept, **selectors)
         partially_decoded: list[Object] = []
         for raw, fault in listed.malformed:
             meta = _metadata(raw)
             self.malformed[f"{resource.kind} {meta.namespace}/{meta.name}".replace(" /", " ")] = str(fault)
             if resource is RESOURCE_CLAIMS:
+                from dra_operator.sources.malformed import MalformedObjects  # seldom needed, and long to load
+
                 MalformedObjects(partial(_keep, partially_decoded, meta)).take(resource, raw, fault)
         return [*listed.items, *partially_decoded]
 
@@ -196,10 +210,17 @@ def read_server(options: argparse.Namespace) -> Observed:
     namespace = getattr(options, "namespace", None) or namespace_of(options.kubeconfig, options.context)
     try:
         with _without_warnings():
-            return asyncio.run(observe(where(options), options.request_timeout or NO_LIMIT_SECONDS, namespace))
+            seconds = options.request_timeout or NO_LIMIT_SECONDS
+            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options)))
     except KubeError as error:
         code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
         raise Problem(for_people(error), code) from error
+
+
+def _kinds(options: argparse.Namespace) -> Kinds:
+    """Commands that ask no allocator read the kinds of devices alone: a cluster has more pods' volumes than devices."""
+    is_about_devices = getattr(options, "of_devices", False) and getattr(options, "by", "") != "classes"
+    return {resource: kind for resource, kind in KINDS.items() if kind in OF_DEVICES} if is_about_devices else KINDS
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """The cluster as one read found it: every command starts from this value, whether live or from a snapshot.
 
-What the viewer may not see is part of it, since a table without it looks complete. A snapshot has neither what no
-decision reads nor what may be secret: annotations, parameters of drivers, device data; environment, arguments, images
-and Secrets are not read in the first place. Labels, names and conditions stay.
+What the viewer may not see is part of it, since a table without it looks complete. Every command loads this module, so
+it stays light.
 """
 
 from __future__ import annotations
@@ -13,35 +12,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from dra_api.core import MIRROR_ANNOTATION, Pod, Volume
-from dra_api.leases import MIX, SETTINGS
-from dra_api.meta import Object, ObjectMeta
+from dra_api.codec import encode
+from dra_api.core import Pod
+from dra_api.meta import Object
 from dra_api.references import group_name
 from dra_api.releases.release import NEWEST, Release
-from dra_api.resource import (
-    EXTENDED_RESOURCE_ANNOTATION,
-    NULL,
-    POD_CLAIM_NAME_ANNOTATION,
-    DeviceClaim,
-    DeviceClass,
-    ResourceClaim,
-    ResourceClaimStatus,
-    ResourceClaimTemplate,
-)
 from dra_api.selectors import Selector
-from dra_api.storage import BOUND_ANNOTATION, BOUND_BY_CONTROLLER, CLASS_ANNOTATION, SELECTED_NODE
-from msgspec.structs import asdict, replace
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION
-from dra_operator.scheduling.state import (
-    ANNOTATION,
-    GANG,
-    GANG_MATCH_ATTRIBUTE,
-    GANG_SIZE,
-    GANG_TOPOLOGY,
-    KUEUE_COUNT,
-)
 
 T = TypeVar("T", bound=Object)
 
@@ -97,6 +75,19 @@ class Observed:
 Matches = Callable[[Mapping[str, str] | None], bool]
 
 
+WHOLE_OBJECT_BYTES: Final = 64 << 10
+"""Up to which ``scheduling.state`` keeps objects whole, whose modules take long to load."""
+
+
+def kept(obj: T) -> T:
+    """Return the object, or what the operator keeps of it if it is large."""
+    if len(encode(obj)) <= WHOLE_OBJECT_BYTES:
+        return obj
+    from dra_operator.cache import without_bulk
+
+    return without_bulk(obj)
+
+
 def selecting(text: str | None) -> Matches:
     """Whether labels meet all requirements. Raises Problem."""
     try:
@@ -127,78 +118,3 @@ def require(seen: Observed, *kinds: str) -> None:
 def joined(words: Iterable[str]) -> str:
     """A cell with several values, or kubectl's word for none."""
     return ",".join(words) or "<none>"
-
-
-MOVABLE: Final = "dra.kopf.dev/movable"
-"""The annotation by which a pod allows ``defrag`` to move it: ``"true"``."""
-READ_ANNOTATIONS: Final = frozenset(
-    {
-        SETTINGS,
-        MIX,
-        POD_CLAIM_NAME_ANNOTATION,
-        EXTENDED_RESOURCE_ANNOTATION,
-        MIRROR_ANNOTATION,
-        ANNOTATION,
-        MOVABLE,
-        PLACEMENT_STRATEGY_ANNOTATION,
-        GANG,
-        GANG_SIZE,
-        GANG_TOPOLOGY,
-        GANG_MATCH_ATTRIBUTE,
-        KUEUE_COUNT,
-        BOUND_ANNOTATION,
-        BOUND_BY_CONTROLLER,
-        CLASS_ANNOTATION,
-        SELECTED_NODE,
-    }
-)
-"""Those that decisions depend on; labels stay all."""
-
-
-def without_secrets(objects: Iterable[Object]) -> list[Object]:
-    """The objects as a snapshot may hold them."""
-    return [_clean(replace(obj, metadata=_metadata(obj.metadata))) for obj in objects]
-
-
-def _metadata(meta: ObjectMeta) -> ObjectMeta:
-    kept = {key: value for key, value in (meta.annotations or {}).items() if key in READ_ANNOTATIONS}
-    return replace(meta, annotations=kept or None)
-
-
-def _clean(obj: Object) -> Object:
-    match obj:
-        case Pod():
-            volumes = obj.spec.volumes
-            kept = tuple(_volume(volume) for volume in volumes) if volumes is not None else None
-            return replace(obj, spec=replace(obj.spec, volumes=kept))
-        case DeviceClass():
-            return replace(obj, spec=replace(obj.spec, config=None))
-        case ResourceClaimTemplate():
-            inner = obj.spec.spec
-            spec = replace(inner, devices=_devices(inner.devices))
-            return replace(obj, spec=replace(obj.spec, metadata=_metadata(obj.spec.metadata), spec=spec))
-        case ResourceClaim():
-            spec = replace(obj.spec, devices=_devices(obj.spec.devices))
-            return replace(obj, spec=spec, status=_status(obj.status))
-        case _:
-            return obj
-
-
-def _volume(volume: Volume) -> Volume:
-    """Which kind of volume it is, without its content."""
-    content: dict[str, dict[str, object]] = {
-        name: {} for name, value in asdict(volume).items() if isinstance(value, dict)
-    }
-    return replace(volume, **content)
-
-
-def _devices(claim: DeviceClaim) -> DeviceClaim:
-    return replace(claim, config=None)
-
-
-def _status(status: ResourceClaimStatus) -> ResourceClaimStatus:
-    allocation = status.allocation
-    if allocation is not None:
-        allocation = replace(allocation, devices=replace(allocation.devices, config=None))
-    reported = tuple(replace(device, data=NULL, network_data=None) for device in status.devices or ())
-    return replace(status, allocation=allocation, devices=reported or None)

@@ -5,32 +5,27 @@ Objects that the operator could not decode are left out, as in the operator.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from dra_api.codec import encode
-from dra_api.leases import MIX, Lease
 from dra_api.meta import Object
-from dra_api.releases.gates import GateError
-from dra_api.releases.release import Release, chosen
 from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
 from dra_ledger.cel_language import CelSelectors
 from msgspec import Raw
 
-from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Left
+from dra_operator.allocator import DEVICE_ORDERS, Allocator, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
-from dra_operator.controllers.settings import OwnControllers, UnknownController, controllers_of
-from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
-from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import (
     PLACEMENT_STRATEGIES,
     STRATEGIES,
@@ -50,91 +45,6 @@ PAUSE_OBJECTS: Final = 256
 _PREPARED_DEVICES: Final = 50_000
 """A few hundred bytes each, for as long as the answer takes."""
 _IN_VIEW: Final = frozenset(TABLE.values()) - {ResourceClaimTemplate}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What an answer takes over from the operator's settings. None is what was not given."""
-
-    scheduler_name: str = "dra-scheduler"
-    gates: Mapping[str, Any] | None = None
-    release: Release | None = None
-    controllers: OwnControllers | None = None
-    scoring_strategy: str | None = None
-    placement_strategy: str | None = None
-    device_order: str | None = None
-    mix: str = ""
-    """As the Lease says it: what pods asked for lately."""
-    preemption: bool = False
-    """As the Lease says it: these three cannot be given."""
-    preempt_other_schedulers: bool = False
-    preemption_patience: float = PREEMPTION_PATIENCE_SECONDS
-    leaves: Left = field(default_factory=Left)
-    """Devices that are left to other schedulers; as the Lease says it."""
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Settings:
-        """Those of ``add_operator_arguments``. Raises Problem."""
-        try:
-            controllers = controllers_of(options.controllers)
-            gates, release = parse_gates(options.feature_gates), chosen(options.kubernetes_version)
-            accepted(gates, release)
-        except GateError as error:
-            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
-        except UnknownController as error:
-            remedy = "name some of these, separated by commas, or auto"
-            raise Problem(f"--controllers: {error}; {remedy}", ExitCode.USAGE) from error
-        ours = None if controllers is None else OwnControllers.of(controllers)
-        return cls(
-            options.scheduler_name,
-            gates or None,
-            release,
-            ours,
-            options.scoring_strategy,
-            options.placement_strategy,
-            options.device_order,
-        )
-
-    def completed(self, seen: Observed) -> Settings:
-        """With what the operator of this scheduler name says on its Lease, in the place of what was not given."""
-        name = f"dra-operator-{self.scheduler_name}"
-        lease = next((lease for lease in seen.every(Lease) if lease.metadata.name == name), None)
-        said = lease.settings if lease is not None else None
-        if lease is None or said is None:
-            return self
-        try:
-            gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
-            controllers = controllers_of(said.controllers)
-            leaves = Left.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
-            accepted(gates, self.release or release)
-        except (GateError, UnknownController, ValueError):
-            return self  # of another version of the operator
-        ours = None if controllers is None else OwnControllers.of(controllers)
-        return replace(
-            self,
-            gates=gates if self.gates is None else self.gates,
-            release=self.release or release,
-            controllers=self.controllers or ours,
-            scoring_strategy=self.scoring_strategy or said.scoring_strategy,
-            placement_strategy=self.placement_strategy or _known(said.placement_strategy, PLACEMENT_STRATEGIES),
-            device_order=self.device_order or _known(said.device_order, DEVICE_ORDERS),
-            mix=(lease.metadata.annotations or {}).get(MIX, ""),
-            preemption=said.preemption,
-            preempt_other_schedulers=said.preempt_other_schedulers,
-            leaves=leaves,
-            preemption_patience=said.preemption_patience,
-        )
-
-    def changed_gates(self, seen: Observed) -> dict[str, Any]:
-        """What differs from the defaults of the release: by the API server, if its release counts, and by settings."""
-        return {**(seen.gates if self.release is None else {}), **(self.gates or {})}
-
-    def features(self, seen: Observed) -> Features:
-        """The gates in force. Raises Problem."""
-        try:
-            return features_of(self.changed_gates(seen), self.release or seen.release)
-        except GateError as error:
-            raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
 
 
 class TookTooLong(Exception):
@@ -192,9 +102,20 @@ class Pipeline:
         return self.seen.taken
 
     @property
+    def inventory(self) -> Inventory:
+        """What slices publish, with the taints of rules."""
+        return self.cluster.inventory
+
+    @property
     def controllers(self) -> OwnControllers:
         """Those of the operator; all, unless it was said which."""
         return self.settings.controllers or OwnControllers()
+
+    @property
+    def preemption_patience(self) -> float:
+        """Seconds for which a pod waits before it preempts."""
+        said = self.settings.preemption_patience
+        return PREEMPTION_PATIENCE_SECONDS if said is None else said
 
     def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
         """What the operator would decide about a pod, also by its placement strategy."""
@@ -224,11 +145,6 @@ def pipeline(seen: Observed, settings: Settings | None = None, pause: Callable[[
     memory = MixMemory()
     memory.recall(settings.mix)
     return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator, memory))
-
-
-def _known(name: str, names: Sequence[str]) -> str | None:
-    """A name that a newer version of the operator says is not known here."""
-    return name if name in names else None
 
 
 def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:

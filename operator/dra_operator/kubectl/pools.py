@@ -6,13 +6,13 @@ import argparse
 from collections import Counter
 
 from dra_api.resource import ResourceSlice
+from dra_ledger.basics import PoolId
+from dra_ledger.pools import newest_slices
 
-from dra_operator.allocator import PoolId
-from dra_operator.cache import newest_slices
 from dra_operator.kubectl.answer import Answer, Column, Fact, Table
-from dra_operator.kubectl.facts import age, devices_of
+from dra_operator.kubectl.facts import Stock, age, devices_of, shelves
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
-from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.settings import Settings
 
 
 class PoolFact(Fact, frozen=True):
@@ -40,11 +40,11 @@ class PoolFact(Fact, frozen=True):
         return f"{self.driver}/{self.name}"
 
 
-def pools_of(pipeline: Pipeline) -> list[PoolFact]:
+def pools_of(stock: Stock) -> list[PoolFact]:
     """All pools, sorted."""
-    slices = pipeline.seen.every(ResourceSlice)
+    slices = stock.seen.every(ResourceSlice)
     states: dict[PoolId, Counter[str]] = {}
-    for device in devices_of(pipeline):
+    for device in devices_of(stock):
         states.setdefault(PoolId(device.driver, device.pool), Counter())[device.state] += 1
     every = Counter(PoolId.of(slice_) for slice_ in slices)
     return [
@@ -80,7 +80,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     found = [
         pool
-        for pool in pools_of(pipeline(seen, Settings.of(options)))
+        for pool in pools_of(shelves(seen, Settings.of(options)))
         if options.driver in (None, pool.driver) and (options.node is None or options.node in pool.nodes)
     ]
     columns: list[Column[PoolFact]] = [

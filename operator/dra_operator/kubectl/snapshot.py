@@ -25,10 +25,9 @@ from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
-from dra_operator.cache import without_bulk
 from dra_operator.commands.object_files import KINDS, STDIN, BadInput, documents, read_objects, read_text
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
-from dra_operator.kubectl.observed import Observed, without_secrets
+from dra_operator.kubectl.observed import Observed, kept
 
 
 def read(options: argparse.Namespace) -> Observed:
@@ -71,7 +70,7 @@ def load(path: str) -> Observed:
     if path in (STDIN, ""):
         raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
     try:
-        objects = [without_bulk(obj) for obj in read_objects([path])]
+        objects = [kept(obj) for obj in read_objects([path])]
         header = _header(path)
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
@@ -134,6 +133,8 @@ def _release(text: str) -> Release:
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """The snapshot, or where it was written to. Raises Problem."""
+    from .sanitized import without_secrets  # only here: other commands only read snapshots
+
     text = json.dumps(document(replace(seen, objects=without_secrets(seen.objects))))
     notes = [f"not in the snapshot: {kind}: {why}" for kind, why in seen.unseen.items()]
     notes += [f"malformed, and not in the snapshot: {what}: {why}" for what, why in seen.malformed.items()]

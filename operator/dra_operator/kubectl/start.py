@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED_EXIT_CODE = 130
 
@@ -23,8 +25,8 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 signal.signal(signal.SIGINT, _end_at_once)
 
 
-def main() -> int:
-    """Run the command; returns the exit code."""
+def main() -> NoReturn:
+    """Run the command, and end the process."""
     from .cli import main as run
 
     sys.unraisablehook = _unraisable
@@ -40,7 +42,10 @@ def main() -> int:
         code = INTERRUPTED_EXIT_CODE
     if code == INTERRUPTED_EXIT_CODE:
         print("kubectl dra: interrupted", file=sys.stderr)
-    return code
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # while Python takes itself down, Ctrl-C would end it by the signal, and nothing is left to do
 
 
 def _is_interrupted(error: BaseException | None) -> bool:

@@ -23,7 +23,8 @@ from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem,
 from dra_operator.kubectl.facts import DeviceFact, devices_of
 from dra_operator.kubectl.free import Members
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.taint import is_meant, manifest, rule_notes, rule_of, selector_of
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.wording import counted, listed

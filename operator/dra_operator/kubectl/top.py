@@ -10,10 +10,9 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node
-from dra_operator.kubectl.free import Members, best_offer
+from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, shelves
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.settings import Settings
 
 
 class UsageFact(Fact, frozen=True):
@@ -68,14 +67,24 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     if options.selector and options.by != "nodes":
         raise Problem("--selector is about labels of nodes: use it with top nodes", ExitCode.USAGE)
-    made = pipeline(seen, Settings.of(options))
-    devices = devices_of(made)
+    settings = Settings.of(options)
+    devices = devices_of(shelves(seen, settings))
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
+        from .free import Members, best_offer  # asks the allocator, which takes long to load
+        from .pipeline import pipeline
+
+        made = pipeline(seen, settings)
         members = Members(made)
         by_class = {name: members.of(name, devices) for name in members.classes}
         facts = [usage_of(name, its) for name, its in by_class.items()]
-        more = [Column("LARGEST", lambda it: _largest(made, it.name, by_class[it.name]))]
+
+        def largest(fact: UsageFact) -> str:
+            """The largest request that a node without cordon could serve now."""
+            best = best_offer(made, fact.name, by_class[fact.name])
+            return f"{best.largest} on {best.node}" if best is not None else "0"
+
+        more = [Column("LARGEST", largest)]
     elif options.by == "namespaces":
         facts = usage_by_name(_by_namespace(devices))
     elif options.by == "drivers":
@@ -102,12 +111,6 @@ def _by_namespace(devices: Sequence[DeviceFact]) -> Iterator[tuple[str, DeviceFa
     for device in devices:
         for namespace in {holder.claim.partition("/")[0] for holder in device.holders if not holder.admin}:
             yield namespace, device
-
-
-def _largest(made: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> str:
-    """The largest request that a node without cordon could serve now."""
-    best = best_offer(made, class_, devices)
-    return f"{best.largest} on {best.node}" if best is not None else "0"
 
 
 def _columns() -> list[Column[UsageFact]]:

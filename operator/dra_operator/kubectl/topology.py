@@ -23,8 +23,9 @@ from dra_api.resource import Device, ResourceSlice
 from dra_operator.kubectl.answer import Answer, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
 from dra_operator.kubectl.observed import Observed, notes_on, require
-from dra_operator.kubectl.pipeline import Pipeline, Settings, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.printer import svg_document
+from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import counted
 
 STANDARD_DOMAIN: Final = "resource.kubernetes.io/"

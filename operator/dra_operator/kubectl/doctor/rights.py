@@ -20,7 +20,7 @@ from dra_operator.app.rights import Right, Work, lease_rights, needed
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.live import KINDS, LEASE_NAMESPACE
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import listed
 
 LEASE_PREFIX: Final = "dra-operator-"

@@ -21,7 +21,8 @@ from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surr
 from dra_operator.kubectl.lint.meaning import apart, doubtful
 from dra_operator.kubectl.lint.supply import Supply, lacking_devices
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.published import Published
 from dra_operator.wording import counted, listed
 

@@ -21,8 +21,9 @@ from dra_operator.commands.object_files import BadInput, items_in
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.fit import JSON, wanted_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
-from dra_operator.kubectl.pipeline import Abandoned, Settings, TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import Abandoned, TookTooLong, pipeline
 from dra_operator.kubectl.serving import NewestView
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Wanted

@@ -28,8 +28,9 @@ from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.pipeline import Settings, TookTooLong
+from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
+from dra_operator.kubectl.settings import Settings
 
 from .desk import (
     IDLE_SECONDS,

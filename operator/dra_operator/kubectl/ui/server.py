@@ -25,8 +25,8 @@ from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.ui.view import JSON, View
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -16,7 +16,8 @@ from dra_api.values import format_time
 
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.kubectl.pipeline import Pausing, Settings, pipeline
+from dra_operator.kubectl.pipeline import Pausing, pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Topology
 from dra_operator.kubectl.why.answer import hidden, is_waiting, waiting_groups, why_within_limits
 from dra_operator.kubectl.why.pods import ready_state, why_claim, why_pod

@@ -16,7 +16,8 @@ from dra_operator.kubectl.observed import (
     notes_on,
     require,
 )
-from dra_operator.kubectl.pipeline import Settings, pipeline
+from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import counted, listed
 
 from .drain import Displaced, Draining, drained

@@ -15,7 +15,8 @@ from msgspec.structs import replace as changed
 
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings, TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import TookTooLong, pipeline
+from dra_operator.kubectl.settings import Settings
 
 from .drain import Draining, drained, pods_on
 from .outcome import LeftFact, Placed, PodFact, left_in

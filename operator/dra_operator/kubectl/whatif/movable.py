@@ -13,7 +13,8 @@ from dra_api.policy import PodDisruptionBudget
 from dra_api.references import group_name, pod_is_done
 from dra_api.scheduling import PodGroup
 
-from dra_operator.kubectl.observed import MOVABLE, Observed
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.sanitized import MOVABLE
 from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import Gang, ends_as_one, gang_of
 

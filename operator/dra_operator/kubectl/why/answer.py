@@ -20,7 +20,8 @@ from dra_operator.commands.simulated.cluster import gated_by_others
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem, target_of
 from dra_operator.kubectl.facts import makes_pods, pods_of_workload
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Pipeline, Settings, TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Fix, Report
 from dra_operator.kubectl.why.decision import together

@@ -66,7 +66,7 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
         budgets=cluster.budgets,
         priority=cluster.priority_of,
         seconds_left=lambda pod: seconds_left(pod, cluster.nodes.get(pod.spec.node_name), made.now),
-        patience=made.settings.preemption_patience,
+        patience=made.preemption_patience,
     )
 
 
@@ -92,7 +92,7 @@ def _may_end(made: Pipeline, pod: Pod) -> bool:
 
 
 def _is_leaving(made: Pipeline, pod: Pod) -> bool:
-    return leaves_soon(pod, made.now, made.settings.preemption_patience)
+    return leaves_soon(pod, made.now, made.preemption_patience)
 
 
 class Decision(NamedTuple):
