@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from dra_api.core import Pod, PodResourceClaim, PodSchedulingGroup
-from dra_api.meta import OwnerReference
+from dra_api.meta import Object, OwnerReference
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
     POD_CLAIM_NAME_ANNOTATION,
@@ -38,7 +38,6 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
-from dra_api.storage import PersistentVolumeClaim
 
 Config = TypeVar("Config", DeviceAllocationConfiguration, DeviceClaimConfiguration)
 
@@ -338,7 +337,7 @@ def volume_uses(pod: Pod) -> Iterator[VolumeUse]:
             yield VolumeUse(pod.metadata.namespace, f"{pod.metadata.name}-{volume.name}", is_ephemeral=True)
 
 
-def is_made_for(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether the claim was made for an ephemeral volume of this very pod, and not for another one of its name."""
+def is_made_for(pod: Pod, claim: Object) -> bool:
+    """Return whether a PersistentVolumeClaim was made for an ephemeral volume of this pod, not of a namesake."""
     owner = claim.metadata.controller
     return owner is not None and owner.uid == pod.metadata.uid
