@@ -213,7 +213,7 @@ def _publish(count: Count) -> None:
     """Plan the slices of 1,000 new devices, and of the same with one taint more."""
     from dra_kubeletplugin import Owner, Pool, device
     from dra_kubeletplugin.slices.plan import Publication, body, plan_pool
-    from dra_kubeletplugin.slices.view import stored
+    from dra_kubeletplugin.slices.writer import stored
 
     publication = Publication("gpu.example.com", "pool", Owner.node("worker-1", "uid"), "worker-1")
     devices = [device(f"gpu-{number}", attributes={"model": "a", "index": number}) for number in range(1000)]

@@ -19,12 +19,13 @@ from dra_api.lazy_face import lazy
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
 
 if TYPE_CHECKING:
-    from .attributes.numa import near_numa_nodes, numa_node_of_cpu
-    from .attributes.standard_attributes import (
+    from .attributes import (
         NUMA_NODE,
         PCI_BUS_ID,
         PCIE_ROOT,
+        near_numa_nodes,
         numa_node,
+        numa_node_of_cpu,
         pci_attributes,
         pci_bus_id,
         pcie_root,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from .files.cdi import CDI_DIR, CdiFolder
     from .files.claim_files import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
     from .kubelet.interceptor import Interceptor, request_id
-    from .kubelet.registration import RegistrationStatus
+    from .kubelet.server import RegistrationStatus
     from .parameters import DeviceConfig, configs_for, decode_parameters
     from .plugin import KubeletPlugin
     from .process import serve

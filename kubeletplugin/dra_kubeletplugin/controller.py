@@ -40,8 +40,8 @@ from .claims.device_status import DeviceStatus, report_devices
 from .commands.command import failed, set_up_logging
 from .commands.flags import FLAGS
 from .driver import ClaimRef, answer_of, results_for
-from .ending import run_to_the_end
 from .errors import Fatal, PluginError, Recoverable
+from .process import run_to_the_end
 from .slices import Resources, SlicePublisher
 
 log = logging.getLogger(__name__)

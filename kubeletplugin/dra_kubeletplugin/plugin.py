@@ -1,17 +1,20 @@
-"""One running plugin: starts and stops its servers and its publisher.
+"""One running plugin: makes its folders, starts and stops its servers and its publisher.
 
 Spec: plugin-helper.md section 2.3. The DRA service listens before the registration service, so that the kubelet never
 registers a dead endpoint. They stop in reverse order, the publisher last. The slices stay: the kubelet removes them,
-and a plugin that restarts finds them again.
+and a plugin that restarts finds them again. A mistyped path leaves nothing behind, and a folder that is mounted
+read-only is an error of the start, not of each claim.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,22 +25,45 @@ from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
-from .claims.device_status import DeviceStatus, report_devices
-from .claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls
-from .claims.lock import Turns
-from .claims.prepared import PreparedClaims
-from .driver import ClaimRef, Driver, PreparedDevice, answer_of
-from .errors import Fatal, Recoverable, SettingsError, StartError
-from .files.cdi import CdiFolder
-from .files.checkpoint import ClaimRecords
-from .files.claim_files import ClaimFiles, MetadataFiles
-from .files.new_folders import NewFolders, check_writable
-from .kubelet.health import HealthReports
-from .kubelet.interceptor import Interceptor, LoggingInterceptor
-from .kubelet.registration import RegistrationService, RegistrationStatus
-from .kubelet.server import SocketServer, is_newest
-from .settings import PluginSettings
-from .slices import Owner, PoolCounters, Resources, SlicePublisher, Statistics, marked_for
+from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
+from dra_kubeletplugin.claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls
+from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims.prepared import PreparedClaims
+from dra_kubeletplugin.driver import ClaimRef, Driver, PreparedDevice, answer_of
+from dra_kubeletplugin.errors import Fatal, Recoverable, SettingsError, StartError
+from dra_kubeletplugin.files.cdi import CdiFolder
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.kubelet.health import HealthReports
+from dra_kubeletplugin.kubelet.interceptor import Interceptor, LoggingInterceptor
+from dra_kubeletplugin.kubelet.server import RegistrationService, RegistrationStatus, SocketServer, is_newest
+from dra_kubeletplugin.settings import PluginSettings
+from dra_kubeletplugin.slices import Owner, PoolCounters, Resources, SlicePublisher, Statistics, marked_for
+
+
+class NewFolders:
+    """Left with an error, removes those of the folders, and of their parents, that were missing and are empty."""
+
+    def __init__(self, *folders: Path) -> None:
+        chains = [folder for path in folders for folder in (path, *path.parents)]
+        self._missing = [folder for folder in dict.fromkeys(chains) if not os.path.exists(folder)]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for folder in sorted(self._missing, key=lambda path: len(path.parts), reverse=True):
+                with suppress(OSError):  # not there, or not empty: another instance uses it
+                    folder.rmdir()
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError, which names the folder, if no file can be made in it. Its own has no name, or a hidden one."""
+    with tempfile.TemporaryFile(prefix=".", dir=folder):
+        pass
+
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,18 @@
-"""Runs a plugin as a process: connect, serve and publish until a signal or a fatal error."""
+"""Runs a plugin as a process: connect, serve and publish until a signal or a fatal error; and it does end.
+
+A thread cannot be stopped, and Python waits for all of them when it ends; a driver may also block the event loop, or
+swallow its cancellation. So a thread of its own ends the process after some seconds, with exit code 1, and shows where
+each thread is. What was begun keeps its record, and the next process, or the other instance, does it again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
+import os
 import signal
+import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -14,15 +22,52 @@ from typing import Any
 from dra_kube import Api, connection
 from dra_kube.spans import start_traces
 
-from .driver import ENDINGS, Driver, is_ending
-from .ending import end_soon
-from .errors import DevicesFailed, PluginError
-from .kubelet.interceptor import Interceptor
-from .plugin import KubeletPlugin
-from .settings import PluginSettings
-from .slices import Resources
+from dra_kubeletplugin.driver import ENDINGS, Driver, is_ending
+from dra_kubeletplugin.errors import DevicesFailed, PluginError
+from dra_kubeletplugin.kubelet.interceptor import Interceptor
+from dra_kubeletplugin.plugin import KubeletPlugin
+from dra_kubeletplugin.settings import PluginSettings
+from dra_kubeletplugin.slices import Resources
+
+_END_SECONDS = 15.0
+"""Half of the time that a kubelet gives to a pod. Stopping takes twice 5 s where work is stuck."""
 
 log = logging.getLogger(__name__)
+
+
+def end_soon() -> threading.Timer:
+    """End the process in a while, unless the answer is cancelled."""
+    timer = threading.Timer(_END_SECONDS, _end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
+    """``asyncio.run``, which does not wait for ever for threads when ``main`` has ended."""
+    timers: list[threading.Timer] = []
+
+    async def bounded() -> None:
+        try:
+            await main
+        finally:
+            timers.append(end_soon())
+
+    try:
+        asyncio.run(bounded())
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def _end() -> None:
+    log.critical(
+        "the process should have ended %.0f s ago, but the driver is still at work (stacks below): ending now; the "
+        "next process repeats that work",
+        _END_SECONDS,
+    )
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(1)
 
 
 async def serve(

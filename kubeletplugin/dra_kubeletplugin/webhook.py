@@ -23,10 +23,10 @@ from dra_kube import KubeError
 
 from .commands.command import failed, set_up_logging
 from .commands.flags import FLAGS
-from .ending import run_to_the_end
 from .errors import PluginError, SettingsError, StartError
 from .monitoring import address_of
 from .parameters import decode_parameters
+from .process import run_to_the_end
 
 log = logging.getLogger(__name__)
 

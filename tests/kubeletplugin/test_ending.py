@@ -14,10 +14,10 @@ from waiting import becomes
 PROGRAM = """
 import asyncio, sys, threading, time
 import dra_kubeletplugin as dra
-from dra_kubeletplugin import ending, process
+from dra_kubeletplugin import process
 from dra_kubeletplugin.claims import lock
 
-ending._END_SECONDS, lock._GRACE_SECONDS = 1.5, 0.1
+process._END_SECONDS, lock._GRACE_SECONDS = 1.5, 0.1
 thread = threading.Thread
 
 class Stuck(dra.Driver):

@@ -29,7 +29,7 @@ from dra_kubeletplugin import (
     device,
     marked_for,
 )
-from dra_kubeletplugin.slices.check import checked
+from dra_kubeletplugin.slices.desired_pool import checked
 from dra_kubeletplugin.slices.forms import in_form_of
 from dra_kubeletplugin.slices.plan import Publication, plan_pool
 from dra_kubeletplugin.testing import PluginApi

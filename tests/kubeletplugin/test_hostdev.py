@@ -21,10 +21,9 @@ from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig, 
 from dra_kubeletplugin.drivers.hostdev.device import Found
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.edits import edits_of, owned
-from dra_kubeletplugin.drivers.hostdev.facts import FACTS
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import MOST_WITHDRAWN_DEVICES, Hotplug, Inventory, Looking
 from dra_kubeletplugin.drivers.hostdev.scan import scan
-from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost
 

@@ -20,10 +20,10 @@ import pytest
 from dra_kubeletplugin import ClaimRef, KubeletPlugin, PluginSettings
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
+from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods, Interfaces
 from dra_kubeletplugin.drivers.hostdev.scan import scan
-from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost

@@ -18,7 +18,7 @@ from dra_devcluster.apiserver.authorization import Attributes, Rule
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings, SettingsError
 from dra_kubeletplugin.cli import main
-from dra_kubeletplugin.commands.scaffold import create
+from dra_kubeletplugin.commands.subcommands import create
 from dra_kubeletplugin.testing import FakeKubelet
 from waiting import becomes
 

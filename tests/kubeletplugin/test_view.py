@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kubeletplugin.slices.view import SliceView, stored
+from dra_kubeletplugin.slices.writer import SliceView, stored
 
 
 def slice_of(version: int, device: str, uid: str = "u") -> dict[str, Any]:

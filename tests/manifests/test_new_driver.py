@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from dra_kubeletplugin.commands.scaffold import create
+from dra_kubeletplugin.commands.subcommands import create
 from kubectl import ROOT
 
 NAME = "gpu.example.com"

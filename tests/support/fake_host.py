@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dra_kubeletplugin.drivers.hostdev.tree import HostTree, Number
+from dra_kubeletplugin.drivers.hostdev.facts import HostTree, Number
 
 _CONTROLLER = "/sys/devices/pci0000:00/0000:00:14.0"
 

@@ -23,8 +23,7 @@ from dra_kube import (
     LeaseLock,
 )
 from dra_kubeletplugin import ClaimRef, DeviceStatus, report_devices
-from dra_kubeletplugin.slices.view import SliceView, stored
-from dra_kubeletplugin.slices.writer import RateLimit, SliceWriter
+from dra_kubeletplugin.slices.writer import RateLimit, SliceView, SliceWriter, stored
 from dra_operator.app.lease import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.writers import PoolRequestWriter

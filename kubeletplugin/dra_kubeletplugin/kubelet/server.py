@@ -1,4 +1,4 @@
-"""A gRPC server on a unix socket that never shows a socket without a listener.
+"""The sockets of a plugin: a gRPC server that never shows a socket without a listener, and the registration service.
 
 The server binds a hidden name first, and gives the socket its own name when it serves, because the kubelet watches
 the directory. The hidden name stays, since a kubelet that looks at it later than it is gone logs an error. This also
@@ -12,6 +12,9 @@ driver whose socket is still listened on.
 A process killed later leaves its socket in place. In a rolling update the next pod has another uid, and with it other
 sockets, and the kubelet would try to reach the old ones every few seconds for ever. So a start removes the sockets of
 all instances of the driver at which nothing listens.
+
+The kubelet finds the registration socket, asks which plugin it is, and says whether it is registered. Spec:
+plugin-helper.md section 2.3, PH-03 and PH-04.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -26,13 +30,63 @@ import socket
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
+from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 
-from dra_kubeletplugin.errors import ServerDied, StartError
+from dra_kubeletplugin.errors import RegistrationRefused, ServerDied, StartError
+from dra_kubeletplugin.kubelet.interceptor import Interceptor
 
-from .interceptor import Interceptor
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationStatus:
+    """The kubelet's last word; ``error`` is its reason if the plugin is not ``registered``."""
+
+    registered: bool
+    error: str = ""
+
+
+class RegistrationService(api_pb2_grpc.RegistrationServicer):
+    """Answers the kubelet and remembers what it said; calls ``on_registered`` each time that it registers us."""
+
+    def __init__(
+        self, driver_name: str, endpoint: str, services: Sequence[str], on_registered: Callable[[], None]
+    ) -> None:
+        self._on_registered = on_registered
+        self._info = api_pb2.PluginInfo(
+            type="DRAPlugin", name=driver_name, endpoint=endpoint, supported_versions=services
+        )
+        self._changed = asyncio.Condition()
+        self.status: RegistrationStatus | None = None
+
+    async def registered(self) -> None:
+        """Wait until the kubelet has registered the plugin."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.status is not None and self.status.registered)
+
+    async def GetInfo(self, request: api_pb2.InfoRequest, context: Any) -> api_pb2.PluginInfo:  # noqa: N802  # grpc
+        """Name, socket and versions of this plugin."""
+        return self._info
+
+    async def NotifyRegistrationStatus(  # noqa: N802  # grpc's name
+        self, request: api_pb2.RegistrationStatus, context: Any
+    ) -> api_pb2.RegistrationStatusResponse:
+        """Remember the kubelet's word; a refusal is answered with an error, so that both sides log it."""
+        async with self._changed:
+            self.status = RegistrationStatus(request.plugin_registered, request.error)
+            self._changed.notify_all()
+        if request.plugin_registered:
+            log.info("the kubelet registered the plugin")
+            self._on_registered()
+        else:
+            raise RegistrationRefused(f"the kubelet did not register the plugin: {request.error}")
+        return api_pb2.RegistrationStatusResponse()
+
 
 _SOCKET_LOOK_SECONDS = 1.0
 

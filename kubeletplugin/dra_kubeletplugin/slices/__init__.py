@@ -2,8 +2,8 @@
 
 from .desired_pool import PoolCounters
 from .model import Owner, Pool, Resources, Slice, attribute, counter_set, device, marked_for
-from .preflight import check_resources
 from .publisher import SlicePublisher
+from .refusals import check_resources
 from .writer import Statistics
 
 __all__ = [

@@ -1,11 +1,8 @@
-"""The pools that a driver wants, and when each is synchronised.
-
-What the driver wants of one pool, as it was when the driver published it.
+"""The pools that a driver wants, whether their slices are consistent, and when each is synchronised.
 
 The driver may go on changing its lists and dicts, so this keeps a copy. The copy is text, which takes a millisecond
-per thousand devices. It becomes a checked pool at the first sync, in a thread, which takes sixty times as long.
-
-When each pool is to be synchronised.
+per thousand devices. It becomes a checked pool at the first sync, in a thread, which takes sixty times as long. The API
+server sees one slice at a time and cannot find contradictions between slices. Spec: plugin-helper.md section 4.3.
 
 What the driver publishes is synchronised at once. A foreign change is undone when the pool has been quiet for some
 time, but at the latest after twice that time, so that a pool that never becomes quiet is looked at as well. A failure
@@ -17,18 +14,65 @@ Spec: RS-02, RS-03.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
+from dra_api.resource import CounterSet, Device
+from dra_kube.reflector import spread
 
 from dra_kubeletplugin.errors import PoolInvalid
-from dra_kubeletplugin.slices.check import checked
-from dra_kubeletplugin.slices.model import Pool
-from dra_kubeletplugin.slices.writer import spread
+from dra_kubeletplugin.slices.layout import round_times
+from dra_kubeletplugin.slices.model import Pool, tidy
+
+
+def checked(name: str, pool: Pool) -> Pool:
+    """The pool in canonical form: without empty fields, taint times rounded. Raises PoolInvalid."""
+    devices = [device for part in pool.slices for device in part.devices]
+    sets = _unique_sets(name, [counters for part in pool.slices for counters in part.shared_counters])
+    seen: set[str] = set()
+    for device in devices:
+        if device.name in seen:
+            raise PoolInvalid(f'found duplicate device "{device.name}" in pool "{name}"')
+        seen.add(device.name)
+        _check_counters(device, sets)
+    try:
+        slices = tuple(
+            replace(
+                part,
+                devices=tuple(tidy(round_times(device)) for device in part.devices),
+                shared_counters=tuple(map(tidy, part.shared_counters)),
+            )
+            for part in pool.slices
+        )
+    except ValueError as error:
+        raise PoolInvalid(f'a taint in pool "{name}" has an invalid time: {error}') from error
+    return replace(pool, slices=slices, node_selector=tidy(pool.node_selector))
+
+
+def _unique_sets(pool: str, all_counters: Iterable[CounterSet]) -> dict[str, CounterSet]:
+    sets: dict[str, CounterSet] = {}
+    for counters in all_counters:
+        if counters.name in sets:
+            raise PoolInvalid(f'found duplicate counter set "{counters.name}" in pool "{pool}"')
+        sets[counters.name] = counters
+    return sets
+
+
+def _check_counters(device: Device, sets: dict[str, CounterSet]) -> None:
+    for consumption in device.consumes_counters or ():
+        available = sets.get(consumption.counter_set)
+        if available is None:
+            raise PoolInvalid(f'counter set "{consumption.counter_set}" referenced by device "{device.name}" not found')
+        for counter in consumption.counters or ():
+            if counter not in (available.counters or ()):
+                raise PoolInvalid(
+                    f'counter "{counter}" referenced by device "{device.name}" '
+                    f'not found in counter set "{consumption.counter_set}"'
+                )
 
 
 class _Amount(msgspec.Struct):

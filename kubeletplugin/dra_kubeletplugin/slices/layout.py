@@ -1,4 +1,4 @@
-"""Which slice of a pool has which devices.
+"""Which slice of a pool has which devices, and when two devices count as equal.
 
 A change of one device writes all devices of its slice, and a pool of another number of slices is written as a whole,
 since each slice says how many there are. So devices stay in the slice where they are, at whatever place of the
@@ -7,17 +7,83 @@ counters or lists holds 64 devices, others 128: a device that is tainted in a la
 The number of slices changes only when there is no room, or when half of them would do.
 
 The driver's order counts within a slice, and for a pool that has no slices yet.
+
+A taint published without a time gets the time of the write from the API server. Publishing it again must keep that
+time, and must not look like a change. Spec: plugin-helper.md 4.1, 4.4 (steps 5 and 8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
-from dra_api.resource import Device
+from dra_api.resource import Device, DeviceTaint
+from dra_api.values import format_time
+from msgspec import structs
 
-from .model import RICH_DEVICES_PER_SLICE, Pool, Slice, is_rich
-from .taints import same_device
+from dra_kubeletplugin.slices.model import RICH_DEVICES_PER_SLICE, Pool, Slice, is_rich
+
+_TOLERANCE = timedelta(seconds=1)
+
+
+def round_times(device: Device) -> Device:
+    """The device with the times of its taints rounded to seconds. Raises ValueError for a malformed time."""
+    return _with_taints(device, tuple(_rounded(taint) for taint in device.taints or ()))
+
+
+def keep_times(wanted: Device, stored: Device | None) -> Device:
+    """``wanted`` with the stored times of those taints that are the same and have no time of their own."""
+    times = {_identity(taint): taint.time_added for taint in (stored.taints if stored else None) or ()}
+    return _with_taints(
+        wanted,
+        tuple(
+            structs.replace(taint, time_added=times.get(_identity(taint))) if taint.time_added is None else taint
+            for taint in wanted.taints or ()
+        ),
+    )
+
+
+def same_device(wanted: Device, stored: Device) -> bool:
+    """Whether the stored device is the wanted one; a missing time equals any, others may differ by a second."""
+    times = zip(wanted.taints or (), stored.taints or (), strict=False)
+    return _without_times(wanted) == _without_times(stored) and all(_same_time(a, b) for a, b in times)
+
+
+def _rounded(taint: DeviceTaint) -> DeviceTaint:
+    if taint.time_added is None:
+        return taint
+    exact = _time(taint.time_added)
+    full = exact.replace(microsecond=0) + timedelta(seconds=exact.microsecond >= 500_000)
+    return structs.replace(taint, time_added=format_time(full))
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone: write it as in 2026-01-31T12:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def _same_time(wanted: DeviceTaint, stored: DeviceTaint) -> bool:
+    if wanted.time_added is None or wanted.time_added == stored.time_added:
+        return True
+    if stored.time_added is None:
+        return False
+    return abs(_time(wanted.time_added) - _time(stored.time_added)) < _TOLERANCE
+
+
+def _identity(taint: DeviceTaint) -> tuple[str, str, str]:
+    return taint.key, taint.value, taint.effect
+
+
+def _with_taints(device: Device, taints: tuple[DeviceTaint, ...]) -> Device:
+    return structs.replace(device, taints=taints) if taints else device
+
+
+def _without_times(device: Device) -> Device:
+    return _with_taints(device, tuple(structs.replace(taint, time_added=None) for taint in device.taints or ()))
+
 
 _EMPTIER_FACTOR = 2
 """So many times as many slices as are needed may stay; with fewer a pool would grow and shrink in turn."""

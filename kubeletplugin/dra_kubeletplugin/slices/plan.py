@@ -21,9 +21,8 @@ from typing import Any
 from dra_api.codec import to_dict
 from dra_api.resource import Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
-from .layout import arranged
+from .layout import arranged, keep_times, same_device
 from .model import Owner, Pool, Slice, tidy
-from .taints import keep_times, same_device
 
 _INDEX_DIGITS = 5
 _MOST_SLICES = 100_000  # of a pool; a slice of another client may say any number

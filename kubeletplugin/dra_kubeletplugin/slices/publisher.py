@@ -37,10 +37,9 @@ from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
 from .forms import in_form_of
 from .model import Owner, Pool, Resources, Slice
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
-from .publish_errors import disabled_features
-from .view import SliceView, stored, text_at
+from .refusals import disabled_features
 from .watching import follow_slices
-from .writer import RateLimit, SliceWriter, Statistics
+from .writer import RateLimit, SliceView, SliceWriter, Statistics, stored, text_at
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_kubeletplugin.drivers.hostdev.tree import Number
+from dra_kubeletplugin.drivers.hostdev.facts import Number
 from fake_host import FakeHost
 
 from .script import ADAPTERS

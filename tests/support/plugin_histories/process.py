@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dra_kubeletplugin import KubeletPlugin
 from history_kit.clock import OWNER, VirtualLoop
 
-END_SECONDS = 15.0  # from the signal until a process that is still there is ended (``dra_kubeletplugin.ending``)
+END_SECONDS = 15.0  # from the signal until a process that is still there is ended (``dra_kubeletplugin.process``)
 
 
 class Killed(BaseException):

@@ -28,8 +28,8 @@ from dra_kubeletplugin import (
 
 from .device import Found
 from .edits import edits_of
+from .facts import HostTree
 from .interfaces import InPods
-from .tree import HostTree
 
 
 class Parameters(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -45,9 +45,9 @@ from msgspec.structs import replace
 from dra_kubeletplugin import DeviceHealth, KubeletPlugin, Pool, Resources
 from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
+from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.scan import scan
-from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 
 MOST_WITHDRAWN_DEVICES: Final = 100
 """Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""

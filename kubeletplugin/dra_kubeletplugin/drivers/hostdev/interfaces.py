@@ -21,7 +21,7 @@ from functools import cached_property
 from dra_kubeletplugin import ClaimRef, PreparedDevice
 
 from .device import Found
-from .tree import HostTree
+from .facts import HostTree
 
 OWNS = "network interface "
 """Begins the entry of an interface in what a device owns."""

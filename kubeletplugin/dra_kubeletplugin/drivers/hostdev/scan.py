@@ -22,9 +22,8 @@ from dra_kubeletplugin.drivers.hostdev import template
 from dra_kubeletplugin.drivers.hostdev.config import Entry, HostdevConfig, IntegerFact
 from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
 from dra_kubeletplugin.drivers.hostdev.edits import edits_of, net_devices, owned
-from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import Interfaces
-from dra_kubeletplugin.drivers.hostdev.tree import HostTree
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
