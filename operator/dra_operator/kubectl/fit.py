@@ -1,21 +1,25 @@
 """``kubectl dra fit``: whether the pods of manifests would fit before they exist, where, and how many.
 
-The pods are Pods and those of Deployments, ReplicaSets, StatefulSets and Jobs. What else the files hold of the kinds
-that decide about pods, such as their claims, templates and classes, is taken as if it were in the cluster. Nodes and
-their ResourceSlices come from files of their own.
+The pods are Pods and those of Deployments, ReplicaSets, StatefulSets, Jobs and Kueue's Workloads. What else the files
+hold of the kinds that decide about pods, such as their claims, templates and classes, is taken as if it were in the
+cluster. Nodes and their ResourceSlices come from files of their own.
+
+Of a Workload all pods start at the same time, on nodes of the flavors that Kueue assigned, or none does.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from dra_api import kueue
+from dra_api.codec import DecodeError, convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceSlice
 
-from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items
+from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
@@ -30,6 +34,7 @@ Items = Iterable[tuple[str, JSON]]
 """Objects, and where each is."""
 WORKLOADS: Final = {"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch"}
 """With their API groups: Volcano has a Job as well."""
+KUEUE: Final = {"Workload": kueue.GROUP, "ResourceFlavor": kueue.GROUP}
 LEFT_OUT: Final = {"DaemonSet": "apps", "CronJob": "batch"}
 
 
@@ -44,8 +49,13 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     objects: list[Object] = []
     notes: list[str] = []
     try:
-        for where, item in _placed(given, namespace):
-            if _is_among(WORKLOADS, item):
+        manifests = list(_placed(given, namespace))
+        flavors = _flavors(manifests)
+        for where, item in manifests:
+            if _is_among(KUEUE, item):
+                if item["kind"] == "Workload":
+                    pods += _of_kueue(where, item, flavors, notes)
+            elif _is_among(WORKLOADS, item):
                 pods.append(_of_workload(where, item))
                 if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
                     notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
@@ -60,7 +70,8 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     if not pods:
-        raise Problem("the manifests hold no Pod, Deployment, ReplicaSet, StatefulSet or Job", ExitCode.USAGE)
+        known = "Pod, Deployment, ReplicaSet, StatefulSet, Job or Workload of Kueue"
+        raise Problem("; ".join([f"the manifests hold no {known} to place", *notes]), ExitCode.USAGE)
     return Wanted(pods, objects, nodes, notes)
 
 
@@ -124,6 +135,50 @@ def _of_workload(where: str, item: JSON) -> WantedPods:
     if not isinstance(pod, Pod):
         raise BadInput(f"{title}: spec.template holds no pod")
     return WantedPods(pod, _replicas(title, item["kind"], spec), is_single=False)
+
+
+def _flavors(manifests: Items) -> dict[str, kueue.ResourceFlavor]:
+    """By name. Raises BadInput."""
+    found = (
+        _kueue_object(where, item, kueue.ResourceFlavor)
+        for where, item in manifests
+        if item["kind"] == "ResourceFlavor" and _is_among(KUEUE, item)
+    )
+    return {flavor.metadata.name: flavor for flavor in found}
+
+
+def _of_kueue(
+    where: str, item: JSON, flavors: Mapping[str, kueue.ResourceFlavor], notes: list[str]
+) -> Iterator[WantedPods]:
+    """The pods that a Workload starts with. Raises BadInput."""
+    workload = _kueue_object(where, item, kueue.Workload)
+    title = f"{where}: Workload {workload.key}"
+    if workload.settled:
+        notes.append(f"{title} is left out: it {workload.settled}")
+        return
+    if workload.status.admission is None:
+        notes.append(f"{title} has no quota yet: its pods may use nodes of any flavor")
+    try:
+        found = kueue.pods_of(workload, flavors.get)
+    except kueue.WorkloadError as error:
+        is_missing = isinstance(error, kueue.FlavorMissing)
+        remedy = "; pass what `kubectl get resourceflavors -o yaml` prints, as a further file" if is_missing else ""
+        raise BadInput(f"{title}: {error}{remedy}") from error
+    for pod, count in found:
+        yield WantedPods(pod, count, is_single=False, together=f"workload {workload.key}")
+
+
+T = TypeVar("T", bound=Object)
+
+
+def _kueue_object(where: str, item: JSON, type_: type[T]) -> T:
+    """Raises BadInput."""
+    if not _name(item):
+        raise BadInput(f"{where}: {item['kind']}: metadata.name is missing")
+    try:
+        return convert(type_, without_nulls(item))
+    except DecodeError as error:
+        raise BadInput(f"{where}: {item['kind']} {_name(item)}: {error}") from error
 
 
 def _replicas(title: str, kind: str, spec: JSON) -> int:

@@ -1,13 +1,14 @@
-"""Places wanted pods one after the other: in the cluster as it is, or without a node, or with further ones."""
+"""Places wanted pods, batch after batch: in the cluster as it is, or without a node, or with further ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
-from dra_api.core import Node, Pod
+from dra_api.core import Node
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim
@@ -19,7 +20,7 @@ from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 
 from .drain import Draining, drained, pods_on
-from .outcome import LeftFact, Placed, PodFact, left_in
+from .outcome import LeftFact, NotPlaced, Placed, PodFact, left_in
 from .overlay import Overlay
 from .wanted import Copies, Wanted
 
@@ -114,7 +115,7 @@ def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) 
     is_cut = False
     try:
         for _ in range(copies):
-            pods.extend(PodFact.of(overlay.place(pod)) for pod in source.copy())  # keeps those before an error
+            pods.extend(map(PodFact.of, chain.from_iterable(_placed(overlay, source))))  # keeps those before an error
     except TookTooLong:
         if not is_limited:
             raise
@@ -131,7 +132,7 @@ def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
     while blocked is None and len(pods) + source.wanted.size <= MOST_PLACED_PODS:
         mark = overlay.mark
         try:
-            facts = list(_until_blocked(overlay, source.copy()))
+            facts = list(_until_blocked(_placed(overlay, source)))
         except TookTooLong:
             if not is_limited:
                 raise
@@ -147,9 +148,14 @@ def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
     return Fitting(fits=copies > 0, copies=copies, pods=pods, left=(), next=blocked, is_cut=is_cut)
 
 
-def _until_blocked(overlay: Overlay, pods: Iterator[Pod]) -> Iterator[PodFact]:
-    for pod in pods:
-        outcome = overlay.place(pod)
+def _placed(overlay: Overlay, source: Copies) -> Iterator[Sequence[Placed | NotPlaced]]:
+    """Batch by batch of the next copy; of pods that start together all or none have a place."""
+    for batch in source.batches():
+        yield [overlay.place(batch[0])] if len(batch) == 1 else overlay.place_together(batch)
+
+
+def _until_blocked(batches: Iterator[Sequence[Placed | NotPlaced]]) -> Iterator[PodFact]:
+    for outcome in chain.from_iterable(batches):
         yield PodFact.of(outcome)
         if not isinstance(outcome, Placed):
             return

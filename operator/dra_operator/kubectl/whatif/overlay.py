@@ -7,7 +7,7 @@ a UID that no object had before. ``undo`` takes back what was done since a ``mar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -34,6 +34,7 @@ from dra_operator.commands.simulated.cluster import (
     refusal,
     reserve,
 )
+from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.decision import Together, together
 from dra_operator.scheduling import (
@@ -46,7 +47,8 @@ from dra_operator.scheduling import (
     decided,
     pre_filter,
 )
-from dra_operator.scheduling.state import is_immediate
+from dra_operator.scheduling.gang import NOTHING_SAME, joint_plan
+from dra_operator.scheduling.state import Gang, is_immediate
 
 from .outcome import NotPlaced, Placed
 
@@ -113,10 +115,64 @@ class Overlay:
             return NotPlaced(pod, state.text)
         if not isinstance(outcome, Plan):
             return NotPlaced(pod, outcome.message if outcome is not None else "")
-        extended = [outcome.extended.claim] if outcome.extended is not None else []
-        if over := self._quotas.refusal(extended, extended_of=pod, lasting=True):
-            return NotPlaced(pod, over.text)
-        return self._carried_out(state, outcome)
+        return self._within_quotas(state, outcome)
+
+    def place_together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        """All of these pods at the same time, or none of them, with what keeps the first one from its place.
+
+        Those of a gang are where the gang may be. Gangs are planned one after the other, and the pods of none at once.
+        """
+        mark, quotas, placed = self.mark, self._quotas.fork(), False
+        try:
+            found = self._placed_together(pods)
+            placed = not isinstance(found, str)
+        finally:
+            if not placed:
+                self.undo(mark)
+                self._quotas = quotas
+        return [NotPlaced(pod, found) if isinstance(found, str) else found[pod.key] for pod in pods]
+
+    def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | str:
+        """By the key of each pod; or why they do not fit."""
+        groups: dict[str, list[Pod]] = {}
+        for pod in pods:
+            self.made.pausing()
+            made, hindrance = self.with_claims(pod)
+            if hindrance is not None:
+                return f"pod {pod.metadata.name} {hindrance.text}"
+            groups.setdefault(self.cluster.gang_key_of(made) or "", []).append(made)
+        found: dict[str, Placed] = {}
+        for members in groups.values():
+            states: list[CycleState] = []
+            for pod in members:
+                state = self._pre_filtered(pod)
+                if not isinstance(state, CycleState):
+                    return f"pod {pod.metadata.name} {state.text}"
+                states.append(state)
+            gang = self.cluster.gang_of(members[0])
+            same = NOTHING_SAME
+            if isinstance(gang, Gang):
+                same = same_values(self.cluster, gang, self.cluster.members_of(gang)[0])
+            answer = decided(joint_plan(states, same), self.made.pausing)
+            if isinstance(answer, NoPlace):
+                return answer.message
+            for number in answer.order:
+                # A claim that several of them use has the devices that the first one got by now.
+                state = self._pre_filtered(members[number])
+                if not isinstance(state, CycleState):
+                    return f"pod {members[number].metadata.name} {state.text}"
+                outcome = self._within_quotas(state, answer[number])
+                if isinstance(outcome, NotPlaced):
+                    return f"pod {members[number].metadata.name} {outcome.reason}"
+                found[outcome.pod.key] = outcome
+        return found
+
+    def _within_quotas(self, state: CycleState, found: Plan) -> Placed | NotPlaced:
+        """The plan is carried out, unless a quota allows no claim for the pod's extended resources."""
+        extended = [found.extended.claim] if found.extended is not None else []
+        if over := self._quotas.refusal(extended, extended_of=state.pod, lasting=True):
+            return NotPlaced(state.pod, over.text)
+        return self._carried_out(state, found)
 
     def _outcome(self, state: PreFilterResult, *, with_gang: bool) -> Plan | NoPlace | None:
         if not isinstance(state, CycleState):

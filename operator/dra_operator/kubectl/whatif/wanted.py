@@ -1,10 +1,13 @@
-"""The pods that are to be placed: single ones, and those of workloads, in as many copies as are asked for."""
+"""The pods that are to be placed: single ones, and those of workloads, in as many copies as are asked for.
+
+Pods that start together or not at all are placed in one batch. Each other pod is a batch of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count, groupby
 
 from dra_api.core import Pod
 from dra_api.meta import Object
@@ -15,11 +18,15 @@ from dra_operator.cache import Cluster
 
 @dataclass(frozen=True, slots=True)
 class WantedPods:
-    """``replicas`` pods like ``pod``; ``is_single``: a Pod of its own name instead of the pods of a workload."""
+    """``replicas`` pods like ``pod``; ``is_single``: a Pod of its own name instead of the pods of a workload.
+
+    ``together``: pods with the same value start together, or none does; empty for pods that start one by one.
+    """
 
     pod: Pod
     replicas: int
     is_single: bool
+    together: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +52,21 @@ class Copies:
     cluster: Cluster
     _numbers: dict[int, Iterator[int]] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
+    _copies: int = 0
 
     def copy(self) -> Iterator[Pod]:
         """The pods of the next copy."""
-        for place, each in enumerate(self.wanted.pods):
-            for _ in range(each.replicas):
-                yield self._named(place, each)
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[Sequence[Pod]]:
+        """The same, those that start together in one batch."""
+        self._copies += 1
+        for together, sets in groupby(enumerate(self.wanted.pods), lambda numbered: numbered[1].together):
+            pods = (self._named(place, each) for place, each in sets for _ in range(each.replicas))
+            if not together:
+                yield from ((pod,) for pod in pods)
+            elif batch := [_of_copy(pod, self._copies) for pod in pods]:
+                yield batch
 
     def _named(self, place: int, each: WantedPods) -> Pod:
         """``NAME``, ``NAME-2``, ... of a single pod; ``NAME-0``, ``NAME-1``, ... of a workload."""
@@ -64,3 +80,9 @@ class Copies:
                 break
         self._used.add(key)
         return replace(each.pod, metadata=replace(meta, name=name, uid=f"wanted {key}"))
+
+
+def _of_copy(pod: Pod, number: int) -> Pod:
+    """The pod of a controller that each copy has of its own: a gang of pods that only share the controller is one."""
+    owners = (replace(it, uid=f"{it.uid} copy {number}") for it in pod.metadata.owner_references or ())
+    return replace(pod, metadata=replace(pod.metadata, owner_references=tuple(owners)))

@@ -1,10 +1,11 @@
 """Gangs: pods that get devices and nodes together, or not at all."""
 
-from .domains import SameValues
+from .domains import NOTHING_SAME, SameValues
 from .joint_search import JointPlan
 from .planning import joint_plan
 
 __all__ = [
+    "NOTHING_SAME",
     "JointPlan",
     "SameValues",
     "joint_plan",

@@ -1,0 +1,300 @@
+"""Workloads and ResourceFlavors of ``kueue.x-k8s.io``, and the pods that a Workload means once Kueue has admitted it.
+
+Kueue changes a pod template when it starts a job: each flavor that it assigned adds the labels of its nodes to the
+node selector, and its tolerations; each admission check may add more; with topology-aware scheduling so many pods go to
+each domain. What is added may not contradict the template. ``pods_of`` does the same, so that the pods can be placed
+before they exist.
+
+Topology assignments have the shape of v1beta1 (``domains``) or of v1beta2 (``slices``); all else is alike in both.
+Source: apis/kueue/v1beta2 and pkg/podset of kubernetes-sigs/kueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from .core import Pod, PodSpec, Toleration
+from .meta import Condition, Object, ObjectMeta, OwnerReference, Part
+
+GROUP: Final = "kueue.x-k8s.io"
+GATES: Final = f"{GROUP}/"
+"""What the names of Kueue's scheduling gates begin with: it removes them from admitted pods."""
+MAIN: Final = "main"
+
+
+class WorkloadError(Exception):
+    """The pods of a Workload cannot be told; the message names the pod set and what is wrong."""
+
+
+class FlavorMissing(WorkloadError):
+    """A ResourceFlavor that Kueue assigned is not known."""
+
+
+class TopologyDomain(Part, frozen=True):
+    """So many pods for the nodes with these values of the labels (v1beta1)."""
+
+    values: tuple[str, ...] = ()
+    count: int = 0
+
+
+class LevelValues(Part, frozen=True):
+    """The values of one label, one for each domain: all alike, or roots between a prefix and a suffix."""
+
+    prefix: str = ""
+    suffix: str = ""
+    roots: tuple[str, ...] | None = None
+    universal_value: str | None = None
+
+    def value(self, domain: int) -> str:
+        """Return that of one domain. Raises IndexError."""
+        if self.universal_value is not None:
+            return self.universal_value
+        return f"{self.prefix}{(self.roots or ())[domain]}{self.suffix}"
+
+
+class TopologySlice(Part, frozen=True):
+    """Some of the domains (v1beta2)."""
+
+    domain_count: int = 0
+    values_per_level: tuple[LevelValues, ...] = ()
+    pod_counts: tuple[int, ...] | None = None
+    universal_pod_count: int | None = None
+
+    def domains(self) -> Iterator[TopologyDomain]:
+        """Yield them in the shape of v1beta1. Raises IndexError if the lists have different lengths."""
+        for number in range(self.domain_count):
+            counts = self.pod_counts or ()
+            count = counts[number] if self.universal_pod_count is None else self.universal_pod_count
+            yield TopologyDomain(values=tuple(level.value(number) for level in self.values_per_level), count=count)
+
+
+class TopologyAssignment(Part, frozen=True):
+    """``levels`` are labels of nodes, ``domains`` (v1beta1) or ``slices`` (v1beta2) their values."""
+
+    levels: tuple[str, ...] = ()
+    domains: tuple[TopologyDomain, ...] | None = None
+    slices: tuple[TopologySlice, ...] | None = None
+
+    def places(self) -> Iterator[tuple[dict[str, str], int]]:
+        """Yield a node selector, and how many pods have it. Raises WorkloadError."""
+        try:
+            found = [*(self.domains or ()), *(domain for each in self.slices or () for domain in each.domains())]
+            for domain in found:
+                yield dict(zip(self.levels, domain.values, strict=True)), domain.count
+        except (IndexError, ValueError) as error:
+            raise WorkloadError("topologyAssignment has fewer values or counts than domains and levels") from error
+
+
+class PodSetAssignment(Part, frozen=True):
+    """``flavors`` by resource. ``count``: the pods that were admitted, which may be fewer than the set has."""
+
+    name: str = MAIN
+    flavors: dict[str, str] | None = None
+    count: int | None = None
+    topology_assignment: TopologyAssignment | None = None
+
+
+class Admission(Part, frozen=True):
+    """The quota that a Workload has reserved."""
+
+    cluster_queue: str = ""
+    pod_set_assignments: tuple[PodSetAssignment, ...] | None = None
+
+
+class PodSetTemplate(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class PodSet(Part, frozen=True):
+    """So many pods that are alike."""
+
+    name: str = MAIN
+    count: int = 1
+    template: PodSetTemplate = PodSetTemplate()
+
+
+class PodSetUpdate(Part, frozen=True):
+    """What an admission check adds to the pods of a set."""
+
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+class AdmissionCheckState(Part, frozen=True):
+    name: str = ""
+    state: str = ""
+    message: str = ""
+    pod_set_updates: tuple[PodSetUpdate, ...] | None = None
+
+
+class ReclaimablePod(Part, frozen=True):
+    """``count`` pods of the set have ended, or are not needed any more."""
+
+    name: str = ""
+    count: int = 0
+
+
+class WorkloadSpec(Part, frozen=True):
+    pod_sets: tuple[PodSet, ...] | None = None
+    active: bool | None = None
+    priority: int | None = None
+
+
+class WorkloadStatus(Part, frozen=True):
+    conditions: tuple[Condition, ...] | None = None
+    admission: Admission | None = None
+    admission_checks: tuple[AdmissionCheckState, ...] | None = None
+    reclaimable_pods: tuple[ReclaimablePod, ...] | None = None
+
+
+class Workload(Object, frozen=True):
+    """A job as Kueue sees it: sets of pods that start together."""
+
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def has(self, condition: str) -> bool:
+        """Return whether the condition is True."""
+        return any(it.type == condition and it.status == "True" for it in self.status.conditions or ())
+
+    @property
+    def settled(self) -> str:
+        """Why no further pods come of it, as a clause without its name; empty if they may."""
+        if self.has("Finished"):
+            return "has finished"
+        if self.has("Admitted"):
+            return "is admitted: its pods are in the cluster, or come at once"
+        return "is not active (spec.active)" if self.spec.active is False else ""
+
+
+class ResourceFlavorSpec(Part, frozen=True):
+    node_labels: dict[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+class ResourceFlavor(Object, frozen=True):
+    """The nodes that a part of a quota is for, by their labels, and what its pods tolerate there."""
+
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+def pods_of(workload: Workload, flavor: Callable[[str], ResourceFlavor | None]) -> list[tuple[Pod, int]]:
+    """Return the pods that start when the Workload is admitted, those that are alike once, with their number.
+
+    Without an admission they are as their templates say. Raises WorkloadError.
+    """
+    admission = workload.status.admission
+    assigned = {it.name: it for it in (admission.pod_set_assignments or () if admission is not None else ())}
+    ended = {it.name: it.count for it in workload.status.reclaimable_pods or ()}
+    found: list[tuple[Pod, int]] = []
+    for each in workload.spec.pod_sets or ():
+        try:
+            found += _pods_of_set(workload, each, assigned.get(each.name), ended.get(each.name, 0), flavor)
+        except WorkloadError as error:
+            raise type(error)(f"pod set {each.name}: {error}") from error
+    return found
+
+
+def _pods_of_set(
+    workload: Workload,
+    pod_set: PodSet,
+    assignment: PodSetAssignment | None,
+    ended: int,
+    flavor: Callable[[str], ResourceFlavor | None],
+) -> Iterator[tuple[Pod, int]]:
+    count = pod_set.count
+    updates = [
+        (f"admission check {check.name}", update)
+        for check in workload.status.admission_checks or ()
+        for update in check.pod_set_updates or ()
+        if update.name == pod_set.name
+    ]
+    if assignment is not None:
+        count = count if assignment.count is None else assignment.count
+        updates.insert(0, _of_flavors(pod_set.name, assignment, flavor))
+    pod = _pod(workload, pod_set)
+    for source, update in updates:
+        pod = _updated(pod, update, source)
+    left = max(count - ended, 0)
+    topology = assignment.topology_assignment if assignment is not None else None
+    for selector, number in topology.places() if topology is not None else ():
+        placed = min(number, left)
+        left -= placed
+        if placed > 0:
+            update = PodSetUpdate(name=pod_set.name, node_selector=selector)
+            yield _updated(pod, update, "topologyAssignment"), placed
+    if left:
+        yield pod, left
+
+
+def _pod(workload: Workload, pod_set: PodSet) -> Pod:
+    """A pod of the set without Kueue's gates; whoever controls the Workload controls its pods."""
+    meta, spec = workload.metadata, pod_set.template.spec
+    owner = meta.controller or OwnerReference(
+        api_version=f"{GROUP}/v1beta2",
+        kind="Workload",
+        name=meta.name,
+        uid=meta.uid or f"workload {meta.name}",
+        controller=True,
+    )
+    gates = tuple(gate for gate in spec.scheduling_gates or () if not gate.name.startswith(GATES))
+    return Pod(
+        metadata=replace(
+            pod_set.template.metadata,
+            name=f"{meta.name}-{pod_set.name}",
+            namespace=meta.namespace,
+            owner_references=(owner,),
+        ),
+        spec=replace(spec, scheduling_gates=gates or None),
+    )
+
+
+def _of_flavors(
+    name: str, assignment: PodSetAssignment, flavor: Callable[[str], ResourceFlavor | None]
+) -> tuple[str, PodSetUpdate]:
+    """What all flavors of a set add; of a label that several have, the value of the first one counts."""
+    labels: dict[str, str] = {}
+    tolerations: list[Toleration] = []
+    names = list(dict.fromkeys((assignment.flavors or {}).values()))
+    for each in names:
+        found = flavor(each)
+        if found is None:
+            raise FlavorMissing(f"its ResourceFlavor {each} is missing")
+        labels = {**(found.spec.node_labels or {}), **labels}
+        tolerations += found.spec.tolerations or ()
+    update = PodSetUpdate(name=name, node_selector=labels, tolerations=tuple(tolerations))
+    return f"ResourceFlavor {', '.join(names)}", update
+
+
+def _updated(pod: Pod, update: PodSetUpdate, source: str) -> Pod:
+    """The pod with what is added; Kueue refuses to change what is there."""
+    meta, spec = pod.metadata, pod.spec
+    return replace(
+        pod,
+        metadata=replace(
+            meta,
+            labels=_joined("label", meta.labels, update.labels, source),
+            annotations=_joined("annotation", meta.annotations, update.annotations, source),
+        ),
+        spec=replace(
+            spec,
+            node_selector=_joined("node selector", spec.node_selector, update.node_selector, source),
+            tolerations=(*(spec.tolerations or ()), *(update.tolerations or ())) or None,
+        ),
+    )
+
+
+def _joined(
+    what: str, before: Mapping[str, str] | None, added: Mapping[str, str] | None, source: str
+) -> dict[str, str] | None:
+    for key, value in (added or {}).items():
+        if (before or {}).get(key, value) != value:
+            raise WorkloadError(f"{what} {key} is {(before or {})[key]}, and {source} sets {value}")
+    return {**(before or {}), **(added or {})} or None

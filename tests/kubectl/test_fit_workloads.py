@@ -1,0 +1,349 @@
+"""``kubectl dra fit`` with Workloads of Kueue: all pods start at the same time on nodes of their flavors, or none."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from dra_operator.commands.object_files import decoded
+from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.fit import wanted_of
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, fitted, overlay_of
+from dra_operator.kubectl.whatif.wanted import Wanted
+from rounds import fewer
+from waiting_pods import NOW
+
+JSON = dict[str, Any]
+DRIVER = "gpu.example.com"
+TAINT = {"key": "pool", "value": "b", "effect": "NoSchedule"}
+FLAVORS: list[JSON] = [
+    {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": spec}
+    for name, spec in (
+        ("a", {"nodeLabels": {"pool": "a"}}),
+        ("b", {"nodeLabels": {"pool": "b"}, "tolerations": [{**TAINT, "operator": "Equal"}]}),
+        ("any", {}),
+    )
+]
+
+
+def node(name: str, pool: str, devices: int, cpu: int = 64) -> list[JSON]:
+    """A node of a pool with its devices; those of pool b are tainted."""
+    labels = {"pool": pool, "kubernetes.io/hostname": name}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"taints": [TAINT] if pool == "b" else []},
+            "status": {"allocatable": {"cpu": str(cpu), "pods": "110"}},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"slice-{name}"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": name,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": f"gpu-{number}"} for number in range(devices)],
+            },
+        },
+    ]
+
+
+def in_use(node: str, device: str) -> JSON:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": device}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"held-{node}-{device}", "namespace": "ns", "uid": f"uid-{node}-{device}"},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "other", "uid": "uid-other"}],
+        },
+    }
+
+
+def template(devices: int) -> JSON:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": devices}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": f"gpus-{devices}", "namespace": "ns"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+DEVICE_CLASS: JSON = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu"},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+}
+
+
+def pod_set(name: str, count: int, devices: int, cpu: int = 1, **metadata: Any) -> JSON:
+    spec: JSON = {"containers": [{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}]}
+    if devices:
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": f"gpus-{devices}"}]
+    return {"name": name, "count": count, "template": {"metadata": metadata, "spec": spec}}
+
+
+def workload(name: str, sets: Sequence[tuple[JSON, str]], version: str = "v1beta2", **status: Any) -> JSON:
+    """With quota in these flavors; an empty one: without quota."""
+    assignments = [{"name": it["name"], "flavors": {"cpu": flavor}, "count": it["count"]} for it, flavor in sets]
+    admission = {"clusterQueue": "q", "podSetAssignments": assignments} if all(it[1] for it in sets) else None
+    return {
+        "apiVersion": f"kueue.x-k8s.io/{version}",
+        "kind": "Workload",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"podSets": [it for it, _ in sets]},
+        "status": {"admission": admission, **status},
+    }
+
+
+def wanted(*manifests: JSON) -> Wanted:
+    return wanted_of(((f"item {number}", item) for number, item in enumerate(manifests, 1)), (), "ns")
+
+
+def answered(cluster: Sequence[JSON], *manifests: JSON, copies: int | None = 1) -> Fitting:
+    objects = [obj for item in (*cluster, DEVICE_CLASS) if (obj := decoded("cluster", item)) is not None]
+    asked = wanted(*FLAVORS, template(1), template(2), *manifests)
+    overlay = overlay_of(Observed(objects, NOW, namespace="ns"), Settings(), asked)
+    return fitted(overlay, asked, Assumption(), copies, tells_left=False)
+
+
+def nodes_of(found: Fitting) -> list[str]:
+    return [pod.node for pod in found.pods]
+
+
+def test_all_pods_of_a_workload_have_a_place_or_none_has() -> None:
+    cluster = [*node("n1", "a", 2), *node("n2", "a", 1)]
+    found = answered(cluster, workload("train", [(pod_set("main", 2, 2), "a")]))
+    assert nodes_of(found) == ["", ""]
+    assert "only 1 of 2 pods fit together" in found.pods[0].reason
+    assert "would not fit even if all nodes and devices were free" in found.pods[0].reason
+    assert nodes_of(answered(cluster, workload("train", [(pod_set("main", 3, 1), "a")]))) == ["n1", "n1", "n2"]
+
+
+def test_a_workload_that_does_not_fit_leaves_its_devices_to_the_next() -> None:
+    cluster = node("n1", "a", 3)
+    large, small = workload("large", [(pod_set("main", 4, 1), "a")]), workload("small", [(pod_set("main", 3, 1), "a")])
+    assert nodes_of(answered(cluster, large, small)) == [""] * 4 + ["n1"] * 3
+
+
+def test_what_an_earlier_workload_was_given_is_not_given_again() -> None:
+    cluster = node("n1", "a", 3)
+    found = answered(cluster, *(workload(name, [(pod_set("main", 2, 1), "a")]) for name in ("first", "second")))
+    assert nodes_of(found) == ["n1", "n1", "", ""]
+    assert "even if all nodes" not in found.pods[-1].reason
+
+
+def test_pod_sets_are_planned_together_so_the_first_leaves_the_only_node_that_the_second_can_use() -> None:
+    cluster = [*node("n1", "a", 2), *node("n2", "a", 1)]
+    sets = [(pod_set("worker", 1, 1), "a"), (pod_set("driver", 1, 2), "a")]
+    assert nodes_of(answered(cluster, workload("mixed", sets))) == ["n2", "n1"]
+
+
+def test_pods_go_only_to_nodes_of_their_flavors_and_tolerate_what_these_tolerate() -> None:
+    cluster = [*node("n1", "a", 4), *node("n2", "b", 1)]
+    assert nodes_of(answered(cluster, workload("it", [(pod_set("main", 1, 1), "b")]))) == ["n2"]
+    assert nodes_of(answered(cluster, workload("it", [(pod_set("main", 2, 1), "b")]))) == ["", ""]
+
+
+def test_copies_are_counted_whole() -> None:
+    found = answered(node("n1", "a", 5), workload("it", [(pod_set("main", 2, 1), "a")]), copies=None)
+    assert found.copies == 2
+    assert found.next is not None
+    assert len(found.pods) == 4
+
+
+def test_a_gang_of_the_pod_template_keeps_its_topology() -> None:
+    annotations = {"dra.kopf.dev/gang": "2", "dra.kopf.dev/gang-topology": "kubernetes.io/hostname"}
+    gang = workload("it", [(pod_set("main", 2, 1, annotations=annotations), "a")])
+    gang["spec"]["podSets"][0]["template"]["spec"]["schedulerName"] = "dra-scheduler"
+    assert nodes_of(answered([*node("n1", "a", 1), *node("n2", "a", 1)], gang)) == ["", ""]
+    assert nodes_of(answered([*node("n1", "a", 1), *node("n2", "a", 2)], gang)) == ["n2", "n2"]
+    assert answered([*node("n1", "a", 2), *node("n2", "a", 2)], gang, copies=2).fits
+
+
+LEVELS = ["pool", "kubernetes.io/hostname"]
+V1BETA1 = {"levels": LEVELS, "domains": [{"values": ["a", "n-1"], "count": 1}, {"values": ["a", "n-2"], "count": 2}]}
+V1BETA2 = {
+    "levels": LEVELS,
+    "slices": [
+        {
+            "domainCount": 2,
+            "valuesPerLevel": [{"universalValue": "a"}, {"prefix": "n-", "roots": ["1", "2"]}],
+            "podCounts": [1, 2],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(("version", "topology"), [("v1beta1", V1BETA1), ("v1beta2", V1BETA2)])
+def test_pods_are_in_the_domains_that_kueue_assigned(version: str, topology: JSON) -> None:
+    made = workload("it", [(pod_set("main", 3, 1), "a")], version)
+    made["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = topology
+    found = answered([*node("n-1", "a", 9), *node("n-2", "a", 9)], made)
+    assert nodes_of(found) == ["n-1", "n-2", "n-2"]
+    topology = {**topology, "levels": [*LEVELS, "rack"]}
+    made["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = topology
+    with pytest.raises(Problem, match="item 1: Workload ns/it: pod set main: topologyAssignment has fewer"):
+        wanted(made, *FLAVORS)
+
+
+def test_what_other_admission_checks_add_counts() -> None:
+    update = {"name": "main", "nodeSelector": {"kubernetes.io/hostname": "n2"}}
+    checks = [{"name": "other", "state": "Ready", "message": "", "podSetUpdates": [update]}]
+    made = workload("it", [(pod_set("main", 1, 1), "a")], admissionChecks=checks)
+    assert nodes_of(answered([*node("n1", "a", 4), *node("n2", "a", 1)], made)) == ["n2"]
+
+
+def test_fewer_pods_start_than_the_set_has_where_kueue_says_so() -> None:
+    made = workload("it", [(pod_set("main", 6, 1), "a")], reclaimablePods=[{"name": "main", "count": 2}])
+    made["status"]["admission"]["podSetAssignments"][0]["count"] = 5
+    assert len(answered(node("n1", "a", 4), made).pods) == 3
+
+
+def test_gates_of_kueue_are_gone_and_others_stay() -> None:
+    made = workload("it", [(pod_set("main", 1, 1), "a")])
+    spec = made["spec"]["podSets"][0]["template"]["spec"]
+    spec["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    assert nodes_of(answered(node("n1", "a", 1), made)) == ["n1"]
+    spec["schedulingGates"].append({"name": "example.com/later"})
+    assert nodes_of(answered(node("n1", "a", 1), made)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"conditions": [{"type": "Finished", "status": "True"}]}, "it has finished"),
+        ({"conditions": [{"type": "Admitted", "status": "True"}]}, "it is admitted: its pods are in the cluster"),
+    ],
+)
+def test_a_workload_of_which_no_pods_come_is_left_out(status: JSON, why: str) -> None:
+    ended, other = (
+        workload("old", [(pod_set("main", 1, 1), "a")], **status),
+        workload("new", [(pod_set("m", 1, 1), "a")]),
+    )
+    found = wanted(ended, other, *FLAVORS)
+    assert found.size == 1
+    assert why in found.notes[0]
+    with pytest.raises(Problem, match=why):
+        wanted(ended, *FLAVORS)
+
+
+def test_without_quota_any_flavor_may_be_used_and_a_note_says_so() -> None:
+    found = wanted(workload("it", [(pod_set("main", 2, 1), "")]))
+    assert found.notes == ["item 1: Workload ns/it has no quota yet: its pods may use nodes of any flavor"]
+
+
+def test_what_is_missing_or_contradicts_is_said_with_its_place() -> None:
+    made = workload("it", [(pod_set("main", 1, 1), "a")])
+    with pytest.raises(Problem, match=r"its ResourceFlavor a is missing; pass .*kubectl get resourceflavors -o yaml"):
+        wanted(made)
+    made["spec"]["podSets"][0]["template"]["spec"]["nodeSelector"] = {"pool": "b"}
+    with pytest.raises(Problem, match="pod set main: node selector pool is b, and ResourceFlavor a sets a"):
+        wanted(made, *FLAVORS)
+    made["spec"]["podSets"] = "none"
+    with pytest.raises(Problem, match=r"item 1: Workload it: .*podSets"):
+        wanted(made, *FLAVORS)
+
+
+def test_a_workload_of_another_group_is_none_of_kueue() -> None:
+    made = workload("it", [(pod_set("main", 1, 1), "a")])
+    made["apiVersion"] = "scheduling.k8s.io/v1beta1"
+    with pytest.raises(Problem, match="hold no Pod"):
+        wanted(made)
+
+
+# --- random workloads on random clusters ---
+
+Room = dict[str, tuple[int, int]]
+"""By node: devices and cpu that are free."""
+
+
+def cluster_of(dice: random.Random) -> tuple[list[JSON], dict[str, str], Room]:
+    """Nodes of two pools, some devices in use; the pool and the room of each."""
+    objects: list[JSON] = []
+    pools: dict[str, str] = {}
+    room: Room = {}
+    for number in range(dice.randint(1, 4)):
+        name, pool, devices, cpu = f"n{number}", dice.choice("ab"), dice.randint(0, 4), dice.randint(2, 6)
+        objects += node(name, pool, devices, cpu)
+        held = dice.randint(0, devices)
+        objects += [in_use(name, f"gpu-{device}") for device in range(held)]
+        pools[name], room[name] = pool, (devices - held, cpu)
+    return objects, pools, room
+
+
+def workload_of(dice: random.Random, name: str) -> JSON:
+    sets = [
+        (pod_set(f"s{number}", dice.randint(1, 3), dice.randint(0, 2), dice.randint(1, 3)), dice.choice(("a", "b")))
+        for number in range(dice.randint(1, 2))
+    ]
+    return workload(name, sets)
+
+
+def needs_of(made: JSON) -> Iterator[tuple[str, int, int]]:
+    """Of each pod in order: its pool, devices and cpu."""
+    for each, assigned in zip(made["spec"]["podSets"], made["status"]["admission"]["podSetAssignments"], strict=True):
+        spec = each["template"]["spec"]
+        claims = spec.get("resourceClaims") or [{"resourceClaimTemplateName": "gpus-0"}]
+        devices = int(claims[0]["resourceClaimTemplateName"].removeprefix("gpus-"))
+        cpu = int(spec["containers"][0]["resources"]["requests"]["cpu"])
+        yield from [(assigned["flavors"]["cpu"], devices, cpu)] * each["count"]
+
+
+def exists(needs: Sequence[tuple[str, int, int]], pools: dict[str, str], room: Room) -> bool:
+    """Whether any placement of all pods exists: every node is tried for each."""
+    if not needs:
+        return True
+    (pool, devices, cpu), *rest = needs
+    return any(
+        exists(rest, pools, {**room, name: (free - devices, left - cpu)})
+        for name, (free, left) in room.items()
+        if pools[name] == pool and devices <= free and cpu <= left
+    )
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_every_workload_that_is_said_to_fit_can_start_and_no_other_could(first: int) -> None:
+    """What was answered is played again by arithmetic of its own, pod by pod."""
+    seen: Counter[bool] = Counter()
+    for seed in range(first, first + fewer(100)):
+        dice = random.Random(seed)
+        cluster, pools, room = cluster_of(dice)
+        taken = {
+            f"{DRIVER}/{it['status']['allocation']['devices']['results'][0]['pool']}/{device}"
+            for it in cluster
+            if it["kind"] == "ResourceClaim"
+            for device in [it["status"]["allocation"]["devices"]["results"][0]["device"]]
+        }
+        asked = [workload_of(dice, f"w{number}") for number in range(dice.randint(1, 5))]
+        facts = list(answered(cluster, *asked).pods)
+        for made in asked:
+            needs = list(needs_of(made))
+            its, facts = facts[: len(needs)], facts[len(needs) :]
+            fits = all(pod.node for pod in its)
+            assert fits or not any(pod.node for pod in its), f"seed {seed}: a part of a workload has a place"
+            assert fits == exists(needs, pools, room), f"seed {seed}: {made['metadata']['name']}"
+            seen[fits] += 1
+            for pod, (pool, devices, cpu) in zip(its, needs, strict=True) if fits else ():
+                free, left = room[pod.node]
+                room[pod.node] = free - devices, left - cpu
+                assert pools[pod.node] == pool
+                assert min(room[pod.node]) >= 0
+                assert len(set(pod.devices) - taken) == devices == len(pod.devices)
+                assert all(device.startswith(f"{DRIVER}/{pod.node}/") for device in pod.devices)
+                taken |= set(pod.devices)
+        assert not facts
+    assert min(seen.values()) > fewer(20)
