@@ -12,7 +12,7 @@ from dra_operator.commands.object_files import decoded
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.pipeline import Settings
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.wanted import Wanted
 from rounds import fewer
@@ -265,6 +265,52 @@ def test_a_workload_of_another_group_is_none_of_kueue() -> None:
         wanted(made)
 
 
+# --- gangs without Kueue ---
+
+
+def job(
+    pods: int, devices: int = 1, gang: str = "2", scheduler: str = "dra-scheduler", on_one_node: bool = False
+) -> JSON:
+    topology = {"dra.kopf.dev/gang-topology": "kubernetes.io/hostname"} if on_one_node else {}
+    made = pod_set("main", pods, devices, annotations={"dra.kopf.dev/gang": gang, **topology})["template"]
+    made["spec"]["schedulerName"] = scheduler
+    spec = {"parallelism": pods, "template": made}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "namespace": "ns"}, "spec": spec}
+
+
+def test_a_job_that_is_a_gang_is_placed_as_a_whole() -> None:
+    two_ones = [*node("n1", "a", 1), *node("n2", "a", 1)]
+    assert nodes_of(answered(two_ones, job(2))) == ["n1", "n2"]
+    assert nodes_of(answered(two_ones, job(2, on_one_node=True))) == ["", ""]
+    assert nodes_of(answered(two_ones, job(3, gang="3"))) == [""] * 3
+    assert nodes_of(answered([*two_ones, *node("n3", "a", 2)], job(2, on_one_node=True))) == ["n3", "n3"]
+
+
+def test_each_copy_of_a_job_is_a_gang_of_its_own() -> None:
+    cluster = [*node("n1", "a", 2), *node("n2", "a", 2), *node("n3", "a", 1)]
+    assert answered(cluster, job(2, on_one_node=True), copies=2).fits
+    assert answered(cluster, job(2, on_one_node=True), copies=None).copies == 2
+
+
+def test_pods_beyond_the_size_of_the_gang_join_it_where_it_is() -> None:
+    cluster = [*node("n1", "a", 3), *node("n2", "a", 1)]
+    assert nodes_of(answered(cluster, job(3, on_one_node=True))) == ["n1"] * 3
+    assert nodes_of(answered(cluster, job(4, on_one_node=True))) == ["n1"] * 3 + [""]
+    assert sorted(nodes_of(answered(cluster, job(4)))) == ["n1"] * 3 + ["n2"]
+
+
+def test_pods_of_another_scheduler_do_not_wait_for_a_gang_of_ours() -> None:
+    cluster = [*node("n1", "a", 1), *node("n2", "a", 1)]
+    assert nodes_of(answered(cluster, job(2, scheduler="default-scheduler", on_one_node=True))) == ["n1", "n2"]
+    assert nodes_of(answered(cluster, job(3, gang="9", scheduler="default-scheduler"))) == ["n1", "n2", ""]
+
+
+def test_a_gang_that_lacks_pods_says_so() -> None:
+    found = answered(node("n1", "a", 4), job(2, gang="3"))
+    assert nodes_of(found) == ["", ""]
+    assert "has fewer than the 3 pods that it needs" in found.pods[0].reason
+
+
 # --- random workloads on random clusters ---
 
 Room = dict[str, tuple[int, int]]
@@ -313,6 +359,21 @@ def exists(needs: Sequence[tuple[str, int, int]], pools: dict[str, str], room: R
         for name, (free, left) in room.items()
         if pools[name] == pool and devices <= free and cpu <= left
     )
+
+
+@pytest.mark.parametrize("first", range(0, 200, 100))
+def test_a_gang_on_one_node_fits_if_any_node_has_room_for_all_of_it(first: int) -> None:
+    seen: Counter[bool] = Counter()
+    for seed in range(first, first + fewer(100)):
+        dice = random.Random(seed)
+        cluster, pools, room = cluster_of(dice)
+        pods, devices = dice.randint(2, 3), 1
+        found = answered(cluster, job(pods, devices, gang=str(pods), on_one_node=True))
+        wide = [free >= pods * devices and cpu >= pods and pools[name] == "a" for name, (free, cpu) in room.items()]
+        assert found.fits == any(wide), f"seed {seed}"
+        assert len(set(nodes_of(found))) == 1, f"seed {seed}"
+        seen[found.fits] += 1
+    assert min(seen.values()) > fewer(5)
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))

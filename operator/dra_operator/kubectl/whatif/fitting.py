@@ -150,8 +150,13 @@ def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
 
 def _placed(overlay: Overlay, source: Copies) -> Iterator[Sequence[Placed | NotPlaced]]:
     """Batch by batch of the next copy; of pods that start together all or none have a place."""
-    for batch in source.batches():
-        yield [overlay.place(batch[0])] if len(batch) == 1 else overlay.place_together(batch)
+    for pods, gang in source.batches():
+        if gang is not None:
+            yield overlay.place_gang(gang, pods)
+        elif len(pods) == 1:
+            yield [overlay.place(pods[0])]
+        else:
+            yield overlay.place_together(pods)
 
 
 def _until_blocked(batches: Iterator[Sequence[Placed | NotPlaced]]) -> Iterator[PodFact]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replaced
 from functools import partial
 from itertools import count
 
@@ -132,6 +133,20 @@ class Overlay:
                 self._quotas = quotas
         return [NotPlaced(pod, found) if isinstance(found, str) else found[pod.key] for pod in pods]
 
+    def place_gang(self, gang: Gang, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        """Pods of one gang: as many as it needs at the same time, or none; those beyond join them one by one.
+
+        Where fewer are here than it needs, pods of it that wait in the cluster are planned with them.
+        """
+        running, _ = self.cluster.members_of(gang)
+        wanted = max(gang.size - len(running), 1)
+        if len(pods) < wanted or wanted == 1:
+            return [self.place(pod, with_gang=True) for pod in pods]
+        found = self.place_together(pods[:wanted])
+        if isinstance(found[0], NotPlaced):
+            return [*found, *(NotPlaced(pod, found[0].reason) for pod in pods[wanted:])]
+        return [*found, *(self.place(pod, with_gang=True) for pod in pods[wanted:])]
+
     def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | str:
         """By the key of each pod; or why they do not fit."""
         groups: dict[str, list[Pod]] = {}
@@ -140,18 +155,18 @@ class Overlay:
             made, hindrance = self.with_claims(pod)
             if hindrance is not None:
                 return f"pod {pod.metadata.name} {hindrance.text}"
-            groups.setdefault(self.cluster.gang_key_of(made) or "", []).append(made)
+            key = self.cluster.gang_key_of(made) if self.cluster.is_ours_to_place(made) else None
+            groups.setdefault(key or "", []).append(made)
         found: dict[str, Placed] = {}
-        for members in groups.values():
+        for key, members in groups.items():
             states: list[CycleState] = []
             for pod in members:
                 state = self._pre_filtered(pod)
                 if not isinstance(state, CycleState):
                     return f"pod {pod.metadata.name} {state.text}"
                 states.append(state)
-            gang = self.cluster.gang_of(members[0])
-            same = NOTHING_SAME
-            if isinstance(gang, Gang):
+            gang, same = self.cluster.gang_of(members[0]), NOTHING_SAME
+            if key and isinstance(gang, Gang):
                 same = same_values(self.cluster, gang, self.cluster.members_of(gang)[0])
             answer = decided(joint_plan(states, same), self.made.pausing)
             if isinstance(answer, NoPlace):
@@ -223,7 +238,10 @@ class Overlay:
         return pod, maker.lacking.get(pod.key) or refused or closed_gate(pod)
 
     def _pre_filtered(self, pod: Pod) -> PreFilterResult:
-        return pre_filter(pod, self.cluster.snapshot(self.made.allocator, self.made.now))
+        snapshot = self.cluster.snapshot(self.made.allocator, self.made.now)
+        if not self.cluster.is_ours_to_place(pod):  # another scheduler does not wait for all pods of our gangs
+            snapshot = replaced(snapshot, gang_pods=lambda gang: gang.size)
+        return pre_filter(pod, snapshot)
 
     def _plan_on(self, cycle_state: CycleState, node: str) -> Plan | None:
         state = cycle_state.nodes.get(node)

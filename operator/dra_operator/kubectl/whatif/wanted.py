@@ -1,6 +1,7 @@
 """The pods that are to be placed: single ones, and those of workloads, in as many copies as are asked for.
 
-Pods that start together or not at all are placed in one batch. Each other pod is a batch of its own.
+Pods that start together or not at all are placed in one batch: those of a Workload of Kueue, and those of a gang that
+the operator places. Each other pod is a batch of its own.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, groupby
+from typing import NamedTuple
 
 from dra_api.core import Pod
 from dra_api.meta import Object
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
+from dra_operator.scheduling.state import Gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,13 @@ class Wanted:
         return sum(each.replicas for each in self.pods)
 
 
+class Batch(NamedTuple):
+    """Pods that are placed together. ``gang``: theirs, of which more or fewer pods may be here than it needs."""
+
+    pods: list[Pod]
+    gang: Gang | None = None
+
+
 @dataclass
 class Copies:
     """One copy of all wanted pods after the other, each pod with a name that nothing in the cluster has."""
@@ -56,17 +66,27 @@ class Copies:
 
     def copy(self) -> Iterator[Pod]:
         """The pods of the next copy."""
-        return chain.from_iterable(self.batches())
+        return chain.from_iterable(batch.pods for batch in self.batches())
 
-    def batches(self) -> Iterator[Sequence[Pod]]:
-        """The same, those that start together in one batch."""
+    def batches(self) -> Sequence[Batch]:
+        """The same in batches. A gang stands where its first pod does."""
         self._copies += 1
+        made: list[Batch] = []
+        gangs: dict[str, Batch] = {}
         for together, sets in groupby(enumerate(self.wanted.pods), lambda numbered: numbered[1].together):
-            pods = (self._named(place, each) for place, each in sets for _ in range(each.replicas))
-            if not together:
-                yield from ((pod,) for pod in pods)
-            elif batch := [_of_copy(pod, self._copies) for pod in pods]:
-                yield batch
+            pods = [self._named(place, each) for place, each in sets for _ in range(each.replicas)]
+            if together and pods:
+                made.append(Batch(pods))
+            for pod in () if together else pods:
+                gang = self.cluster.gang_of(pod) if self.cluster.is_ours_to_place(pod) else None
+                if not isinstance(gang, Gang):
+                    made.append(Batch([pod]))
+                elif gang.key in gangs:
+                    gangs[gang.key].pods.append(pod)
+                else:
+                    gangs[gang.key] = Batch([pod], gang)
+                    made.append(gangs[gang.key])
+        return made
 
     def _named(self, place: int, each: WantedPods) -> Pod:
         """``NAME``, ``NAME-2``, ... of a single pod; ``NAME-0``, ``NAME-1``, ... of a workload."""
@@ -79,10 +99,8 @@ class Copies:
             if key not in self.cluster.pods and key not in self._used:
                 break
         self._used.add(key)
-        return replace(each.pod, metadata=replace(meta, name=name, uid=f"wanted {key}"))
-
-
-def _of_copy(pod: Pod, number: int) -> Pod:
-    """The pod of a controller that each copy has of its own: a gang of pods that only share the controller is one."""
-    owners = (replace(it, uid=f"{it.uid} copy {number}") for it in pod.metadata.owner_references or ())
-    return replace(pod, metadata=replace(pod.metadata, owner_references=tuple(owners)))
+        meta = replace(meta, name=name, uid=f"wanted {key}")
+        if not each.is_single:  # a gang of pods that only share their controller is one of this copy
+            owners = (replace(it, uid=f"{it.uid} copy {self._copies}") for it in meta.owner_references or ())
+            meta = replace(meta, owner_references=tuple(owners))
+        return replace(each.pod, metadata=meta)
