@@ -22,6 +22,8 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
+from dra_api.console import not_installed
+
 Json = dict[str, Any]
 
 
@@ -29,7 +31,7 @@ def main(program: str) -> None:
     """Serve until stdin ends."""
     found = entry_points(group="console_scripts", name=program)
     if not found:
-        sys.exit(f"{program} is not installed beside {sys.executable}: pip install 'kopf-dra[devcluster]'")
+        sys.exit(not_installed(f"{program}, beside {sys.executable},", "devcluster"))
     run: Callable[[], int] = next(iter(found)).load()
     gc.freeze()  # what the children share is not touched by their collections
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides

@@ -79,7 +79,9 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        pytest.fail(f"{error.name} is not installed: pip install 'kopf-dra[devcluster]'", pytrace=False)
+        from dra_api.console import not_installed  # every pytest of an environment imports this module
+
+        pytest.fail(not_installed(str(error.name), "devcluster"), pytrace=False)
 
 
 def _arguments(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:

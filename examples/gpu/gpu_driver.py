@@ -1,7 +1,7 @@
 """Whole GPUs and their partitions (MIG), with sharing configuration and health, by NVML.
 
     FAKE_GPUS=2 python examples/gpu/gpu_driver.py --node-name NODE     # without GPUs
-    pip install 'kopf-dra[nvml]' && python examples/gpu/gpu_driver.py  # with GPUs
+    pip install '.[nvml]' && python examples/gpu/gpu_driver.py  # with GPUs
 
 A GPU with MIG enabled offers a device for each profile at each placement. They draw from the counters of its memory and
 compute slices, so that claims get what fits side by side; an instance is made when its claim is prepared, and destroyed

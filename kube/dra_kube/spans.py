@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from dra_api.console import not_installed
+
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
@@ -79,7 +81,7 @@ def start_traces(service: str, **about: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        logger.warning("%s is set, but traces need OpenTelemetry: pip install 'kopf-dra[otel]'", _ENDPOINTS[0])
+        logger.warning("%s is set, but %s", _ENDPOINTS[0], not_installed("OpenTelemetry", "otel"))
         return
     record(BatchSpanProcessor(OTLPSpanExporter()), service, **about)
 

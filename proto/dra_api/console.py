@@ -19,6 +19,8 @@ UNWRITTEN_EXIT_CODE: Final = 74
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED_EXIT_CODE: Final = 130
 """Exit code of a process that SIGINT ended."""
+INSTALLING: Final = "https://github.com/kopf-dra/kopf-dra#as-a-package"
+"""Where to read how the distribution and its extras are installed."""
 MISSING_EXIT_CODE: Final = 2
 """Exit code when a package is not installed that an extra would bring."""
 
@@ -58,8 +60,13 @@ def needing(extra: str, program: str, command: Callable[[], int]) -> int:
         name = (error.name or "").partition(".")[0]
         if not name or name.startswith("dra_"):
             raise
-        print(f"{program}: {name} is not installed: pip install 'kopf-dra[{extra}]'", file=sys.stderr)
+        print(f"{program}: {not_installed(name, extra)}", file=sys.stderr)
         return MISSING_EXIT_CODE
+
+
+def not_installed(package: str, extra: str) -> str:
+    """Return that a package is missing, which extra brings it, and where that is said to come from."""
+    return f"{package} is not installed: the extra kopf-dra[{extra}] brings it, see {INSTALLING}"
 
 
 def printable(text: str) -> str:

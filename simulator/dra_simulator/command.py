@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from dra_api.console import printable
+from dra_api.console import not_installed, printable
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_operator.allocator import (
@@ -158,7 +158,7 @@ def _answer_trace(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        raise BadInput(f"{error.name} is not installed: pip install 'kopf-dra[quality]'") from None
+        raise BadInput(not_installed(str(error.name), "quality")) from None
     return run_trace(options)
 
 

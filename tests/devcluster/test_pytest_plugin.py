@@ -48,7 +48,7 @@ def test_clients_find_the_cluster_of_their_test(tmp_path: Path) -> None:
 
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
     said = run(tmp_path, "def test(dev_cluster): pass", before="sys.modules['orjson'] = None")
-    assert "orjson is not installed: pip install 'kopf-dra[devcluster]'" in said
+    assert "orjson is not installed: the extra kopf-dra[devcluster] brings it" in said
 
 
 def test_a_test_run_that_does_not_use_them_imports_next_to_nothing() -> None:

@@ -30,7 +30,7 @@ def test_a_missing_library_is_told_with_the_remedy(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     with caplog.at_level(logging.WARNING):
         spans.start_traces("x")
-    assert "pip install 'kopf-dra[otel]'" in caplog.text
+    assert "the extra kopf-dra[otel] brings it" in caplog.text
     assert spans._tracer is None
 
 

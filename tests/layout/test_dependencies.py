@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
+from dra_api.console import INSTALLING
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -165,7 +166,8 @@ def test_a_program_says_which_extra_is_missing(program: str, module: str, words:
     code = f"{BLOCKED}\nimport {module} as cli; sys.exit(cli.main({words}))"
     done = subprocess.run([sys.executable, "-c", code, ",".join(BASE | {NAME})], capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(rf"{program}: \w+ is not installed: pip install 'kopf-dra\[{extra}\]'\n", done.stderr)
+    said = rf"{program}: \w+ is not installed: the extra kopf-dra\[{extra}\] brings it, see \S+\n"
+    assert re.fullmatch(said, done.stderr)
 
 
 def test_the_development_cluster_says_which_extra_is_missing() -> None:
@@ -173,7 +175,7 @@ def test_the_development_cluster_says_which_extra_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         2,
-        "dra-devcluster: orjson is not installed: pip install 'kopf-dra[devcluster]'\n",
+        f"dra-devcluster: orjson is not installed: the extra kopf-dra[devcluster] brings it, see {INSTALLING}\n",
     )
 
 

@@ -147,4 +147,4 @@ def test_a_missing_library_is_told_with_the_extra_that_has_it(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert main(tables) == 2
-    assert "numpy is not installed: pip install 'kopf-dra[quality]'" in capsys.readouterr().err
+    assert "numpy is not installed: the extra kopf-dra[quality] brings it, see https://" in capsys.readouterr().err
