@@ -1,4 +1,4 @@
-"""Functions that tell one story."""
+"""Functions that tell one story, and files that are chapters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 80
+MEAN = 170
+"""Lines of a file, at least: a module is a chapter, and a file for each function is none."""
 PACKAGES = (
     "operator/dra_operator",
     "simulator/dra_simulator",
@@ -39,6 +41,11 @@ def test_no_function_is_longer_than_two_screens() -> None:
     found = {f"{file.relative_to(ROOT)}, {name}": lines for file in FILES for name, lines in long_ones(file).items()}
     assert found == {}
     assert FILES
+
+
+def test_files_are_chapters() -> None:
+    lines = sum(file.read_text().count("\n") for file in FILES)
+    assert lines / len(FILES) >= MEAN, "merge what has one importer with it"
 
 
 def test_lines_are_counted_from_the_head_to_the_last_line() -> None:
