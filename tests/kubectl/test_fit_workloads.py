@@ -152,6 +152,50 @@ def test_pod_sets_are_planned_together_so_the_first_leaves_the_only_node_that_th
     assert nodes_of(answered(cluster, workload("mixed", sets))) == ["n2", "n1"]
 
 
+@pytest.mark.parametrize("nodes", [3, 24, 100])
+def test_small_pods_leave_each_node_room_for_a_large_one(nodes: int) -> None:
+    """The small ones first would fill nodes, and there are too many ways to move them away again."""
+    cluster = [item for number in range(nodes) for item in node(f"n{number}", "a", 4)]
+    sets = [(pod_set("driver", nodes, 1), "a"), (pod_set("worker", nodes, 3), "a")]
+    found = answered([*cluster, template(3)], workload("spread", sets))
+    assert found.fits
+    assert Counter(nodes_of(found)) == {f"n{number}": 2 for number in range(nodes)}
+
+
+def test_a_pod_that_wants_all_devices_of_a_node_comes_first() -> None:
+    cluster = [item for number in range(12) for item in node(f"n{number}", "a", 3)]
+    every = template(1)
+    every["metadata"]["name"] = "gpus-9"
+    every["spec"]["spec"]["devices"]["requests"][0]["exactly"] = {"deviceClassName": "gpu", "allocationMode": "All"}
+    sets = [(pod_set("small", 18, 1), "a"), (pod_set("large", 6, 9), "a")]
+    assert answered([*cluster, every], workload("whole", sets)).fits
+
+
+def test_pods_that_share_a_claim_are_where_its_device_is() -> None:
+    claim = {**template(1), "kind": "ResourceClaim", "spec": template(1)["spec"]["spec"]}
+    made = workload("it", [(pod_set("main", 3, 1), "a")])
+    entry = {"name": "gpu", "resourceClaimName": "gpus-1"}
+    made["spec"]["podSets"][0]["template"]["spec"]["resourceClaims"] = [entry]
+    roomy = [*node("n1", "a", 1, cpu=2), *node("n2", "a", 1, cpu=3)]
+    assert nodes_of(answered(roomy, claim, made)) == ["n2"] * 3
+    assert nodes_of(answered(node("n1", "a", 1, cpu=2), claim, made)) == [""] * 3
+
+
+def test_a_quota_that_is_too_small_for_all_pods_gives_devices_to_none() -> None:
+    hard = {"gpu.deviceclass.resource.k8s.io/devices": "3"}
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "ns"},
+        "spec": {"hard": hard},
+        "status": {"hard": hard, "used": dict.fromkeys(hard, "0")},
+    }
+    large, small = (workload(f"of-{pods}", [(pod_set("main", pods, 1), "a")]) for pods in (4, 3))
+    found = answered([*node("n1", "a", 8), quota], large, small)
+    assert nodes_of(found) == [""] * 4 + ["n1"] * 3
+    assert "exceeded quota: q" in found.pods[0].reason
+
+
 def test_pods_go_only_to_nodes_of_their_flavors_and_tolerate_what_these_tolerate() -> None:
     cluster = [*node("n1", "a", 4), *node("n2", "b", 1)]
     assert nodes_of(answered(cluster, workload("it", [(pod_set("main", 1, 1), "b")]))) == ["n2"]
