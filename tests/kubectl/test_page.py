@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-TEXT = "".join((HERE.parents[1] / "docs" / name).read_text() for name in ("kubectl-dra.md", "defragment.md"))
+PAGES = ("kubectl-dra.md", "kubectl-check.md", "kubectl-fit.md", "defragment.md")
+TEXT = "".join((HERE.parents[1] / "docs" / name).read_text() for name in PAGES)
 RECORDED = {
     first: rest.splitlines()
     for first, _, rest in (file.read_text().partition("\n") for file in sorted((HERE / "answers").glob("*.txt")))
