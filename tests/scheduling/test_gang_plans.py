@@ -168,6 +168,20 @@ LABELS = {"app": "g"}
 OTHERS = {"matchLabels": LABELS}
 
 
+def test_small_members_leave_each_node_room_for_a_large_one() -> None:
+    """The small ones first would fill nodes, and there are too many ways to move them away again."""
+    names = [f"n{number}" for number in range(24)]
+    nodes = [node(name) for name in names]
+    small, large = (
+        [member(f"{kind}-{n}", wants(count=count)) for n in range(24)] for kind, count in (("s", 1), ("l", 3))
+    )
+    made = states([*small, *large], Nodes(nodes), allocator(**dict.fromkeys(names, "xxxx")))
+    plans = decided(made)
+    assert isinstance(plans, tuple)
+    check(made, plans, nodes)
+    assert Counter(plan.node for plan in plans) == dict.fromkeys(names, 2)
+
+
 def hosts(names: Sequence[str], **more: Any) -> Nodes:
     return Nodes([node(name, labels={HOST: name}, **more) for name in names])
 

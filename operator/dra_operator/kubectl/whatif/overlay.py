@@ -49,7 +49,7 @@ from dra_operator.scheduling import (
     pre_filter,
 )
 from dra_operator.scheduling.gang import NOTHING_SAME, joint_plan
-from dra_operator.scheduling.state import Gang, is_immediate, pod_requests
+from dra_operator.scheduling.state import Gang, is_immediate
 
 from .outcome import NotPlaced, Placed
 
@@ -168,8 +168,6 @@ class Overlay:
             gang, same = self.cluster.gang_of(members[0]), NOTHING_SAME
             if key and isinstance(gang, Gang):
                 same = same_values(self.cluster, gang, self.cluster.members_of(gang)[0])
-            # The small ones of a driver and its workers would leave each node a little too full for a large one.
-            states.sort(key=_size, reverse=True)
             answer = decided(joint_plan(states, same), self.made.pausing)
             if isinstance(answer, NoPlace):
                 return answer.message
@@ -357,11 +355,3 @@ def _recorded(pod: Pod) -> list[str]:
     """The keys of the claims that the pod has from templates."""
     statuses = pod.status.resource_claim_statuses or ()
     return [f"{pod.metadata.namespace}/{it.resource_claim_name}" for it in statuses if it.resource_claim_name]
-
-
-def _size(state: CycleState) -> tuple[bool, int, int]:
-    """How much of a node the pod needs: all devices, or so many, then its cpu."""
-    requests = [request for claim in state.resource_claims for request in claim.spec.devices.requests or ()]
-    asked = [it for one in requests if (it := one.exactly or next(iter(one.first_available or ()), None)) is not None]
-    devices = sum(it.count for it in asked)
-    return any(it.allocation_mode == "All" for it in asked), devices, pod_requests(state.pod).get("cpu", 0)

@@ -27,9 +27,11 @@ from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.result import NodeStatus, Obstructed, Plan
 from dra_operator.scheduling.rules import DO_NOT_SCHEDULE, POD_AFFINITY, SPREAD
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
+from dra_operator.scheduling.state.requests import pod_requests
 from dra_operator.scheduling.state.selection import affinity, anti_affinity
 
 Kind = tuple[object, ...]
+Size = tuple[bool, int, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -81,13 +83,27 @@ class MemberFrame:
 
 
 def members_of(states: Sequence[CycleState]) -> list[Member]:
-    """The members in the order of the plan: those that have claims with devices first, equal ones beside each other."""
+    """The members in the order of the plan, equal ones beside each other.
+
+    Those that have claims with devices come first, and then the largest: small ones, such as the driver of a job, would
+    leave many nodes a little too full for one of its workers.
+    """
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))
     made = [_member(number, state, users) for number, state in enumerate(states)]
-    ranks: dict[Kind, tuple[bool, int]] = {}
+    ranks: dict[Kind, tuple[bool, Size, int]] = {}
     for member in made:
-        ranks.setdefault(member.kind, (all(map(is_open, member.state.resource_claims)), member.number))
+        if member.kind not in ranks:
+            is_free = all(map(is_open, member.state.resource_claims))
+            ranks[member.kind] = is_free, _smallness(member.state), member.number
     return sorted(made, key=lambda it: (ranks[it.kind], it.number))
+
+
+def _smallness(state: CycleState) -> Size:
+    """What sorts the largest first: whoever wants all devices of a node, then by number of devices, then by cpu."""
+    requests = [request for claim in state.resource_claims for request in claim.spec.devices.requests or ()]
+    asked = [it for one in requests if (it := one.exactly or next(iter(one.first_available or ()), None)) is not None]
+    wants_all = any(it.allocation_mode == "All" for it in asked)
+    return not wants_all, -sum(it.count for it in asked), -pod_requests(state.pod).get("cpu", 0)
 
 
 def is_open(claim: ResourceClaim) -> bool:
