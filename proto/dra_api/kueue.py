@@ -23,6 +23,11 @@ GROUP: Final = "kueue.x-k8s.io"
 GATES: Final = f"{GROUP}/"
 """What the names of Kueue's scheduling gates begin with: it removes them from admitted pods."""
 MAIN: Final = "main"
+WORKLOAD: Final = f"{GROUP}/workload"
+"""The annotation of a pod that names its Workload."""
+POD_SET: Final = f"{GROUP}/podset"
+"""The label of a pod that names its set."""
+POD_GROUP: Final = f"{GROUP}/pod-group-name"
 
 
 class WorkloadError(Exception):
@@ -169,9 +174,20 @@ class Workload(Object, frozen=True):
         """Why no further pods come of it, as a clause without its name; empty if they may."""
         if self.has("Finished"):
             return "has finished"
-        if self.has("Admitted"):
-            return "is admitted: its pods are in the cluster, or come at once"
+        if self.has("Admitted") and self.has("PodsReady"):
+            return "is admitted, and its pods are ready"
         return "is not active (spec.active)" if self.spec.active is False else ""
+
+    def owns(self, pod: Pod) -> bool:
+        """Return whether it is a pod of this Workload: it says so, or has the same controller, or is the controller."""
+        meta, owner = pod.metadata, self.metadata.controller
+        if meta.namespace != self.metadata.namespace:
+            return False
+        named = ((meta.annotations or {}).get(WORKLOAD), (meta.labels or {}).get(POD_GROUP))
+        if self.metadata.name in named:
+            return True
+        of_pod = meta.controller.uid if meta.controller is not None else meta.uid
+        return owner is not None and bool(owner.uid) and owner.uid in (of_pod, meta.uid)
 
 
 class ResourceFlavorSpec(Part, frozen=True):
@@ -250,6 +266,7 @@ def _pod(workload: Workload, pod_set: PodSet) -> Pod:
             pod_set.template.metadata,
             name=f"{meta.name}-{pod_set.name}",
             namespace=meta.namespace,
+            labels={**(pod_set.template.metadata.labels or {}), POD_SET: pod_set.name},
             owner_references=(owner,),
         ),
         spec=replace(spec, scheduling_gates=gates or None),

@@ -270,7 +270,10 @@ def test_gates_of_kueue_are_gone_and_others_stay() -> None:
     ("status", "why"),
     [
         ({"conditions": [{"type": "Finished", "status": "True"}]}, "it has finished"),
-        ({"conditions": [{"type": "Admitted", "status": "True"}]}, "it is admitted: its pods are in the cluster"),
+        (
+            {"conditions": [{"type": "Admitted", "status": "True"}, {"type": "PodsReady", "status": "True"}]},
+            "are ready",
+        ),
     ],
 )
 def test_a_workload_of_which_no_pods_come_is_left_out(status: JSON, why: str) -> None:
@@ -283,6 +286,72 @@ def test_a_workload_of_which_no_pods_come_is_left_out(status: JSON, why: str) ->
     assert why in found.notes[0]
     with pytest.raises(Problem, match=why):
         wanted(ended, *FLAVORS)
+
+
+ADMITTED: list[JSON] = [{"type": "Admitted", "status": "True"}]
+
+
+def started(name: str, owner: str, node_name: str = "", **annotations: str) -> JSON:
+    """A pod of a job, with its node if it has one."""
+    owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": f"uid-{owner}", "controller": True}]
+    meta = {
+        "name": name,
+        "namespace": "ns",
+        "uid": f"uid-{name}",
+        "annotations": annotations,
+        "ownerReferences": owners,
+    }
+    spec = {"nodeName": node_name, "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize("owner", ["job", "other"])
+def test_what_was_admitted_and_has_not_started_comes_first(owner: str) -> None:
+    """Of 3 pods one has its node: 2 devices are kept for the others, wherever the Workload stands in the files."""
+    named = {} if owner == "job" else {"kueue.x-k8s.io/workload": "old"}
+    cluster = [*node("n1", "a", 4), in_use("n1", "gpu-0"), started("job-0", owner, "n1", **named)]
+    old = workload("old", [(pod_set("main", 3, 1), "a")], conditions=ADMITTED)
+    old["metadata"]["ownerReferences"] = started("", "job")["metadata"]["ownerReferences"]
+    large, small = (workload(f"of-{pods}", [(pod_set("main", pods, 1), "a")]) for pods in (2, 1))
+    found = answered(cluster, large, small, old)
+    assert [pod.node for pod in found.promised] == ["n1", "n1"]
+    assert nodes_of(found) == ["", "", "n1"]
+    assert answered(cluster, large, small).pods[0].node == "n1"
+    assert answered(cluster, small, old, copies=None).copies == 1
+
+
+def test_a_pod_that_was_admitted_and_waits_in_the_cluster_is_placed_as_it_is() -> None:
+    cluster = [*node("n1", "a", 4, cpu=3), started("job-0", "job")]
+    old = workload("old", [(pod_set("main", 2, 1), "a")], conditions=ADMITTED)
+    old["metadata"]["ownerReferences"] = started("", "job")["metadata"]["ownerReferences"]
+    found = answered(cluster, workload("new", [(pod_set("main", 2, 1), "a")]), old)
+    assert [pod.pod for pod in found.promised] == ["ns/job-0", "ns/old-main-0"]
+    assert nodes_of(found) == ["", ""]
+    assert "Insufficient cpu" in found.pods[0].reason
+
+
+def test_the_time_limit_counts_for_what_was_admitted_as_well() -> None:
+    old = workload("old", [(pod_set("main", 900, 1), "a")], conditions=ADMITTED)
+    objects = [obj for it in (*node("n1", "a", 4), DEVICE_CLASS) if (obj := decoded("it", it)) is not None]
+    asked = wanted(*FLAVORS, template(1), old, workload("new", [(pod_set("main", 1, 1), "a")]))
+    overlay = overlay_of(Observed(objects, NOW, namespace="ns"), Settings(), asked)
+    with pytest.raises(Problem, match="before the pods that Kueue has admitted were placed"):
+        fitted(overlay, asked, Assumption(), 1, seconds=1e-9)
+
+
+def test_pods_of_each_set_are_counted_by_themselves() -> None:
+    cluster = [
+        *node("n1", "a", 9),
+        started("a-0", "job", "n1"),
+        started("b-0", "job", "n1"),
+        started("b-1", "job", "n1"),
+    ]
+    for pod, name in zip(cluster[2:], "abb", strict=True):
+        pod["metadata"]["labels"] = {"kueue.x-k8s.io/podset": name}
+    old = workload("old", [(pod_set("a", 3, 1), "a"), (pod_set("b", 2, 2), "a")], conditions=ADMITTED)
+    old["metadata"]["ownerReferences"] = started("", "job")["metadata"]["ownerReferences"]
+    found = answered(cluster, workload("new", [(pod_set("main", 1, 1), "a")]), old)
+    assert [pod.pod for pod in found.promised] == ["ns/old-a-0", "ns/old-a-1"]
 
 
 def test_without_quota_any_flavor_may_be_used_and_a_note_says_so() -> None:

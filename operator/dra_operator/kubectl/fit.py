@@ -10,7 +10,7 @@ Of a Workload all pods start at the same time, on nodes of the flavors that Kueu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from dra_api import kueue
@@ -26,7 +26,7 @@ from dra_operator.kubectl.observed import Observed, joined, notes_on, require
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.outcome import PodFact
-from dra_operator.kubectl.whatif.wanted import Wanted, WantedPods
+from dra_operator.kubectl.whatif.wanted import Promised, Wanted, WantedPods
 from dra_operator.wording import counted, listed
 
 JSON = dict[str, Any]
@@ -48,13 +48,18 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     pods: list[WantedPods] = []
     objects: list[Object] = []
     notes: list[str] = []
+    promised: list[Promised] = []
     try:
         manifests = list(_placed(given, namespace))
         flavors = _flavors(manifests)
         for where, item in manifests:
             if _is_among(KUEUE, item):
                 if item["kind"] == "Workload":
-                    pods += _of_kueue(where, item, flavors, notes)
+                    found, owns = _of_kueue(where, item, flavors, notes)
+                    if owns is None:
+                        pods += found
+                    else:
+                        promised.append(Promised(found, owns))
             elif _is_among(WORKLOADS, item):
                 pods.append(_of_workload(where, item))
                 if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
@@ -72,7 +77,7 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     if not pods:
         known = "Pod, Deployment, ReplicaSet, StatefulSet, Job or Workload of Kueue"
         raise Problem("; ".join([f"the manifests hold no {known} to place", *notes]), ExitCode.USAGE)
-    return Wanted(pods, objects, nodes, notes)
+    return Wanted(pods, objects, nodes, notes, promised)
 
 
 def _items(paths: Sequence[str]) -> Iterator[tuple[str, JSON]]:
@@ -149,13 +154,16 @@ def _flavors(manifests: Items) -> dict[str, kueue.ResourceFlavor]:
 
 def _of_kueue(
     where: str, item: JSON, flavors: Mapping[str, kueue.ResourceFlavor], notes: list[str]
-) -> Iterator[WantedPods]:
-    """The pods that a Workload starts with. Raises BadInput."""
+) -> tuple[Sequence[WantedPods], Callable[[Pod], bool] | None]:
+    """The pods that a Workload starts with; if it is admitted, also which pods of the cluster are its.
+
+    Raises BadInput.
+    """
     workload = _kueue_object(where, item, kueue.Workload)
     title = f"{where}: Workload {workload.key}"
     if workload.settled:
         notes.append(f"{title} is left out: it {workload.settled}")
-        return
+        return (), None
     if workload.status.admission is None:
         notes.append(f"{title} has no quota yet: its pods may use nodes of any flavor")
     try:
@@ -164,8 +172,11 @@ def _of_kueue(
         is_missing = isinstance(error, kueue.FlavorMissing)
         remedy = "; pass what `kubectl get resourceflavors -o yaml` prints, as a further file" if is_missing else ""
         raise BadInput(f"{title}: {error}{remedy}") from error
-    for pod, count in found:
-        yield WantedPods(pod, count, is_single=False, together=f"workload {workload.key}")
+    pods = [WantedPods(pod, count, is_single=False, together=f"workload {workload.key}") for pod, count in found]
+    if not workload.has("Admitted"):
+        return pods, None
+    notes.append(f"{title} is admitted: what its pods still lack is taken before all others")
+    return pods, workload.owns
 
 
 T = TypeVar("T", bound=Object)
@@ -237,6 +248,11 @@ def _lines(found: Fitting, wanted: Wanted, copies: int | None) -> Iterator[str]:
         moved = len(going) - len(waiting)
         yield f"{moved} of {counted(len(going), 'pod')} of node {found.drained.name} would move first"
         yield from _reasons(waiting)
+    if found.promised:
+        placed = sum(bool(one.node) for one in found.promised)
+        number = counted(len(found.promised), "pod")
+        yield f"{placed} of {number} that Kueue has admitted and that have not started would have a place first"
+        yield from _reasons(found.promised)
     if found.is_cut:
         size, placed = counted(wanted.size, "pod"), sum(bool(one.node) for one in found.pods)
         if copies is None:

@@ -22,7 +22,7 @@ from dra_operator.kubectl.settings import Settings
 from .drain import Draining, drained, pods_on
 from .outcome import LeftFact, NotPlaced, Placed, PodFact, left_in
 from .overlay import Overlay
-from .wanted import Copies, Wanted
+from .wanted import Copies, Wanted, unstarted
 
 MOST_PLACED_PODS: Final = 10_000
 """Pods that one answer places."""
@@ -39,6 +39,8 @@ class Fitting(Fact, frozen=True):
     drained: Draining | None = None
     next: PodFact | None = None
     """The pod that blocks the next copy, if as many as fit were asked for; None if a limit was reached."""
+    promised: Sequence[PodFact] = ()
+    """Pods of admitted Workloads that have not started, and have what they need before all others."""
     is_cut: bool = False
     """Whether the time was over before all was tried: more may fit."""
 
@@ -80,13 +82,15 @@ def fitted(
     looks at all devices. After so many ``seconds`` (0: never) the answer is what was found until then; None leaves
     the limit to the overlay, and TookTooLong to the caller. Raises Problem."""
     with overlay.made.pausing.within(seconds) if seconds is not None else nullcontext():
+        first = f"of node {assumption.drained}"
         try:
             draining = _assumed(overlay, assumption)
+            first = "that Kueue has admitted"
+            promised = [PodFact.of(it) for it in _promised(overlay, wanted)]
         except TookTooLong as error:
             if seconds is None:
                 raise
-            node = assumption.drained
-            text = f"the time limit was reached before the pods of node {node} were placed; --time-limit gives more"
+            text = f"the time limit was reached before the pods {first} were placed; --time-limit gives more"
             raise Problem(text, ExitCode.IN_THE_WAY) from error
         source = Copies(wanted, overlay.cluster)
         is_limited = seconds is not None
@@ -96,7 +100,7 @@ def fitted(
             found = _number(overlay, source, copies, is_limited=is_limited)
     is_placed = draining is None or draining.is_placed
     left = left_in(overlay.made) if tells_left and not found.is_cut else ()
-    return changed(found, fits=found.fits and is_placed, left=left, drained=draining)
+    return changed(found, fits=found.fits and is_placed, left=left, drained=draining, promised=promised)
 
 
 def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
@@ -107,6 +111,14 @@ def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
             overlay.evict(pod)
         overlay.cluster.delete(Node, node.key)
     return drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
+
+
+def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
+    """Devices and room for pods that were admitted before. Those that wait in the cluster keep what they have."""
+    for promised in wanted.promised:
+        waiting, unmade = unstarted(promised, overlay.cluster)
+        yield from [overlay.place(pod, with_gang=True) for pod in waiting]
+        yield from chain.from_iterable(_placed(overlay, Copies(unmade, overlay.cluster)))
 
 
 def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) -> Fitting:

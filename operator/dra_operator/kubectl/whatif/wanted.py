@@ -6,13 +6,17 @@ the operator places. Each other pod is a batch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from itertools import chain, count, groupby
 from typing import NamedTuple
 
 from dra_api.core import Pod
+from dra_api.kueue import POD_SET
 from dra_api.meta import Object
+from dra_api.references import pod_is_done
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
@@ -33,18 +37,44 @@ class WantedPods:
 
 
 @dataclass(frozen=True, slots=True)
+class Promised:
+    """The pods of a Workload that Kueue has admitted; some of them may be in the cluster, ``owns`` says which."""
+
+    pods: Sequence[WantedPods]
+    owns: Callable[[Pod], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """``objects`` are what the pods refer to, such as their templates, and ``added`` nodes with their devices."""
+    """``objects`` are what the pods refer to, such as their templates, and ``added`` nodes with their devices.
+    ``promised`` comes before all that is asked for."""
 
     pods: Sequence[WantedPods]
     objects: Sequence[Object] = ()
     added: Sequence[Object] = ()
     notes: Sequence[str] = ()
+    promised: Sequence[Promised] = ()
 
     @property
     def size(self) -> int:
         """The number of pods of one copy."""
         return sum(each.replicas for each in self.pods)
+
+
+def unstarted(promised: Promised, cluster: Cluster) -> tuple[Sequence[Pod], Wanted]:
+    """Its pods that wait in the cluster, and those that are not made yet."""
+    there = [pod for pod in cluster.pods if promised.owns(pod)]
+    made = Counter((pod.metadata.labels or {}).get(POD_SET, "") for pod in there)
+    left: list[WantedPods] = []
+    for each in promised.pods:
+        number = each.replicas
+        for name in ((each.pod.metadata.labels or {}).get(POD_SET, ""), ""):  # a pod that names no set may be of any
+            known = min(made[name], number)
+            made[name] -= known
+            number -= known
+        left.append(replaced(each, replicas=number))
+    waiting = [pod for pod in there if not cluster.is_bound(pod) and not pod_is_done(pod)]
+    return waiting, Wanted(left)
 
 
 class Batch(NamedTuple):
