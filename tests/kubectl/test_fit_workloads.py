@@ -506,6 +506,7 @@ def test_every_workload_that_is_said_to_fit_can_start_and_no_other_could(first: 
         facts = list(answered(cluster, *asked).pods)
         for made in asked:
             needs = list(needs_of(made))
+            made["status"]["conditions"] = ADMITTED if facts[0].node else []
             its, facts = facts[: len(needs)], facts[len(needs) :]
             fits = all(pod.node for pod in its)
             assert fits or not any(pod.node for pod in its), f"seed {seed}: a part of a workload has a place"
@@ -520,4 +521,9 @@ def test_every_workload_that_is_said_to_fit_can_start_and_no_other_could(first: 
                 assert all(device.startswith(f"{DRIVER}/{pod.node}/") for device in pod.devices)
                 taken |= set(pod.devices)
         assert not facts
+        # Kueue has admitted what fits: all of it can start, also beside one that comes first in the files.
+        last = workload_of(dice, "last")
+        again = answered(cluster, last, *asked)
+        assert all(pod.node for pod in again.promised), f"seed {seed}: a promise is not kept"
+        assert bool(again.pods[0].node) == exists(list(needs_of(last)), pools, room), f"seed {seed}: last"
     assert min(seen.values()) > fewer(20)
