@@ -65,6 +65,19 @@ async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: Wo
     assert world.messages("BindingConditionsPending") == [waiting]
 
 
+async def test_a_pod_says_that_it_waits_for_its_device_though_other_schedulers_are_waited_for_first(
+    world: World, make: type[Make]
+) -> None:
+    """While the watches are not heard, every driver counts as one that others allocate as well."""
+    world.sees_others = False
+    furnish(world, make)
+    world.start()
+    async with world.running():
+        await world.busy()
+    waiting = "waiting for binding conditions for device on node node-0"
+    assert world.messages("BindingConditionsPending") == [waiting]
+
+
 @pytest.mark.rule("AA-08")
 async def test_a_gate_opens_once_the_devices_are_attached(world: World, make: type[Make]) -> None:
     furnish(world, make)

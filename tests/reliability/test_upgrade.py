@@ -223,8 +223,11 @@ async def test_a_release_is_replaced_and_comes_back_under_load(released: Path) -
         async def no_claims() -> bool:
             return not (await site.api.list(RESOURCE_CLAIMS, NAMESPACE))[0]
 
+        async def no_files() -> bool:
+            return not site.cdi_files()
+
         await until("all claims are gone", no_claims, SECONDS)
-        assert site.cdi_files() == {}
+        await until("the last plugin has unprepared what both prepared", no_files, SECONDS)
         await witness.caught_up()
         assert witness.findings() == []
         await operator.stop()

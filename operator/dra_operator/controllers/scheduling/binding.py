@@ -454,13 +454,15 @@ class Permit:
         claims = self._claims_of(pod)
         unbound = self.await_volumes(pod, plan)
         wait = self._conflict_check.wait(claims)
+        is_unready = any(self._context.readiness(claim).state is not Readiness.READY for claim in claims)
+        # Told now, even if other schedulers are waited for first: later attempts find the claim allocated.
+        if is_unready and not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
+            waiting = f"waiting for binding conditions for device on node {plan.node}"
+            self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         if wait > 0:
             # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
             self._context.look_again(pod.key, UNSEEN_LOOK_SECONDS if wait == math.inf else wait)
             return ConflictCheckDue(tuple(claims)).text
-        if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
-            waiting = f"waiting for binding conditions for device on node {plan.node}"
-            self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._context.look_again(pod.key)
         return ""
 
