@@ -90,6 +90,6 @@ async def test_a_server_that_cannot_start_the_program_says_why(home: Path) -> No
     async with ForkServer("no-such-program", home / "server.log") as server:
         forked = server.start("a", [], home / "a.log")
         await becomes(lambda: forked.has_ended)
-        with pytest.raises(ProcessFailed, match="no-such-program is not installed"):
+        with pytest.raises(ProcessFailed, match=r"no-such-program, beside \S+, is not installed"):
             forked.check()
         await asyncio.wait_for(forked.stop(), 60)

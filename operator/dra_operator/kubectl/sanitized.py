@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dra_api.core import MIRROR_ANNOTATION, Pod, Volume
+from dra_api.kueue import WORKLOAD
 from dra_api.leases import MIX, SETTINGS
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
@@ -53,6 +54,7 @@ READ_ANNOTATIONS: Final = frozenset(
         GANG_TOPOLOGY,
         GANG_MATCH_ATTRIBUTE,
         KUEUE_COUNT,
+        WORKLOAD,
         BOUND_ANNOTATION,
         BOUND_BY_CONTROLLER,
         CLASS_ANNOTATION,
