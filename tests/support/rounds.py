@@ -37,3 +37,11 @@ def fresh(number: int) -> range:
 def a_third(full: Sequence[T]) -> Sequence[T]:
     """All rows of a table in CI, elsewhere a third of them: in each run another, in all workers of a run the same."""
     return full if WHOLE else full[_WHICH::3]
+
+
+def a_half(full: Sequence[T]) -> Sequence[T]:
+    """Return every other row of a table, in each run others; all of them with ``KOPF_DRA_WHOLE_KIT``.
+
+    For rows at which other tests look as well.
+    """
+    return full if "KOPF_DRA_WHOLE_KIT" in os.environ else full[_WHICH % 2 :: 2]
