@@ -124,6 +124,15 @@ def test_the_release_workflow_publishes_only_on_a_tag_and_calls_what_exists(job:
         assert (ROOT / file).exists(), file
 
 
+def test_the_release_workflow_sends_nothing_for_a_wrong_tag_and_sums_up_all_files() -> None:
+    jobs = WORKFLOW["jobs"]
+    assert any("--check-tag" in step.get("run", "") for step in jobs["check"]["steps"])
+    assert (jobs["linux"]["needs"], jobs["release"]["needs"]) == ("check", "linux")
+    names = [step.get("name", "") for step in jobs["release"]["steps"]]
+    made = ("pure wheel, source, manifests, kubectl-dra, SBOM, site", "chart", "compiled wheels of both architectures")
+    assert max(map(names.index, made)) < names.index("sums of all files") < names.index("publish the wheels")
+
+
 def test_a_wheel_for_linux_is_built_by_the_script_of_the_workflow() -> None:
     """Its parts without a compiler: the lock that it installs has what the build hook needs."""
     script = (ROOT / "supply/linux_wheels").read_text()
