@@ -185,6 +185,14 @@ def test_the_namespace_is_that_of_the_context(tmp_path: Path, context: str | Non
 
 def test_without_a_kubeconfig_the_namespace_is_default(tmp_path: Path) -> None:
     assert namespace_of(str(tmp_path / "missing")) == "default"
+def test_a_kubeconfig_without_current_context_has_contexts_all_the_same(tmp_path: Path) -> None:
+    config = yaml.safe_load(Path(file := with_contexts(tmp_path)).read_text())
+    del config["current-context"]
+    Path(file).write_text(yaml.safe_dump(config))
+    assert contexts(file) == ["dev", "other"]
+    assert (namespace_of(file, "dev"), namespace_of(file)) == ("team", "default")
+
+
 
 
 def test_contexts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

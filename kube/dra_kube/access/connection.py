@@ -61,26 +61,22 @@ class Connection:
 
 def contexts(kubeconfig: str | None = None) -> list[str]:
     """The names of the contexts in a kubeconfig, by default in ``KUBECONFIG``. Raises ConnectionSettingsError."""
-    return [context["name"] for context in _contexts(kubeconfig)[0]]
+    return [context["name"] for context in _content(kubeconfig)["contexts"]]
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """The namespace of a context, by default of the current one; ``default`` if it names none, or is not there."""
     try:
-        known, current = _contexts(kubeconfig)
-    except ConnectionSettingsError:
+        chosen = chosen_context(_content(kubeconfig), context)
+    except (ConnectionSettingsError, Unusable):
         return "default"  # inside a cluster, for instance; ``connection`` reports what is wrong
-    chosen = current if context is None else next((one for one in known if one["name"] == context), {})
-    return str(chosen.get("context", {}).get("namespace") or "default")
+    return str(chosen["context"].get("namespace") or "default")
 
 
-def _contexts(kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """All contexts, and the current one. Raises ConnectionSettingsError."""
-    file = kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_FILE
+def _content(kubeconfig: str | None) -> dict[str, Any]:
+    """Return a kubeconfig, by default that of ``KUBECONFIG``. Raises ConnectionSettingsError."""
     try:
-        config = read_kubeconfig(file)
-        found: list[dict[str, Any]] = config["contexts"]
-        return found, chosen_context(config, None)
+        return read_kubeconfig(kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_FILE)
     except Unusable as error:
         raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
 
