@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -183,8 +185,6 @@ def test_the_namespace_is_that_of_the_context(tmp_path: Path, context: str | Non
     assert namespace_of(with_contexts(tmp_path), context) == namespace
 
 
-def test_without_a_kubeconfig_the_namespace_is_default(tmp_path: Path) -> None:
-    assert namespace_of(str(tmp_path / "missing")) == "default"
 def test_a_kubeconfig_without_current_context_has_contexts_all_the_same(tmp_path: Path) -> None:
     config = yaml.safe_load(Path(file := with_contexts(tmp_path)).read_text())
     del config["current-context"]
@@ -193,6 +193,8 @@ def test_a_kubeconfig_without_current_context_has_contexts_all_the_same(tmp_path
     assert (namespace_of(file, "dev"), namespace_of(file)) == ("team", "default")
 
 
+def test_without_a_kubeconfig_the_namespace_is_default(tmp_path: Path) -> None:
+    assert namespace_of(str(tmp_path / "missing")) == "default"
 
 
 def test_contexts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +226,63 @@ WRONG_CONFIGS = {
 @pytest.mark.parametrize("wrong", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
 def test_a_wrong_kubeconfig_is_told_without_its_secrets(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "config"
-    head = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
-    path.write_text(f"{head}clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n{wrong}")
+    path.write_text(f"{WITH_CONTEXT}clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n{wrong}")
     for read in (connection, contexts):
         assert secret_in(_complaint(read, path)) is None
+
+
+WITH_CONTEXT = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["contexts: 5", "contexts: [{name: [a], context: {}}]", "clusters: [{name: {a: b}, cluster: {}}]"],
+)
+def test_a_kubeconfig_of_other_types_is_a_wrong_one(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"current-context: a\n{content}")
+    for read in (connection, contexts):
+        assert "expected entries with name and" in _complaint(read, path)
+    assert namespace_of(str(path)) == "default"
+
+
+def test_a_kubeconfig_that_cannot_be_found_or_read_is_a_wrong_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for read in (connection, contexts):
+        assert "~no-such-user/config cannot be found" in _complaint(read, Path("~no-such-user/config"))
+    path = write(tmp_path)
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    for read in (connection, contexts):
+        assert _complaint(read, path) == f"cannot read the kubeconfig {path}: Permission denied"
+    assert namespace_of(str(path)) == "default"
+
+
+@pytest.mark.parametrize("user", ["{token: t}", "{exec: {apiVersion: v1, command: 'true'}}"], ids=["plain", "plugin"])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("insecure-skip-tls-verify: 'false'", "insecure-skip-tls-verify is neither true nor false"),
+        ("proxy-url: 5", "proxy-url is not a text"),
+        ("tls-server-name: [a]", "tls-server-name is not a text"),
+    ],
+)
+def test_settings_of_a_cluster_that_are_of_another_type_are_not_guessed(
+    tmp_path: Path, setting: str, says: str, user: str
+) -> None:
+    """A quoted false must not leave the server's certificate unverified."""
+    path = tmp_path / "config"
+    cluster = f"clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1', {setting}}}}}]\n"
+    path.write_text(f"{WITH_CONTEXT}{cluster}users: [{{name: u, user: {user}}}]")
+    assert says in _complaint(connection, path)
+
+
+def test_a_scheme_in_capitals_is_verified_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"{WITH_CONTEXT}clusters: [{{name: c, cluster: {{server: 'HTTPS://127.0.0.1:1'}}}}]")
+    tls = connection(path).tls
+    assert tls is not None
+    assert tls.verify_mode is ssl.CERT_REQUIRED
 
 
 def _complaint(read: Callable[[str], object], path: Path) -> str:

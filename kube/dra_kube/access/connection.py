@@ -32,9 +32,10 @@ from .kubeconfig import (
     Overrides,
     PlainSettings,
     Unusable,
-    checked_files,
+    check_cluster,
     chosen_context,
     entry_of,
+    existing_files,
     overridden,
     read_kubeconfig,
 )
@@ -136,7 +137,7 @@ def _loader(
     try:
         config, name = _read(file, context, overrides)
     except Unusable:
-        if checked_files(file) or not overrides.server:
+        if existing_files(file) or not overrides.server:
             raise
         file, (config, name) = (
             "the command line",
@@ -185,7 +186,9 @@ def _load_with_plugin(settings: Any, file: str, context: str | None, overrides: 
     from kubernetes.config.kube_config import KubeConfigLoader
 
     config, name = _read(file, context, overrides)
-    user = entry_of(config, "users", chosen_context(config, name)["context"].get("user"))
+    about = chosen_context(config, name)["context"]
+    user = entry_of(config, "users", about.get("user"))
+    check_cluster(entry_of(config, "clusters", about.get("cluster")))
     try:
         with _scratch() as scratch:
             loader = KubeConfigLoader(config, name, temp_file_path=scratch)  # type: ignore[no-untyped-call]
@@ -229,7 +232,7 @@ def _read_if_below(folder: str, path: str | None) -> Pem | None:
 def _from_settings(settings: Any, loaded: _Loaded, load: Callable[[], _Loaded]) -> Connection:
     tls: ClientTls | None = None
     where = loaded.where
-    if settings.host.startswith("https"):
+    if urlsplit(settings.host).scheme == "https":  # in lower case; without TLS settings nothing would be verified
         try:
             tls = client_tls(
                 loaded.ca, loaded.certificate, server_name=settings.tls_server_name, verify=settings.verify_ssl

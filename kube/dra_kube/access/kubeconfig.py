@@ -50,18 +50,18 @@ class Unusable(Exception):
     """The kubeconfig does not say where the server is, or as whom it is asked; the message has no secrets."""
 
 
-def checked_files(paths: str) -> list[Path]:
-    """Return those of a list of paths that exist. Raises ConnectionSettingsError."""
-    found = [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
-    for path in found:
-        _content(path)
-    return found
+def existing_files(paths: str) -> list[Path]:
+    """Return the files of a list of paths that exist. Raises Unusable if that cannot be found out."""
+    try:
+        return [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+    except (OSError, RuntimeError) as error:  # a folder that may not be searched, the home of an unknown user
+        raise Unusable(f"{paths} cannot be found: {error}") from error
 
 
 def read_kubeconfig(paths: str) -> dict[str, Any]:
     """Return the files of a list of paths as one, with absolute paths. Raises ConnectionSettingsError and Unusable."""
     merged: dict[str, Any] = {"contexts": [], "clusters": [], "users": []}
-    files = [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+    files = existing_files(paths)
     if not files:
         raise Unusable(
             f"{paths} {'is a folder, not a file' if Path(paths).expanduser().is_dir() else 'does not exist'}"
@@ -76,9 +76,10 @@ def read_kubeconfig(paths: str) -> dict[str, Any]:
             merged["current-context"] = content["current-context"]
         for kind, inner in _ENTRIES.items():
             known = {entry["name"] for entry in merged[kind]}
-            for entry in content.get(kind) or ():
-                if not isinstance(entry, dict) or not isinstance(entry.get(inner) or {}, dict) or "name" not in entry:
-                    raise Unusable(f"{path}: {kind}: expected entries with name and {inner}")
+            entries = content.get(kind) or []
+            if not isinstance(entries, list) or not all(_is_entry(entry, inner) for entry in entries):
+                raise Unusable(f"{path}: {kind}: expected entries with name and {inner}")
+            for entry in entries:
                 if entry["name"] not in known:
                     merged[kind].append({**entry, inner: _absolute(entry.get(inner) or {}, path.parent)})
     return merged
@@ -145,12 +146,13 @@ class PlainSettings:
 
     def load(self, cluster: JSON, user: JSON) -> None:
         """Take over a cluster and a user. Raises Unusable and OSError."""
-        if not cluster.get("server"):
+        check_cluster(cluster)
+        self.host = _text(cluster, "server")
+        if not self.host:
             raise Unusable("its cluster has no server")
-        self.host = str(cluster["server"])
-        self.proxy = cluster.get("proxy-url") or None
+        self.proxy = _text(cluster, "proxy-url") or None
         self.verify_ssl = not cluster.get("insecure-skip-tls-verify")
-        self.tls_server_name = cluster.get("tls-server-name") or None
+        self.tls_server_name = _text(cluster, "tls-server-name") or None
         self.ca = _pem(cluster, "certificate-authority")
         certificate = _pem(user, "client-certificate")
         self.certificate = (certificate, _pem(user, "client-key")) if certificate else None
@@ -168,6 +170,17 @@ class PlainSettings:
         return f"Basic {base64.b64encode(f'{self.username}:{self._password}'.encode()).decode()}"
 
 
+def check_cluster(cluster: JSON) -> None:
+    """Raise Unusable if a setting of the cluster has another type than client-go decodes.
+
+    A quoted "false" is true in Python, and would switch the verification of the server's certificate off.
+    """
+    for name in ("server", "proxy-url", "tls-server-name"):
+        _text(cluster, name)
+    if not isinstance(cluster.get("insecure-skip-tls-verify") or False, bool):
+        raise Unusable("insecure-skip-tls-verify is neither true nor false; write it without quotes")
+
+
 def entry_of(config: JSON, kind: str, name: object) -> JSON:
     """Return the cluster or user of a name; empty if there is none."""
     return _named(config, kind, name) if any(entry["name"] == name for entry in config[kind]) else {}
@@ -179,6 +192,15 @@ def _named(config: JSON, kind: str, name: object) -> JSON:
             found: JSON = entry[_ENTRIES[kind]]
             return found
     raise Unusable(f"it has no {_ENTRIES[kind]} {name}")
+
+
+def _is_entry(entry: object, inner: str) -> bool:
+    return (
+        isinstance(entry, dict)
+        and "name" in entry
+        and not isinstance(entry["name"], list | dict)
+        and isinstance(entry.get(inner) or {}, dict)
+    )
 
 
 def _pem(entry: JSON, name: str) -> Pem | None:
@@ -215,8 +237,11 @@ def _content(path: Path) -> Any:
 
     Raises ConnectionSettingsError.
     """
-    with path.open("rb") as file:
-        content = file.read(LARGEST_KUBECONFIG_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_KUBECONFIG_BYTES + 1)
+    except OSError as error:
+        raise ConnectionSettingsError(f"cannot read the kubeconfig {path}: {error.strerror or error}") from error
     if len(content) > LARGEST_KUBECONFIG_BYTES:
         raise ConnectionSettingsError(
             f"cannot read the kubeconfig {path}: it is larger than {LARGEST_KUBECONFIG_BYTES >> 20} MiB"
